@@ -11,41 +11,33 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
-    from pytest_precision.auditing.audit import Audit as Audit
-    from pytest_precision.auditing.audit import audit as audit
-    from pytest_precision.auditing.finding import AuditFinding as AuditFinding
-    from pytest_precision.check.parity import Parity as Parity
-    from pytest_precision.engine.capture import Capture as Capture
-    from pytest_precision.engine.engine import Engine as Engine
-    from pytest_precision.engine.observation import Chunk as Chunk
-    from pytest_precision.engine.observation import Observation as Observation
-    from pytest_precision.engine.observation import Span as Span
-    from pytest_precision.engine.observation import piece as piece
-    from pytest_precision.engine.observation import whole as whole
-    from pytest_precision.errors import AuditError as AuditError
-    from pytest_precision.errors import BackendError as BackendError
-    from pytest_precision.errors import DevicesBusyError as DevicesBusyError
-    from pytest_precision.errors import NoSetupError as NoSetupError
-    from pytest_precision.errors import ParityError as ParityError
-    from pytest_precision.errors import PrecisionLeakWarning as PrecisionLeakWarning
-    from pytest_precision.errors import RankError as RankError
-    from pytest_precision.errors import RecordingError as RecordingError
-    from pytest_precision.errors import SequenceError as SequenceError
-    from pytest_precision.matrix.cell import Cell as Cell
-    from pytest_precision.matrix.contract import Contract as Contract
-    from pytest_precision.parity.compare.calls import bitwise as bitwise
-    from pytest_precision.parity.compare.calls import close as close
-    from pytest_precision.parity.compare.calls import noise as noise
-    from pytest_precision.parity.compare.calls import norm as norm
-    from pytest_precision.parity.compare.calls import ulp as ulp
-    from pytest_precision.parity.compare.calls import unchecked as unchecked
-    from pytest_precision.parity.verdict import Verdict as Verdict
-    from pytest_precision.plugin.fixtures import Ranks as Ranks
-    from pytest_precision.recorders.scripts.command import command as command
-    from pytest_precision.recorders.scripts.current import record as record
-    from pytest_precision.recorders.scripts.script import script as script
-    from pytest_precision.version import __version__ as __version__
-    from pytest_precision.workloads.base import Workload as Workload
+    from pytest_precision.auditing.audit import Audit, audit
+    from pytest_precision.auditing.finding import AuditFinding
+    from pytest_precision.check.parity import Parity
+    from pytest_precision.engine.capture import Capture
+    from pytest_precision.engine.engine import Engine
+    from pytest_precision.engine.observation import Chunk, Observation, Span, piece, whole
+    from pytest_precision.errors import (
+        AuditError,
+        BackendError,
+        DevicesBusyError,
+        NoSetupError,
+        ParityError,
+        PrecisionLeakWarning,
+        RankError,
+        RecordingError,
+        SequenceError,
+    )
+    from pytest_precision.matrix.cell import Cell
+    from pytest_precision.matrix.contract import Contract
+    from pytest_precision.parity.compare.calls import bitwise, close, noise, norm, ulp, unchecked
+    from pytest_precision.parity.verdict import Verdict
+    from pytest_precision.plugin.fixtures import Ranks
+    from pytest_precision.recorders.scripts.command import command
+    from pytest_precision.recorders.scripts.current import record
+    from pytest_precision.recorders.scripts.script import script
+    from pytest_precision.version import __version__
+    from pytest_precision.workloads.base import Workload
 
 __all__ = [
     "Audit",

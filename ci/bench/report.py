@@ -27,7 +27,7 @@ from pytest_precision.parity.verdict import Divergence, Ruling, Verdict
 from pytest_precision.report import json_file, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.page import render
-from pytest_precision.report.versions import environment
+from pytest_precision.report.provenance import environment
 
 TESTS = 500
 """Empty tests of the base."""

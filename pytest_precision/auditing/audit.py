@@ -17,9 +17,8 @@ from pytest_precision.auditing.checks import (
 )
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, Severity, worst_first
-from pytest_precision.auditing.pipeline import StageOutput
+from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput
 from pytest_precision.auditing.setup_table import TableRow
-from pytest_precision.auditing.sharding import ShardingUnit
 from pytest_precision.errors import AuditError, NoSetupError, expect_one_of, expected_but_got
 
 CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (

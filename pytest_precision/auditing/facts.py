@@ -8,12 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_precision.auditing import pipeline, setup_table, sharding
+from pytest_precision.auditing import parallelism, setup_table
 from pytest_precision.auditing.master_weights import Ownership
-from pytest_precision.auditing.pipeline import StageOutput
+from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput
 from pytest_precision.auditing.setup import TrainingSetup
 from pytest_precision.auditing.setup_table import TableRow
-from pytest_precision.auditing.sharding import ShardingUnit
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class SetupFacts:
         """
         setup = TrainingSetup.of(*parts)
         ownership = Ownership(setup)
-        sharded = [found for model in setup.models for found in sharding.units(model)]
+        sharded = [found for model in setup.models for found in parallelism.units(model)]
         unit_of = {id(parameter): unit for unit, own in sharded for parameter in own}
-        stages = [*pipeline.outputs(setup.stages)]
+        stages = [*map(StageOutput.of, setup.stages)]
         units = [unit for unit, _ in sharded]
         return cls(
             setup, ownership, units, stages, [*setup_table.table_rows(setup, ownership, unit_of)]

@@ -79,12 +79,6 @@ class Holder:
         of_torch = "torch " if kind.__module__.startswith("torch.") else ""
         yield cls(optimizer, f"{of_torch}{kind.__name__}", in_framework)
 
-    def groups(self) -> Iterator[tuple[Mapping[str, Any], Tensor]]:
-        """Yield each tensor that is updated, with its group."""
-        for group in self.optimizer.param_groups:
-            for tensor in group["params"]:
-                yield group, tensor
-
     def states(self, tensor: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dtype] | None:
         """Return the dtypes of the state that a tensor has, or will have; None if unknown."""
         kept = self.optimizer.state.get(tensor, {})

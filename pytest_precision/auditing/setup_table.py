@@ -11,8 +11,8 @@ import torch
 from pytest_precision.auditing.finding import short_dtype
 from pytest_precision.auditing.master_weights import Ownership, Updated
 from pytest_precision.auditing.optimizer_facts import PRECISE
+from pytest_precision.auditing.parallelism import ShardingUnit
 from pytest_precision.auditing.setup import TrainingSetup
-from pytest_precision.auditing.sharding import ShardingUnit
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, short_dtype
-from pytest_precision.auditing.pipeline import StageOutput
+from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput
 from pytest_precision.auditing.setup_table import TableRow
-from pytest_precision.auditing.sharding import ShardingUnit
 
 
 def audit_lines(

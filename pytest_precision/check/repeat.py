@@ -24,7 +24,7 @@ from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.locate import failed_at
 from pytest_precision.parity.verdict import Ruling
-from pytest_precision.ranks.state.device_choice import (
+from pytest_precision.ranks.state.devices import (
     VISIBLE_DEVICES,
     listed_devices,
     visible_names,

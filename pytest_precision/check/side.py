@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declared import Declared
-from pytest_precision.matrix.segments import Segment
+from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_precision._visible import visible
-from pytest_precision.commands.compare import add_judging_options, lines, write_report
-from pytest_precision.commands.output import say
-from pytest_precision.commands.record import add_recording_options
-from pytest_precision.errors import RecordingError, RevisionError, expected_but_got, named
+from pytest_precision.commands.compare import add_judging_options, show, terms_of
+from pytest_precision.commands.record import add_recording_options, expect_script
+from pytest_precision.errors import RecordingError, RevisionError
 from pytest_precision.revisions.installation import Installation
 from pytest_precision.revisions.sides import Sides
 
@@ -50,13 +49,8 @@ class Against:
 
     def __init__(self, given: argparse.Namespace, *, checks: bool = False) -> None:
         self.given = given
-        if not given.script:
-            given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
-        file = given.script[0]
-        self.of_check = checks and "::" in given.script[0]
-        if not Path(file.partition("::")[0] if self.of_check else file).is_file():
-            got = named("script", file)
-            given.parser.error(expected_but_got("a script file", got, "name a file"))
+        self.of_check = checks and "::" in "".join(given.script[:1])
+        expect_script(given, of_check=self.of_check)
 
     @staticmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
@@ -75,18 +69,13 @@ class Against:
 
     def run(self, body: Callable[[Against], int]) -> int:
         """Run the body of the command, remove what it made, and return its exit status."""
-        from pytest_precision.check.terms import Terms
-        from pytest_precision.commands.criterion import keyed_criterion
-        from pytest_precision.parity.compare.calls import on_the_command_line
-
         given = self.given
         # From Ctrl-C, a runner that cancels a job, or a terminal that is closed: what was made is
         # removed, and where this command was at that moment is of no interest.
         heeded = [one for one in _ENDINGS if signal.getsignal(one) is not signal.SIG_IGN]
         before = {one: signal.signal(one, _exit) for one in heeded}
         try:
-            criteria = dict(map(keyed_criterion, given.criterion))
-            self._terms = Terms.of(criteria or None)._replace(write=on_the_command_line)
+            self._terms = terms_of(given)
             with ExitStack() as stack:
                 self.sides = Sides(given.script, [*self._options()], given.link, stack)
                 return body(self)
@@ -162,16 +151,9 @@ class Against:
                 logged = between(f"{ours}-lines", f"{theirs}-lines", lines=True)
                 ruling = replace(verdict.ruling, culprit=logged.culprit)
                 verdict = replace(verdict, ruling=ruling)
-            return str(self.show(verdict))
+            return str(show(self.given, verdict))
 
         return int(peers.agree(f"verdict/{theirs}", judged))
-
-    def show(self, verdict: Verdict) -> int:
-        """Print a verdict, write its report if asked for, and return the exit status."""
-        if self.given.report is not None:
-            write_report(self.given.report, verdict)
-        say(visible("\n".join(lines(verdict, verbose=self.given.verbose, brief=self.given.brief))))
-        return 0 if verdict.outcome == "pass" else 1
 
     def _options(self) -> Iterator[str]:
         given = self.given

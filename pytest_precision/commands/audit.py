@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_precision.commands.output import say
+from pytest_precision.commands import say
 from pytest_precision.errors import NoSetupError, expected_but_got, named
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_precision.commands import say
 from pytest_precision.commands.against import Against
-from pytest_precision.commands.output import say
 from pytest_precision.errors import RecordingError, ReportError, RevisionError, expected_but_got
 from pytest_precision.report.read import read_report
 from pytest_precision.revisions.work_tree import commit_of, git

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._visible import visible
-from pytest_precision.commands.output import say
-from pytest_precision.errors import RecordingError
+from pytest_precision.commands import say
+from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
+from pytest_precision.parity.compare.criterion import Criterion
 
 if TYPE_CHECKING:
+    from pytest_precision.check.terms import Terms
     from pytest_precision.parity.verdict import Verdict
-
 
 FEW = 5
 """Lines about what is not compared that are printed unless all are asked for."""
@@ -65,22 +69,32 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Compare; return the exit status."""
     from pytest_precision.check.compare import compare_recordings
-    from pytest_precision.check.terms import Terms
-    from pytest_precision.commands.criterion import keyed_criterion
-    from pytest_precision.parity.compare.calls import on_the_command_line
 
     try:
-        criteria = dict(map(keyed_criterion, given.criterion))
-        terms = Terms.of(criteria or None)._replace(write=on_the_command_line)
+        terms = terms_of(given)
         words = [str(given.candidate), str(given.reference)]
         options = [word for text in given.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
         name = " against ".join(words)
         verdict = compare_recordings(given.candidate, given.reference, terms, name, repeat=repeat)
-        if given.report is not None:
-            write_report(given.report, verdict)
+        return show(given, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
         given.parser.error(visible(str(error)))
+        raise  # it has ended this process
+
+
+def terms_of(given: argparse.Namespace) -> Terms:
+    """Return what `--criterion` asks of a comparison."""
+    from pytest_precision.check.terms import Terms
+
+    criteria = dict(map(keyed_criterion, given.criterion))
+    return Terms.of(criteria or None)._replace(write=on_the_command_line)
+
+
+def show(given: argparse.Namespace, verdict: Verdict) -> int:
+    """Print a verdict, write its report if asked for, and return the exit status."""
+    if given.report is not None:
+        write_report(given.report, verdict)
     say(visible("\n".join(lines(verdict, verbose=given.verbose, brief=given.brief))))
     return 0 if verdict.outcome == "pass" else 1
 
@@ -121,8 +135,7 @@ def write_report(folder: Path, verdict: Verdict) -> None:
     """
     from pytest_precision.report.json_file import JsonFile
     from pytest_precision.report.page.render import write_page
-    from pytest_precision.report.session_run import session_run
-    from pytest_precision.report.versions import environment
+    from pytest_precision.report.provenance import environment, session_run
 
     found = environment(device="", flags={}) | {"runs": [session_run(None)]}
     file = JsonFile(folder, found, option="--report")
@@ -132,3 +145,43 @@ def write_report(folder: Path, verdict: Verdict) -> None:
     if file.problem:
         raise pytest.UsageError(file.problem)
     write_page(folder)
+
+
+_KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
+
+
+def keyed_criterion(text: str) -> tuple[str, Criterion]:
+    """Return the key (`default` if the text has none) and the criterion that a text names.
+
+    Raises:
+        argparse.ArgumentTypeError: it names none.
+    """
+    found = _KEYED.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError("that is no call")
+        return found["key"] or "default", _called(found["call"])
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            expected_but_got(
+                "[KIND[:NAMES]=]CRITERION, such as exp_avg=ulp(2)",
+                f"{text!r}: {error}",
+                f"criteria are {', '.join(sorted(CALLS))}",
+            )
+        ) from None
+
+
+def _called(text: str) -> Criterion:
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in CALLS:
+        raise ValueError("there is no such criterion")
+    arguments = [_plain(argument) for argument in call.args]
+    options = {keyword.arg or "**": _plain(keyword.value) for keyword in call.keywords}
+    return CALLS[ast.unparse(call.func)](*arguments, **options)
+
+
+def _plain(argument: ast.expr) -> object:
+    try:
+        return ast.literal_eval(argument)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(argument)} is no number and no text") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.commands.output import say
+from pytest_precision.commands import say
 from pytest_precision.errors import RecordingError
 
 

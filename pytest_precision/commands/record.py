@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.ranks.code.moved_imports import expect_moved, move_imports
+from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
@@ -118,8 +118,7 @@ def run(given: argparse.Namespace) -> int:
     Raises:
         Exception: whatever the script raises.
     """
-    if not given.script:
-        given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
+    expect_script(given)
     file, *arguments = given.script
     beyond = [step for step in given.values if step > given.steps]
     if beyond:
@@ -128,8 +127,6 @@ def run(given: argparse.Namespace) -> int:
                 f"--values up to the last step, {given.steps}", beyond[0], "record more --steps"
             )
         )
-    if not Path(file).is_file():
-        given.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
     _expect_empty(given)
     if given.te != "off":
         _let_stand_in(given)
@@ -158,6 +155,20 @@ def run(given: argparse.Namespace) -> int:
         print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
     _leave_threads()
     return 0
+
+
+def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
+    """Refuse a command line that names no script, or a file that is not there.
+
+    Args:
+        given: the command line.
+        of_check: whether the script is a node id of pytest.
+    """
+    if not given.script:
+        given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
+    file = given.script[0]
+    if not Path(file.partition("::")[0] if of_check else file).is_file():
+        given.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
 
 
 def _let_stand_in(given: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.commands.output import say
+from pytest_precision.commands import say
 from pytest_precision.errors import ReportError
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read_report

@@ -1,9 +1,13 @@
-"""Capture: what a recorder passes to an engine, and what the engine hands over while phases run."""
+"""Capture: what a recorder passes to an engine, and what the engine hands over while phases run.
+
+A `ModuleHook` is how it learns of a forward.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from pytest_precision.engine.observation import Observation, cloned
 
@@ -75,3 +79,27 @@ class Capture:
         """Yield the observations of a kind that were handed over since `begin`, in that order."""
         for seen in self._kept.get(kind, {}).values():
             yield from seen
+
+
+class ModuleHook:
+    """Calls a function of ours before or after a module's forward.
+
+    A deep copy of the module, such as an average of weights, or a pickle of it has this hook too:
+    there it holds nothing, so that it neither copies what observes the module nor tells of the
+    copy's calls.
+
+    Args:
+        call: takes what torch gives a hook; None does nothing.
+    """
+
+    def __init__(self, call: Callable[..., None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any) -> None:
+        """Call the function; a hook that returns None changes nothing."""
+        if self._call is not None:
+            self._call(*given)
+
+    def __reduce__(self) -> tuple[type[ModuleHook], tuple[()]]:
+        """Return what copies are made of, deep ones and pickles."""
+        return ModuleHook, ()

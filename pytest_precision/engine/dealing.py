@@ -10,15 +10,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision import modules
-from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.capture import Capture, ModuleHook
 from pytest_precision.engine.decisions import decisions
-from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.engine.restorable import Restorable
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix import sequence
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.workloads.base import Workload
 
 
@@ -108,6 +108,12 @@ class Dealing(Restorable):
             Span(number, number + 1),
         )
         self.capture.keep("loss", str(number), [seen])
+
+    def _keep_of_microbatch(self, kind: str, name: str, tensor: Tensor) -> None:
+        """Hand over a tensor as this microbatch leaves it, which the next one will change."""
+        numbered = TensorKey(name, microbatch=self.microbatch).name(kind)
+        seen = self.show(kind, numbered, tensor, self.capture, split=False, local=True)
+        self.capture.keep(kind, numbered, seen)
 
     def start(self, capture: Capture) -> None:
         """Register hooks that hand over what must be shown at once; called before the first phase.

@@ -163,7 +163,6 @@ class Engine(Dealing):
         self.grad_factor = grad_factor
         self.rank = dist.get_rank()
         self.data_parallel = data_parallel_of(data_parallel, cell.world_size)
-        self.microbatch = 0
 
     # --- the phases of a step -------------------------------------------------------------------
 

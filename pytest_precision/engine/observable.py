@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from pytest_precision import modules
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine import groups
-from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.capture import Capture, ModuleHook
 from pytest_precision.engine.changes import Since
 from pytest_precision.engine.engine_state import EngineState
-from pytest_precision.engine.hook import ModuleHook
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece

@@ -11,32 +11,28 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
-    from pytest_precision.layouts.compute import compute_in as compute_in
-    from pytest_precision.layouts.declarations import fresh_ranks as fresh_ranks
-    from pytest_precision.layouts.declarations import may_leave as may_leave
+    from pytest_precision.layouts.compute import compute_in
+    from pytest_precision.layouts.declarations import fresh_ranks, may_leave, with_environment
     from pytest_precision.layouts.declarations import (
         uses_transformer_engine as uses_transformer_engine,
     )
-    from pytest_precision.layouts.declarations import with_environment as with_environment
-    from pytest_precision.layouts.dtypes import resident as resident
-    from pytest_precision.layouts.in_autocast import autocast as autocast
-    from pytest_precision.layouts.megatron.experts import discrete_experts as discrete_experts
-    from pytest_precision.layouts.megatron.experts import grouped_experts as grouped_experts
+    from pytest_precision.layouts.dtypes import resident
+    from pytest_precision.layouts.megatron.experts import discrete_experts, grouped_experts
     from pytest_precision.layouts.megatron.optimizer import (
         distributed_optimizer as distributed_optimizer,
     )
     from pytest_precision.layouts.optimizer_layouts import (
         any_precision_adamw as any_precision_adamw,
     )
-    from pytest_precision.layouts.optimizer_layouts import fused_adam as fused_adam
-    from pytest_precision.layouts.replicated import adamw as adamw
-    from pytest_precision.layouts.replicated import ddp as ddp
-    from pytest_precision.layouts.replicated import master_adamw as master_adamw
-    from pytest_precision.layouts.sharded import fsdp2 as fsdp2
-    from pytest_precision.layouts.support import supports as supports
-    from pytest_precision.layouts.transformer_engine.layouts import te_blocks as te_blocks
-    from pytest_precision.layouts.transformer_engine.layouts import te_experts as te_experts
-    from pytest_precision.layouts.transformer_engine.layouts import te_linears as te_linears
+    from pytest_precision.layouts.optimizer_layouts import fused_adam
+    from pytest_precision.layouts.replicated import adamw, autocast, ddp, master_adamw
+    from pytest_precision.layouts.sharded import fsdp2
+    from pytest_precision.layouts.support import supports
+    from pytest_precision.layouts.transformer_engine.layouts import (
+        te_blocks,
+        te_experts,
+        te_linears,
+    )
 
 __all__ = [
     "adamw",
@@ -67,11 +63,10 @@ __getattr__, __dir__ = _lazy.exports(
         "compute": ("compute_in",),
         "declarations": ("fresh_ranks", "may_leave", "uses_transformer_engine", "with_environment"),
         "dtypes": ("resident",),
-        "in_autocast": ("autocast",),
         "megatron.optimizer": ("distributed_optimizer",),
         "megatron.experts": ("discrete_experts", "grouped_experts"),
         "optimizer_layouts": ("any_precision_adamw", "fused_adam"),
-        "replicated": ("adamw", "ddp", "master_adamw"),
+        "replicated": ("adamw", "autocast", "ddp", "master_adamw"),
         "sharded": ("fsdp2",),
         "support": ("supports",),
         "transformer_engine.layouts": ("te_blocks", "te_experts", "te_linears"),

@@ -1,4 +1,4 @@
-"""Layouts that keep all weights on every rank: plain AdamW, AdamW on fp32 masters, and DDP."""
+"""Layouts that keep all weights on every rank: AdamW, also in autocast or on masters, and DDP."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_precision._torch.distributed import leave_to_ddp
 from pytest_precision.engine.engine import Engine
 from pytest_precision.layouts.compute import compute_in
-from pytest_precision.layouts.dtypes import resident
+from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.modules.slots import scaling_states
 from pytest_precision.workloads.base import Workload
@@ -137,9 +136,7 @@ class MainGradEngine(MasterEngine):
                 continue
             accumulate(parameter)
             # The sums after each microbatch, so that the first wrong one is named.
-            sum_of = TensorKey(name, microbatch=self.microbatch).name("grad")
-            seen = self.show("grad", sum_of, gradient, self.capture, split=False, local=True)
-            self.capture.keep("grad", sum_of, seen)
+            self._keep_of_microbatch("grad", name, gradient)
 
 
 @supports(
@@ -161,11 +158,28 @@ def master_adamw(workload: Workload, cell: Cell, *, main_grad: bool = False) -> 
     return engine(workload, cell, model, master)
 
 
-class DDPEngine(Engine):
-    """torch's `DistributedDataParallel`, which reduces gradients inside backward."""
+class InDdp(Engine):
+    """An engine whose gradients torch's `DistributedDataParallel` reduces inside backward.
+
+    Attributes:
+        ddp: the wrapped model.
+    """
 
     unobservable: ClassVar = {"grad": "DistributedDataParallel reduces gradients inside backward"}
     needs_even_shares: ClassVar = True
+
+    ddp: DistributedDataParallel
+
+    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Reduce in the backward of the last microbatch only."""
+        return nullcontext() if last else self.ddp.no_sync()
+
+    def reduce_grads(self) -> None:
+        """Do nothing: DDP has already reduced inside backward."""
+
+
+class DDPEngine(InDdp):
+    """Weights and optimizer state as they are, on every rank."""
 
     def __init__(
         self, workload: Workload, cell: Cell, model: nn.Module, compute: torch.dtype
@@ -184,13 +198,6 @@ class DDPEngine(Engine):
         optimizer = torch.optim.AdamW(workload.groups(model))
         super().__init__(workload, cell, model, optimizer, forward_model=self.ddp)
 
-    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Reduce in the backward of the last microbatch only."""
-        return nullcontext() if last else self.ddp.no_sync()
-
-    def reduce_grads(self) -> None:
-        """Do nothing: DDP has already reduced inside backward."""
-
 
 # DDP reads a hook's annotations and does not understand postponed ones.
 def sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
@@ -208,3 +215,31 @@ def ddp(workload: Workload, cell: Cell) -> Engine:
     """
     model, compute = resident(workload.model(cell), cell)
     return DDPEngine(workload, cell, model, compute)
+
+
+class InAutocast(nn.Module):
+    """Calls a module inside `torch.autocast`, which chooses a dtype for each operator."""
+
+    def __init__(self, module: nn.Module, device: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.module = module
+        self.device = device
+        self.dtype = dtype
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module; the backward runs outside, as torch advises."""
+        with torch.autocast(self.device, dtype=self.dtype):
+            return self.module(*args, **kwargs)
+
+
+@supports({"bf16": ["fp32"], "fp16": ["fp32"]})
+def autocast(workload: Workload, cell: Cell) -> Engine:
+    """Set up `torch.optim.AdamW` on fp32 parameters, with every forward inside `torch.autocast`.
+
+    Products are in the precision of the cell; norms, softmax and sums stay in fp32, where torch's
+    table of operators says so. With fp16 the loss is scaled dynamically.
+    """
+    model = workload.model(cell)
+    optimizer = torch.optim.AdamW(workload.groups(model))
+    forward = InAutocast(model, cell.device, DTYPE_OF_NAME[cell.precision])
+    return Engine(workload, cell, model, optimizer, forward_model=forward)

@@ -10,7 +10,7 @@ from pytest_precision.errors import InputMessage, expect_one_of, expected_but_go
 from pytest_precision.matrix import sequence as sequences
 from pytest_precision.matrix.axis_reads import note
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
-from pytest_precision.matrix.segments import Segment, segments
+from pytest_precision.matrix.sequence import Segment, segments
 from pytest_precision.matrix.variables import Variables, plain_variables
 
 __tracebackhide__ = is_bad_input

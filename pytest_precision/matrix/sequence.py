@@ -1,4 +1,4 @@
-"""Sequences: conversion of text such as `train2-eval-train2` to and from a tuple of operations.
+"""Sequences: text such as `train2-eval-train2` as operations, and the segments that they fall into.
 
     sequence  = operation *("-" operation)
     operation = name [count] / name "@" ranks
@@ -6,12 +6,14 @@
 `OPERATIONS` defines the names, which of them take a count, and which need a `save` before them. The
 latter take a number of ranks, on which the rest of the sequence runs. A sequence without `train` is
 refused.
+
+A segment ends where other processes go on: after a `restart`, or on another number of ranks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
@@ -181,3 +183,45 @@ def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
 def _refused(text: str, position: int, problem: str) -> SequenceError:
     what = f"sequence {text!r}, position {position}: {problem}. Expected {GRAMMAR}."
     return SequenceError(InputMessage(what))
+
+
+class Segment(NamedTuple):
+    """Operations that one group of ranks runs.
+
+    Attributes:
+        number: of the segment, from 0.
+        start: index of its first operation, which loads in all segments but the first.
+        stop: index of the operation after its last one.
+        done: number of train steps of the segments before it.
+        world_size: number of ranks.
+        in_new_processes: whether its ranks must have run nothing before.
+    """
+
+    number: int
+    start: int
+    stop: int
+    done: int
+    world_size: int
+    in_new_processes: bool
+
+
+@lru_cache(maxsize=256)  # every step of a run asks
+def segments(text: str, world_size: int) -> tuple[Segment, ...]:
+    """Divide a sequence where a load goes on in new processes or on another number of ranks.
+
+    A load that names the number of ranks that it already has divides nothing.
+    """
+    return tuple(_segments(parse(text), world_size))
+
+
+def _segments(operations: tuple[str, ...], world_size: int) -> Iterator[Segment]:
+    segment = Segment(0, 0, 0, 0, world_size, in_new_processes=False)
+    done = 0
+    for index, operation in enumerate(operations):
+        ranks = ranks_of(operation) or segment.world_size
+        new = OPERATIONS[name_of(operation)].in_new_processes
+        if new or ranks != segment.world_size:
+            yield segment._replace(stop=index)
+            segment = Segment(segment.number + 1, index, index, done, ranks, new)
+        done += operation == "train"
+    yield segment._replace(stop=len(operations))

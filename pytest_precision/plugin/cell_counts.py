@@ -1,15 +1,22 @@
-"""CellCounts: how many cells a session has, as numbers and as the line above its tests."""
+"""CellCounts: how many cells a session has, and in which number formats, as a line above its tests.
+
+Collection must not import torch, so it knows only which formats are installed and which device is
+requested; no rank has inspected its GPU yet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_precision.check.transformer_engine import announced
+from pytest_precision.formats.backend import installed_version, native_refusal, release_of
+from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import Settings
 from pytest_precision.plugin.supported import untested_torch
 from pytest_precision.ranks.process.preloaded import installed_modules
-from pytest_precision.report.versions import version_of
+from pytest_precision.report.provenance import version_of
+from pytest_precision.report.status import count
 
 
 class CellCounts(NamedTuple):
@@ -40,7 +47,7 @@ class CellCounts(NamedTuple):
         how = [f"coverage {', '.join(self.coverages)}"] if self.coverages else []
         how += [f"select {axis}={','.join(values)}" for axis, values in settings.select]
         how += ["shard {}/{}".format(*settings.shard)] if settings.shard != (1, 1) else []
-        head = f"{_counted(self.cells, 'cell')} of {_counted(self.tests, 'test')}"
+        head = f"{count(self.cells, 'cell')} of {count(self.tests, 'test')}"
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
         parts += _preloaded(settings.preload)
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
@@ -57,5 +64,55 @@ def _preloaded(names: Sequence[str]) -> Iterator[str]:
         yield f"{', '.join(missing)} not installed, so not preloaded"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+class Asked(NamedTuple):
+    """What the cells of one test and precision request.
+
+    Attributes:
+        test: node id, without parameters.
+        precision: name of a quantized precision.
+        backend: `auto`, `emulated` or `native`.
+        device: value of `--precision-device`.
+    """
+
+    test: str
+    precision: str
+    backend: str
+    device: str
+
+
+def refusals(asked: Iterable[Asked]) -> list[str]:
+    """Return a message for each test that asks for native formats which no GPU could give here."""
+    return [
+        f"{one.test}: {native_refusal(one.precision, lacks)}"
+        for one in asked
+        if one.backend == "native" and (lacks := _missing(one.precision, one.device))
+    ]
+
+
+def announcements(asked: Iterable[Asked]) -> list[str]:
+    """Return what is known of the backends before any rank has inspected its GPU, each once."""
+    return list(dict.fromkeys(map(_announced, asked)))
+
+
+def _announced(one: Asked) -> str:
+    lacks = _missing(one.precision, one.device)
+    if one.backend == "emulated" or lacks:
+        return "number formats emulated" + (f": {lacks}" if one.backend == "auto" else "")
+    where = " where the GPU has them" if one.backend == "auto" else ""
+    return f"number formats native{where}: Transformer Engine {installed_version()}"
+
+
+def _missing(precision: str, device: str) -> str:
+    """Return what is missing for a native format, as far as is known; empty if nothing is."""
+    lacks = []
+    engine = installed_version()
+    native = PRECISIONS[precision].native
+    if not native:
+        lacks.append(f"no {precision} in Transformer Engine")
+    elif engine is None:
+        lacks.append("no Transformer Engine")
+    elif release_of(engine) < min(one.since for one in native):
+        lacks.append(f"a Transformer Engine too old for {precision} ({engine})")
+    if device == "cpu":
+        lacks.append("ranks on the CPU")
+    return " and ".join(lacks)

@@ -18,8 +18,7 @@ import pytest
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
-from pytest_precision.plugin.backends import Asked, announcements, refusals
-from pytest_precision.plugin.cell_counts import CellCounts
+from pytest_precision.plugin.cell_counts import Asked, CellCounts, announcements, refusals
 from pytest_precision.plugin.marker import MARKER, marker_of, out_of_reach
 from pytest_precision.report.report_attributes import test_of
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
-
 
 MARKER = "precision_matrix"
 """Name of the marker that makes a test a matrix test."""

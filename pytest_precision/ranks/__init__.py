@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
-    from pytest_precision.ranks.code.import_path import ImportPath as ImportPath
-    from pytest_precision.ranks.pool import RankPool as RankPool
+    from pytest_precision.ranks.code.import_path import ImportPath
+    from pytest_precision.ranks.pool import RankPool
 
 __all__ = ["ImportPath", "RankPool"]
 

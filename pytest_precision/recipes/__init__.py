@@ -1,5 +1,34 @@
 """Recipes: what a recorder must be told of a framework whose optimizer keeps flat partitions.
 
 Each module has a `locate` for `record(locate=...)`, and `on_cpu` where the framework needs help
-there. Nothing is imported here; import the module of your framework.
+there. A recipe reads what a framework keeps to
+itself, which holds for the releases that it was tested with. No framework is imported here; import
+the module of yours.
 """
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from pytest_precision.errors import expected_but_got
+
+
+def expect_release(package: str, *tested: str) -> None:
+    """Check which release of a framework is installed.
+
+    Args:
+        package: its name.
+        tested: beginnings of the releases that the recipe was tested with.
+
+    Raises:
+        RuntimeError: it is another one.
+    """
+    installed = version(package)
+    if not f"{installed}.".startswith(tuple(f"{release}." for release in tested)):
+        raise RuntimeError(
+            expected_but_got(
+                f"{package} {' or '.join(tested)}, with which this recipe was tested,",
+                f"{package} {installed}",
+                "install that release, or write a `locate` of your own after this one",
+            )
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.recipes.release import expect_release
+from pytest_precision.recipes import expect_release
 from pytest_precision.recorders.scripts.located import Locate, PieceFields
 
 TESTED_RELEASE = "0.19"

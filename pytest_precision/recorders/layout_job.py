@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.segments import Segment
+from pytest_precision.matrix.sequence import Segment
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 from pytest_precision.trace.gradient_log import KnownSteps
 from pytest_precision.trace.moment import Window

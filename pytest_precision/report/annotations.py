@@ -19,9 +19,7 @@ def workflow_commands(report: Report) -> list[str]:
     """Return at most `MOST_ANNOTATIONS` lines; the last one counts what has none of its own."""
     found = [_annotation(reason) for reason in fold(report.cells, FAILING)]
     if not report.finished:
-        planned = "an unknown number" if report.planned is None else report.planned
-        ran = count(len(report.cells), "cell")
-        unfinished = f"not finished: {ran} of {planned} ran"
+        unfinished = f"not finished: {report.ran}"
         found.insert(0, workflow_command("error", unfinished, title="precision matrix"))
     return at_most(found, "error", "precision matrix", "reason", "to fail: see report.html")
 
@@ -56,13 +54,12 @@ def workflow_command(level: str, text: str, **properties: object) -> str:
 
 def _annotation(reason: Reason) -> str:
     file, line = reason.place
-    times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
     return workflow_command(
         "error",
         "\n".join(reason.lines),
         file=file,
         line=line,
-        title=f"{times}{reason.cells[0].test.rpartition('::')[2]}",
+        title=f"{reason.times}{reason.cells[0].test.rpartition('::')[2]}",
     )
 
 

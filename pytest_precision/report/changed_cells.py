@@ -58,17 +58,15 @@ class ChangedCells:
         """Compare two reports, cell by cell."""
         before = {_key(cell): cell for cell in old.cells}
         after = {_key(cell): cell for cell in new.cells}
-        failing = [cell for cell in new.cells if cell.failing]
-        failed = [cell for cell in old.cells if cell.failing]
-        known = tuple(cell for cell in failing if _alike(cell, before.get(_key(cell))))
-        fixed = tuple(c for c in failed if _key(c) in after and after[_key(c)].passing)
+        known = tuple(cell for cell in new.failing if _alike(cell, before.get(_key(cell))))
+        fixed = tuple(c for c in old.failing if _key(c) in after and after[_key(c)].passing)
         return cls(
-            new=tuple(cell for cell in failing if cell not in known),
+            new=tuple(cell for cell in new.failing if cell not in known),
             known=known,
             fixed=fixed,
             gone=tuple(
                 cell
-                for cell in failed
+                for cell in old.failing
                 if cell not in fixed and not (_key(cell) in after and after[_key(cell)].failing)
             ),
             slower=tuple(_slower(before, new.cells)),

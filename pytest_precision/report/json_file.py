@@ -25,7 +25,7 @@ import pytest
 from pytest_precision._folder_owners import lives
 from pytest_precision._interrupts import postponed
 from pytest_precision.errors import expected_but_got
-from pytest_precision.report.versions import differing
+from pytest_precision.report.provenance import differing
 
 JSON_NAME = "report.json"
 

@@ -12,6 +12,7 @@ from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.described import expect_described
 from pytest_precision.report.json_file import JSON_NAME, SCHEMA_VERSION
+from pytest_precision.report.status import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,22 @@ class Report:
     seconds: float
     environment: Mapping[str, Any]
     cells: tuple[CellResult, ...]
+
+    @property
+    def failing(self) -> list[CellResult]:
+        """The cells that fail their tests."""
+        return [cell for cell in self.cells if cell.failing]
+
+    @property
+    def passing(self) -> list[CellResult]:
+        """The cells all of whose checks passed."""
+        return [cell for cell in self.cells if cell.passing]
+
+    @property
+    def ran(self) -> str:
+        """How many of the planned cells ran, in words."""
+        planned = "an unknown number" if self.planned is None else self.planned
+        return f"{count(len(self.cells), 'cell')} of {planned} ran"
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:

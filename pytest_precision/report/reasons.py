@@ -40,6 +40,11 @@ class Reason:
         return self.checks[0]
 
     @property
+    def times(self) -> str:
+        """The number of cells before a text, such as `12x `; nothing for one cell."""
+        return f"{len(self.cells)}x " if len(self.cells) > 1 else ""
+
+    @property
     def identical(self) -> bool:
         """Whether all checks have the same text."""
         return len(self.texts) == 1

@@ -14,7 +14,7 @@ from pytest_precision._visible import visible
 from pytest_precision.report.json_file import JSON_NAME
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold
-from pytest_precision.report.status import FAILING, count
+from pytest_precision.report.status import FAILING
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -98,8 +98,7 @@ def reasons(report: Report) -> list[SarifResult]:
     """
     found = [_of_reason(reason) for reason in fold(report.cells, FAILING)]
     if not report.finished:
-        planned = "an unknown number" if report.planned is None else report.planned
-        text = f"not finished: {count(len(report.cells), 'cell')} of {planned} ran"
+        text = f"not finished: {report.ran}"
         first = report.cells[0].test.partition("::")[0] if report.cells else JSON_NAME
         found.append(SarifResult(UNFINISHED, "error", text, (first, 1), ()))
     return found

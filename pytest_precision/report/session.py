@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ import pytest
 
 from pytest_precision.errors import ReportError
 from pytest_precision.options import Settings
-from pytest_precision.report import page, progress, terminal
+from pytest_precision.report import page, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.json_file import JsonFile
-from pytest_precision.report.progress import Progress
-from pytest_precision.report.session_run import session_run
+from pytest_precision.report.provenance import environment, session_run
 from pytest_precision.report.shortened import shorten
-from pytest_precision.report.versions import environment
+from pytest_precision.report.status import count, duration
 
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
 """pytest's options under which no test is called."""
@@ -35,7 +34,7 @@ class SessionReport:
     Args:
         config: pytest's configuration; its terminal reporter, if any, writes the progress lines.
         folder: folder of `--precision-report`; None without the option.
-        environment: entry of report.json; see `versions.environment`.
+        environment: entry of report.json; see `provenance.environment`.
 
     Attributes:
         results: results of the cells so far.
@@ -102,7 +101,7 @@ class SessionReport:
         line = self._progress.line(self.results)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if line and reporter is not None and reporter.verbosity >= 0:
-            progress.write_line(reporter, line)
+            write_line(reporter, line)
 
     def end(self) -> None:
         """Note that the test loop has returned, so nothing interrupted it."""
@@ -134,3 +133,45 @@ class SessionReport:
         problem = "" if self._file is None else self._file.problem
         seconds = time.monotonic() - self._started
         terminal.write_summary(reporter, self.results, seconds, problem, self._page)
+
+
+INTERVAL = 30.0
+"""Seconds between two lines, and before the first one."""
+
+
+class Progress:
+    """Decides when a progress line is due, and words it.
+
+    Args:
+        clock: returns the time in seconds; the remaining time is estimated from the pace since
+            construction.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = self._last = clock()
+
+    def line(self, results: Results) -> str:
+        """Return the line that is due now; empty if none is."""
+        now = self._clock()
+        done, total = len(results.cells), results.total
+        if now - self._last < INTERVAL or done == total:
+            return ""
+        self._last = now
+        failed = sum(cell.failing for cell in results.cells.values())
+        if done > total:
+            return f"precision: {count(done, 'cell')}, {failed} failed"
+        left = (now - self._start) / done * (total - done)
+        return (
+            f"precision: {done} of {count(total, 'cell')}, {failed} failed, "
+            f"about {duration(left)} left"
+        )
+
+
+def write_line(terminal: pytest.TerminalReporter, line: str) -> None:
+    """Write a separate line between the dots, however pytest prints them."""
+    # The reporter's own `ensure_newline` does not count the dots that it writes under xdist.
+    writer = terminal.config.get_terminal_writer()
+    if writer.width_of_current_line:
+        writer.line()
+    writer.line(line)

@@ -58,18 +58,16 @@ def markdown_summary(report: Report, most: int = SUMMARY_BYTES, first: Iterable[
 
 def _sections(report: Report) -> Iterator[str]:
     cells = report.cells
-    failing = [cell for cell in cells if cell.failing]
+    failing = report.failing
     verdict = f"{len(failing)} of {count(len(cells), 'cell')} failed"
     yield f"## Precision matrix: {verdict if failing else count(len(cells), 'cell')}\n\n"
     found = Counter(cell.status for cell in cells)
     words = [f"{found[name]} {STATUSES[name].word}" for name in STATUSES if found[name]]
     yield f"{', '.join(words) or 'No cell ran'} in {duration(report.seconds)}.\n"
     if not report.finished:
-        planned = "an unknown number" if report.planned is None else report.planned
-        yield f"\n**Not finished:** {count(len(cells), 'cell')} of {planned} ran.\n"
-    passing = [cell for cell in cells if cell.passing]
+        yield f"\n**Not finished:** {report.ran}.\n"
     links = SummaryLinks.of(report.environment, os.environ)
-    for part in explain(failing, passing) if failing else []:
+    for part in explain(failing, report.passing) if failing else []:
         yield preformatted([part.statement(failing)]) if part.conditions else ""
         yield TABLE_START + TABLE_END
         for reason in fold(part.cells, FAILING):
@@ -114,9 +112,8 @@ def _inert(text: str) -> str:
 
 def reason_lines(reason: Reason) -> list[str]:
     """Return a reason with its cells, and the command that repeats the first."""
-    times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
     text, *below = reason.lines
-    head = f"{STATUSES[reason.status].mark} {times}{text}"
+    head = f"{STATUSES[reason.status].mark} {reason.times}{text}"
     repeat = reason.check.entry.get("repeat")
     return [head, *(f"  {line}" for line in (*below, *([repeat] if repeat else [])))]
 
@@ -132,7 +129,7 @@ def _grid(cells: Sequence[CellResult]) -> list[str]:
 
 def counts(report: Report) -> str:
     """Return how the cells ended, how many there are, and how many of them failed."""
-    failed = sum(cell.failing for cell in report.cells)
+    failed = len(report.failing)
     return f"outcome={_outcome(report, failed)}\ncells={len(report.cells)}\nfailed={failed}"
 
 

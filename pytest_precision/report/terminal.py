@@ -136,9 +136,10 @@ class _Section:
         verbose = self.terminal.verbosity > 0
         for reason in reasons if verbose else reasons[:MAX_REASONS]:
             status = STATUSES[reason.status]
-            times = f"{len(reason.cells)}x " if len(reason.cells) > 1 else ""
             head, *culprit, where = reason.lines
-            self.paragraph(f"{status.mark} {times}{head}", "  ", "    ", **{status.colour: True})
+            self.paragraph(
+                f"{status.mark} {reason.times}{head}", "  ", "    ", **{status.colour: True}
+            )
             for line in culprit:
                 self.paragraph(line, "    ", "      ")
             for nodeid in [cell.nodeid for cell in reason.cells] if verbose else [where]:

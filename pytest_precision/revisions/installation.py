@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_precision.errors import RevisionError, expected_but_got
-from pytest_precision.ranks.code.moved_imports import PACKAGE
+from pytest_precision.ranks.code.relocation import PACKAGE
 
 NEEDED = ("torch", "numpy", "pytest", "xxhash", "safetensors")
 """What an interpreter needs to record, besides this package, which is put on its path."""

@@ -88,7 +88,10 @@ class OtherRanks:
             raise RankError(text, number, "died") from error
         declared = Environment(frozenset(), membership.environment.declared)
         moved = replace(membership, environment=declared, relocation=self._relocation)
-        return RemoteRank(line, Start(moved, self._changes(membership.environment)), 0.0)
+        changes = membership.environment.changes_since(self._before)
+        if self._relocation.left:
+            changes.pop("PYTHONPATH", None)  # the host has its own
+        return RemoteRank(line, Start(moved, changes), 0.0)
 
     def close(self) -> None:
         """End all ranks and their host in bounded time."""
@@ -121,14 +124,6 @@ class OtherRanks:
                 )
             self._port, self._packages = json.loads(said)
         return self._port
-
-    def _changes(self, environment: Environment) -> dict[str, str | None]:
-        """Return how the environment of the controller has changed since the host started."""
-        now = dict(environment.caller)
-        if self._relocation.left:
-            now["PYTHONPATH"] = self._before["PYTHONPATH"]
-        names = self._before.keys() | now.keys()
-        return {n: now.get(n) for n in sorted(names) if self._before.get(n) != now.get(n)}
 
 
 def _environment(relocation: Relocation) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.segments import Segment
+from pytest_precision.matrix.sequence import Segment
 from pytest_precision.trace.moment import Window
 
 

@@ -55,6 +55,25 @@ class Experts(nn.ModuleList):
         return torch.cat([expert(part) for expert, part in parts])
 
 
+class StackedExperts(nn.Module):
+    """All experts of a block in two layers, by which layouts replace `Experts`.
+
+    Args:
+        up, down: the layers of all experts; each is called with rows and with their number per
+            expert.
+    """
+
+    def __init__(self, up: nn.Module, down: nn.Module) -> None:
+        super().__init__()
+        self.up = up
+        self.down = down
+
+    def forward(self, rows: torch.Tensor, load: list[int]) -> torch.Tensor:
+        """Return what `Experts` returns."""
+        result: torch.Tensor = self.down(F.gelu(self.up(rows, load)), load)
+        return result
+
+
 class MoeBlock(nn.Module):
     """A norm, a router and its experts, with a residual connection.
 

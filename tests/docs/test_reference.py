@@ -93,9 +93,7 @@ def test_options_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     text = (REFERENCE / "commands.md").read_text()
     commands = first_names("commands.md", "command")
     modules = (ROOT / "pytest_precision" / "commands").glob("[a-z]*.py")
-    assert {*commands} - {"import"} | {"against", "criterion", "output"} == {
-        module.stem for module in modules
-    }
+    assert {*commands} - {"import"} | {"against"} == {module.stem for module in modules}
     merging = options_of(capsys, "report", "merge") | options_of(capsys, "report", "html")
     known = merging.union(*(options_of(capsys, command) for command in commands))
     others = {"--lr", "--nproc-per-node"}  # of the script and of torchrun

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision.engine.hook import ModuleHook
+from pytest_precision.engine.capture import ModuleHook
 
 
 @pytest.mark.parametrize("copied", [deepcopy, lambda one: pickle.loads(pickle.dumps(one))])

@@ -14,7 +14,7 @@ from pytest_precision.errors import DevicesBusyError, PrecisionLeakWarning
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state import devices
-from pytest_precision.ranks.state.device_choice import listed_devices
+from pytest_precision.ranks.state.devices import listed_devices
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.store import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_precision import Cell
-from pytest_precision.matrix.segments import Segment, segments
+from pytest_precision.matrix.sequence import Segment, segments
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from slack import slack
 
-from pytest_precision.ranks.process.socket_folder import short_folder
+from pytest_precision._folders import short_folder
 
 CONTROLLER = """\
 import os, sys

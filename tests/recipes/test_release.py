@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import pytest
 
-from pytest_precision.recipes.release import expect_release
+from pytest_precision.recipes import expect_release
 
 
 def test_the_release_tested_with_and_its_patches_fit() -> None:

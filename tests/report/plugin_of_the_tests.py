@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from made_up import divergence, verdict
 
+from pytest_precision.report.provenance import environment
 from pytest_precision.report.report_attributes import attach
 from pytest_precision.report.session import SessionReport
-from pytest_precision.report.versions import environment
 
 VERDICTS = pytest.StashKey[list]()
 TOTAL = pytest.StashKey[int]()

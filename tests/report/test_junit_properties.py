@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from made_up import AXES, REASON, culprit, divergence, verdict
 
-from pytest_precision.report.junit import properties
+from pytest_precision.report.report_attributes import properties
 
 
 def test_cell_and_verdict():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from made_up import cell
 
 from pytest_precision.report.collect import Results
-from pytest_precision.report.progress import INTERVAL, Progress
+from pytest_precision.report.session import INTERVAL, Progress
 
 
 class Clock:

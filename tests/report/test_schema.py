@@ -10,7 +10,7 @@ from made_up import culprit, divergence, verdict
 from written import read_report, validator
 
 from pytest_precision.report.json_file import JsonFile
-from pytest_precision.report.versions import environment
+from pytest_precision.report.provenance import environment
 
 
 @pytest.fixture

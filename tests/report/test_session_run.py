@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.report.session_run import BRANCH_VARIABLES, session_run
+from pytest_precision.report.provenance import BRANCH_VARIABLES, session_run
 
 
 @pytest.fixture

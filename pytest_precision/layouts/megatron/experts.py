@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Span
@@ -21,31 +20,13 @@ from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.linear import Linear
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
-from pytest_precision.workloads.mixture import Expert, Experts
+from pytest_precision.workloads.mixture import Expert, Experts, StackedExperts
 
 LAYERS = ("up", "down")
 
 
-class GroupedExperts(nn.Module):
-    """All experts of a block in two layers; this module replaces `mixture.Experts`.
-
-    Attributes:
-        up, down: the layers of all experts.
-    """
-
-    def __init__(self, up: GroupedLinear, down: GroupedLinear) -> None:
-        super().__init__()
-        self.up = up
-        self.down = down
-
-    def forward(self, rows: Tensor, load: list[int]) -> Tensor:
-        """Return what `mixture.Experts` returns."""
-        result: Tensor = self.down(F.gelu(self.up(rows, load)), load)
-        return result
-
-
 def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arranged:
-    """Replace all experts of a model by `GroupedExperts`, in place.
+    """Replace all experts of a model by `StackedExperts`, in place.
 
     Args:
         model: the model of a workload such as `moe`, which is stored and quantized already.
@@ -86,7 +67,7 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
             for number, one in enumerate(logical):
                 names[f"{stored}.weight{number}"] = f"{one}.weight"
                 names[f"{stored}.quantizers.{number}"] = f"{one}.quantizers.0"
-        model.set_submodule(name, GroupedExperts(**layers))
+        model.set_submodule(name, StackedExperts(**layers))
     return Arranged(parts, names)
 
 

@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
-from pytest_precision.layouts.megatron import checkpoint, memory_checks
+from pytest_precision.layouts.megatron import checkpoint
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot, buffers_of
-from pytest_precision.layouts.megatron.gathered import GatheredEngine
+from pytest_precision.layouts.megatron.gathered import GatheredEngine, outside_buffers
 from pytest_precision.layouts.megatron.logical_names import LogicalNames
 from pytest_precision.layouts.megatron.shards import adam_on_masters, shards_of
 from pytest_precision.layouts.megatron.stored_model import (
     Arrange,
     Arrangement,
     Options,
+    hidden_by_overlaps,
 )
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.modules.parameter import QuantizedParameter
@@ -68,7 +68,7 @@ class DistributedOptimizer(GatheredEngine):
         self._last_microbatch = False
         optimizer = adam_on_masters(self.shards, arrangement, options)
         super().__init__(workload, cell, arrangement.model, optimizer)
-        self.unobservable = options.unobservable(cell)  # type: ignore[misc]
+        self.unobservable = hidden_by_overlaps(options, cell)  # type: ignore[misc]
         self.needs_even_shares = options.overlap_grad_reduce or options.overlap_param_gather  # type: ignore[misc]
         for buffer in self.buffers:
             for bucket in buffer.buckets:
@@ -144,9 +144,7 @@ class DistributedOptimizer(GatheredEngine):
             if gradient is None or gradient.dtype == parameter.dtype:
                 continue
             for logical, part in self.logical(name, gradient):
-                sum_of = TensorKey(logical, microbatch=self.microbatch).name("grad")
-                seen = self.show("grad", sum_of, part, self.capture, split=False, local=True)
-                self.capture.keep("grad", sum_of, seen)
+                self._keep_of_microbatch("grad", logical, part)
 
     def reduce_grads(self) -> None:
         """Sum gradients over the ranks; each rank gets its own part of every bucket.
@@ -188,7 +186,7 @@ class DistributedOptimizer(GatheredEngine):
     def violations(self) -> Iterator[str]:
         """Yield masters that did not start from the model, and tensors outside the buffers."""
         yield from self._lost_starts
-        yield from memory_checks.outside_buffers(self)
+        yield from outside_buffers(self)
 
     # --- what can be observed -------------------------------------------------------------------
 

@@ -106,10 +106,6 @@ class Options:
         """Return whether the optimizer updates the parameters and keeps masters in its state."""
         return self.store_param_remainders or self.main_params_dtype != torch.float32
 
-    def unobservable(self, cell: Cell) -> dict[str, str]:
-        """Return the kinds that cannot be shown after every phase, each with the reason."""
-        return hidden_by_overlaps(self, cell)
-
     @classmethod
     def of(cls, cell: Cell, **options: Any) -> Options:
         """Return options from keyword arguments, in which dtypes are given by name.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -13,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch.distributed import local_chunk
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.layouts.replicated import sum_of_ranks
+from pytest_precision.layouts.replicated import InDdp, sum_of_ranks
 from pytest_precision.layouts.sharded import FSDP2Engine, shard
 from pytest_precision.layouts.transformer_engine.layers import InEngineAutocast, recipe_of
 from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, initial_of
@@ -28,15 +27,12 @@ SCALES_PADDED_TO = 128
 """The scales of MXFP8 are padded to those of a multiple of so many rows and columns."""
 
 
-class EngineInDdp(OptimizerMasters):
+class EngineInDdp(InDdp, OptimizerMasters):
     """`DistributedDataParallel` reduces the gradients, and `FusedAdam` has the masters.
 
     Raises:
         ValueError: gradients are accumulated where DDP does not look for them.
     """
-
-    unobservable: ClassVar = {"grad": "DistributedDataParallel reduces gradients inside backward"}
-    needs_even_shares: ClassVar = True
 
     def __init__(self, workload: Workload, cell: Cell, model: nn.Module, **adam: Any) -> None:
         _expect_no_buffers("DDP", cell)
@@ -45,13 +41,6 @@ class EngineInDdp(OptimizerMasters):
         self.ddp = DistributedDataParallel(model, init_sync=False)
         self.ddp.register_comm_hook(None, sum_of_ranks)
         self.forward_model = InEngineAutocast(self.ddp, cell.precision)
-
-    def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Reduce in the backward of the last microbatch only."""
-        return nullcontext() if last else self.ddp.no_sync()
-
-    def reduce_grads(self) -> None:
-        """Do nothing: DDP has already reduced inside backward."""
 
 
 class EngineInFsdp2(FSDP2Engine, OptimizerMasters):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.mixture import Expert, Experts
+from pytest_precision.workloads.mixture import Expert, Experts, StackedExperts
 
 _WEIGHT = re.compile(r"weight\d*|fc\d_weight")
 
@@ -125,20 +125,6 @@ class PaddedLayer(Padded):
         return kept.reshape(*rows.shape[:-1], kept.shape[-1])
 
 
-class EngineExperts(nn.Module):
-    """All experts of a block in two layers; this module replaces `mixture.Experts`."""
-
-    def __init__(self, up: PaddedLayer, down: PaddedLayer) -> None:
-        super().__init__()
-        self.up = up
-        self.down = down
-
-    def forward(self, rows: Tensor, load: list[int]) -> Tensor:
-        """Return what `mixture.Experts` returns."""
-        result: Tensor = self.down(F.gelu(self.up(rows, load)), load)
-        return result
-
-
 class InEngineAutocast(nn.Module):
     """Calls a model inside Transformer Engine's `autocast`, and ends the first microbatch."""
 
@@ -218,7 +204,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
             )
             logical = [f"{name}.{number}.{which}" for number in range(len(linears))]
             layers[which] = PaddedLayer(made, logical)
-        model.set_submodule(name, EngineExperts(**layers))
+        model.set_submodule(name, StackedExperts(**layers))
     expect_some(found, model, "mixture.Experts")
     return model
 

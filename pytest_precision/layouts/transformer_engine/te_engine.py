@@ -23,7 +23,6 @@ from pytest_precision.layouts.transformer_engine.layers import (
     parts_of,
 )
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.modules.main_grad import accumulate
 from pytest_precision.te.global_state import forget_earlier_layers
 from pytest_precision.workloads.base import Workload
@@ -81,9 +80,7 @@ class TransformerEngine(Engine):
             accumulate(parameter)
         # Delayed scaling makes new scales after each microbatch, which the next one reads.
         for name, tensor in shown.delayed_state(self.model):
-            full = TensorKey(name, microbatch=self.microbatch).name("used_quantized")
-            seen = self.show("used_quantized", full, tensor, self.capture, split=False, local=True)
-            self.capture.keep("used_quantized", full, seen)
+            self._keep_of_microbatch("used_quantized", name, tensor)
 
     def reduce_grads(self) -> None:
         """Sum the gradients over the ranks, expert by expert, however experts are stored.

@@ -38,6 +38,14 @@ def is_installed(file: str) -> bool:
     return place != file and _is_in_place(place, path)
 
 
+def users_file(module: object) -> str | None:
+    """Return the absolute path of a module that is the user's own code; None for any other."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not os.path.isabs(file) or is_installed(file):
+        return None
+    return file
+
+
 def folders_of_interpreter() -> set[str]:
     """Return the folders in which the interpreter of this process keeps installed code."""
     scheme = sysconfig.get_paths()

@@ -102,7 +102,9 @@ class Hosts:
                 "died",
             ) from error
         declared = Environment(frozenset(), placed.environment.declared)
-        start = Start(replace(placed, environment=declared), self._changes(placed.environment))
+        start = Start(
+            replace(placed, environment=declared), placed.environment.changes_since(self._before)
+        )
         return RemoteRank(line, start, host.ahead)
 
     def close(self, status: int) -> None:
@@ -146,12 +148,6 @@ class Hosts:
         nodes = {place.node: place for place in self._places.values()}
         del nodes[self.launch.node]
         return ServedStore(wire.own_address(next(iter(nodes.values())).address))
-
-    def _changes(self, environment: Environment) -> dict[str, str | None]:
-        """Return the changes in this environment since the processes met; None means removed."""
-        now = dict(environment.caller)
-        names = self._before.keys() | now.keys()
-        return {n: now.get(n) for n in sorted(names) if self._before.get(n) != now.get(n)}
 
 
 def _called(address: Address) -> Connection:

@@ -60,19 +60,6 @@ class Address:
         return cls(launch.rank, launch.node, devices, address, port, key.hex(), _name())
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a process cannot hold a rank.
-
-    Attributes:
-        name: process and machine, for messages.
-        reason: a traceback or a sentence.
-    """
-
-    name: str
-    reason: str
-
-
 class LaunchRendezvous:
     """The notes of the processes of a launch.
 
@@ -98,7 +85,7 @@ class LaunchRendezvous:
 
     def refuse(self, reason: str) -> None:
         """Write the note that this process cannot hold a rank."""
-        self._write({"refusal": asdict(Refusal(_name(), reason))})
+        self._write({"refusal": f"{_name()}, holds no rank: {reason}"})
 
     def find(self, rank: int) -> Address | None:
         """Return the address of the process of that rank; None while it has written no note.
@@ -112,8 +99,7 @@ class LaunchRendezvous:
             return None
         if "address" in word:
             return Address(**word["address"])
-        refusal = Refusal(**word["refusal"])
-        raise RefusedError(f"rank {rank}, {refusal.name}, holds no rank: {refusal.reason}")
+        raise RefusedError(f"rank {rank}, {word['refusal']}")
 
     def wait(
         self,

@@ -11,8 +11,9 @@ import os
 import sys
 import traceback
 
+from pytest_precision._folders import folders_of_controllers
 from pytest_precision._interrupts import uncollected
-from pytest_precision.ranks.process import lifeline, preloaded, reaper, socket_folder
+from pytest_precision.ranks.process import lifeline, preloaded, reaper
 from pytest_precision.ranks.state import reads
 
 MODULES = (
@@ -44,7 +45,7 @@ MODULES = (
 os.environ["OMP_NUM_THREADS"] = "1"
 
 _controller = int(os.environ.pop(reaper.CONTROLLER, os.getppid()))
-_leave = reaper.reap_after(_controller, socket_folder.folders_of_controllers())
+_leave = reaper.reap_after(_controller, folders_of_controllers())
 
 # Ranks share the pages of objects that are never collected until one is written to.
 with uncollected(), lifeline.tied_imports(_controller, _leave):

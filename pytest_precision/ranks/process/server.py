@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 
-from pytest_precision._folders import OwnFolder
+from pytest_precision._folders import OwnFolder, short_folder
 from pytest_precision.ranks.process import preloaded, reaper
 from pytest_precision.ranks.process.coverage_of_ranks import FOR_PROCESSES
 from pytest_precision.ranks.process.messages import MORE_TIME
-from pytest_precision.ranks.process.socket_folder import short_folder
 from pytest_precision.ranks.state.environment import patched
 
 PRELOAD = ["pytest_precision.ranks.process.preload"]

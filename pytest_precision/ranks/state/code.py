@@ -6,7 +6,6 @@ data: all modules whose file is not installed code.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -22,7 +21,7 @@ import torch.optim
 import torch.utils.checkpoint
 
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.code.installed import is_installed
+from pytest_precision.ranks.code.installed import users_file
 from pytest_precision.ranks.state.copies import Copier
 from pytest_precision.ranks.state.definitions import is_torchs
 from pytest_precision.ranks.state.leaks import Leak
@@ -55,7 +54,7 @@ class Code:
 
     def late(self) -> tuple[ImportPath, ...]:
         """Return the user's own modules that are new since `take_in`; how they began is unknown."""
-        return tuple(ImportPath(name, "", _file(module)) for name, module in self._new())
+        return tuple(ImportPath(name, "", users_file(module)) for name, module in self._new())
 
     def changes(self) -> tuple[Leak, ...]:
         """Return what has changed."""
@@ -69,7 +68,7 @@ class Code:
 
     def _new(self) -> Iterator[tuple[str, ModuleType]]:
         for name in sys.modules.keys() - self._known:
-            if _is_users_own(_file(sys.modules[name])):
+            if users_file(sys.modules[name]) is not None:
                 yield name, sys.modules[name]
 
 
@@ -122,12 +121,3 @@ def _has_vars(value: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _file(module: ModuleType) -> str | None:
-    file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) else None
-
-
-def _is_users_own(file: str | None) -> bool:
-    return file is not None and os.path.isabs(file) and not is_installed(file)

@@ -8,6 +8,7 @@ module's own functions fill in or count up are its state, and stay in the proces
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from pytest_precision.ranks.code.installed import is_installed
+from pytest_precision.ranks.code.installed import is_installed, users_file
+from pytest_precision.ranks.state.leaks import short_text
 
 TREES = ("torch.amp", "torch.autograd", "torch.nn", "torch.optim")
 SINGLE_MODULES = (
@@ -32,7 +34,8 @@ SINGLE_MODULES = (
 CONSTANTS = frozenset({bool, int, float, complex, str, bytes, tuple, frozenset, type(None)})
 DESCRIPTORS = (staticmethod, classmethod, property)
 
-_ABSENT = object()
+MISSING = object()
+"""In place of the value of a name that is not there."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Definitions:
         self._known |= new
         for name in sorted(new, key=len):  # a class is named by its shortest name
             module = sys.modules[name]
-            if isinstance(module, ModuleType) and (is_torchs(name) or _is_users_own(module)):
+            is_watched = is_torchs(name) or users_file(module) is not None
+            if isinstance(module, ModuleType) and is_watched:
                 self._holders += _holders(name, module)
 
     def replaced(self) -> list[str]:
@@ -85,9 +89,28 @@ def is_torchs(name: str) -> bool:
     return name in SINGLE_MODULES or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
 
 
-def _is_users_own(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    return isinstance(file, str) and not is_installed(file)
+def is_code(value: object) -> bool:
+    """Return whether a value is a function, a class, or a method or property of a class."""
+    return callable(value) or isinstance(value, DESCRIPTORS)
+
+
+def is_torchs_own(name: str, before: object, after: object) -> bool:
+    """Return whether torch itself made a change, at the first use of something.
+
+    It wraps optimizer steps for its profiler, and wraps functions to hide them from its compiler or
+    to count modules for it.
+    """
+    if name == "torch.Storage":  # it follows the default dtype
+        return True
+    if not isinstance(after, FunctionType):
+        return False
+    home = after.__globals__.get("__name__")
+    if home == "torch._dynamo.mutation_guard":
+        return True
+    marks = (getattr(after, mark, False) for mark in ("hooked", "_torchdynamo_disable"))
+    wraps = home == "torch._compile" or any(marks)
+    inner = inspect.unwrap(before) if callable(before) else before
+    return wraps and inspect.unwrap(after) is inner
 
 
 def _holders(name: str, module: ModuleType) -> Iterator[_Holder]:
@@ -101,26 +124,26 @@ def _holders(name: str, module: ModuleType) -> Iterator[_Holder]:
 def _changes(one: _Holder) -> Iterator[str]:
     now = vars(one.holder)
     for name in {**one.before, **now}:
-        before, after = one.before.get(name, _ABSENT), now.get(name, _ABSENT)
-        if before is _ABSENT and isinstance(one.holder, type):
-            before = getattr(super(one.holder, one.holder), name, _ABSENT)
+        before, after = one.before.get(name, MISSING), now.get(name, MISSING)
+        if before is MISSING and isinstance(one.holder, type):
+            before = getattr(super(one.holder, one.holder), name, MISSING)
         if before is not after and _counts(one, name, before, after):
             yield f"{one.name}.{name} was {_words(before)}, is {_words(after)}"
 
 
 def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
-    if before is _ABSENT or isinstance(before, ModuleType) or isinstance(after, ModuleType):
+    if before is MISSING or isinstance(before, ModuleType) or isinstance(after, ModuleType):
         return False
     if name.startswith("__") and not (isinstance(one.holder, type) and callable(after)):
         return False
     if is_torchs(one.name):
-        return _is_code(before) and not _is_frameworks(one, name, before, after)
-    if _is_torchs_own(one, name, before, after):
+        return is_code(before) and not _is_frameworks(one, name, before, after)
+    if is_torchs_own(f"{one.name}.{name}", before, after):
         return False
     if type(before) in CONSTANTS:
         same = type(before) is type(after) and repr(before) == repr(after)
         return not same and not _is_state(one, name, before)
-    return _is_code(before)
+    return is_code(before)
 
 
 def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
@@ -131,16 +154,6 @@ def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
     of_others = isinstance(after, FunctionType | type) and not str(home).startswith("torch")
     if of_others and isinstance(file, str) and is_installed(file):
         return True
-    return _is_torchs_own(one, name, before, after)
-
-
-def _is_torchs_own(one: _Holder, name: str, before: object, after: object) -> bool:
-    """Return whether torch made a change itself, such as a class of optimizers that it profiles."""
-    if "torch" not in sys.modules:
-        return False
-    # Only here: it imports torch.
-    from pytest_precision.ranks.state.namespaces import is_torchs_own
-
     return is_torchs_own(f"{one.name}.{name}", before, after)
 
 
@@ -193,24 +206,18 @@ def _foreign(one: _Holder) -> Iterator[str]:
     for name, value in one.before.items():
         is_function = type(value) is FunctionType
         home = sys.modules.get(value.__module__) if is_function else None
-        users = home is not None and _is_users_own(home)
-        if users or type(value).__module__ == "unittest.mock":
+        if users_file(home) is not None or type(value).__module__ == "unittest.mock":
             yield f"{one.name}.{name} is {_words(value)}"
 
 
-def _is_code(value: object) -> bool:
-    return callable(value) or isinstance(value, DESCRIPTORS)
-
-
 def _words(value: Any) -> str:
-    if value is _ABSENT:
+    if value is MISSING:
         return "absent"
     if isinstance(value, DESCRIPTORS):
         value = getattr(value, "__func__", None) or getattr(value, "fget", None)
     if isinstance(getattr(value, "__qualname__", None), str):
         return f"{getattr(value, '__module__', None) or 'builtins'}:{value.__qualname__}"
     try:
-        text = repr(value)
+        return short_text(repr(value))
     except Exception:  # the value's own code may raise anything
-        text = object.__repr__(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+        return object.__repr__(value)

@@ -56,6 +56,12 @@ class Environment:
         own = {**os.environ, **changes}
         return cls(frozenset((n, value) for n, value in own.items() if value is not None), declared)
 
+    def changes_since(self, before: Mapping[str, str]) -> dict[str, str | None]:
+        """Return what the caller has changed since it had these variables; None means removed."""
+        now = dict(self.caller)
+        names = sorted(before.keys() | now.keys())
+        return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
+
     @property
     def threads(self) -> int:
         """Number of torch's threads on a rank: one, unless OMP_NUM_THREADS is declared."""

@@ -9,10 +9,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_precision.ranks.state.copies import Copier, Copy, same
+from pytest_precision.ranks.state.definitions import MISSING, is_code, is_torchs_own
 from pytest_precision.ranks.state.leaks import Leak, short_text
-
-_ABSENT = object()
-_DESCRIPTORS = (staticmethod, classmethod, property)
 
 
 class Namespace:
@@ -62,7 +60,7 @@ class Namespace:
         if self._is_as_it_was(now):
             return
         for name in {**self._before, **now}:
-            before, after = self._before.get(name, _ABSENT), now.get(name, _ABSENT)
+            before, after = self._before.get(name, MISSING), now.get(name, MISSING)
             copy = self._copies.get(name)
             if before is after and (copy is None or copy.holds_for(after)):
                 continue
@@ -79,7 +77,7 @@ class Namespace:
     def _counts(self, name: str, before: object, after: object) -> bool:
         if isinstance(after, ModuleType) or same(after, before) or self._is_torchs(name, after):
             return False
-        if _is_code(before) or _is_code(after):
+        if is_code(before) or is_code(after):
             return _plain(name) or isinstance(self.holder, type)
         return self._with_data and _plain(name)
 
@@ -87,38 +85,19 @@ class Namespace:
         return is_torchs_own(f"{self.name}.{name}", self._unwrapped(name), after)
 
     def _unwrapped(self, name: str) -> object:
-        before = self._before.get(name, _ABSENT)
-        if before is _ABSENT and isinstance(self.holder, type):
-            before = getattr(super(self.holder, self.holder), name, _ABSENT)
+        before = self._before.get(name, MISSING)
+        if before is MISSING and isinstance(self.holder, type):
+            before = getattr(super(self.holder, self.holder), name, MISSING)
         return inspect.unwrap(before) if callable(before) else before
 
     def _change(self, name: str, before: object, after: object) -> str:
-        if after is _ABSENT:
+        if after is MISSING:
             return "was removed"
-        if before is _ABSENT and self._unwrapped(name) is _ABSENT:
+        if before is MISSING and self._unwrapped(name) is MISSING:
             return f"was absent, is {_words(after)}"
-        if _is_code(after):
+        if is_code(after):
             return f"was replaced by {_words(after)}"
         return f"was {_words(before)}, is {_words(after)}"
-
-
-def is_torchs_own(name: str, before: object, after: object) -> bool:
-    """Return whether torch itself made a change, at the first use of something.
-
-    It wraps optimizer steps for its profiler, and wraps functions to hide them from its compiler or
-    to count modules for it.
-    """
-    if name == "torch.Storage":  # it follows the default dtype
-        return True
-    if not isinstance(after, FunctionType):
-        return False
-    home = after.__globals__.get("__name__")
-    if home == "torch._dynamo.mutation_guard":
-        return True
-    marks = (getattr(after, mark, False) for mark in ("hooked", "_torchdynamo_disable"))
-    wraps = home == "torch._compile" or any(marks)
-    inner = inspect.unwrap(before) if callable(before) else before
-    return wraps and inspect.unwrap(after) is inner
 
 
 def _attributes(holder: Any) -> Mapping[str, Any]:
@@ -134,16 +113,12 @@ def _plain(name: str) -> bool:
     return not name.startswith("__")
 
 
-def _is_code(value: object) -> bool:
-    return callable(value) or isinstance(value, _DESCRIPTORS)
-
-
 def _words(value: Any) -> str:
     if isinstance(value, FunctionType) and "__wrapped__" in vars(value):
         # A wrapper has the name of the function that it wraps.
         by = f"{value.__globals__.get('__name__')}:{value.__code__.co_name}"
         return f"{by} around {value.__module__}:{value.__qualname__}"
-    if _is_code(value) and isinstance(getattr(value, "__qualname__", None), str):
+    if is_code(value) and isinstance(getattr(value, "__qualname__", None), str):
         return f"{value.__module__}:{value.__qualname__}"
     try:
         return short_text(str(value) if isinstance(value, Copy) else repr(value))

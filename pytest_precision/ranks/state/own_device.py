@@ -10,7 +10,7 @@ import torch
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.state import devices
-from pytest_precision.ranks.state.device_choice import (
+from pytest_precision.ranks.state.devices import (
     VISIBLE_DEVICES,
     DeviceChoice,
     choice_of,

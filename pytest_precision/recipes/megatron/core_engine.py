@@ -22,8 +22,12 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.recipes.megatron import core_checkpoint, memory, placement
 from pytest_precision.recipes.megatron.flat_shards import cut_range, own_shards, pieces_by_name
-from pytest_precision.recipes.megatron.released import end_groups_with, forget_graphs
-from pytest_precision.recipes.megatron.started import optimizer_of, wrapped
+from pytest_precision.recipes.megatron.started import (
+    end_groups_with,
+    forget_graphs,
+    optimizer_of,
+    wrapped,
+)
 from pytest_precision.workloads.base import Workload
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pytest_precision.recipes.release import expect_release
+from pytest_precision.recipes import expect_release
 from pytest_precision.recorders.scripts.located import Locate, PieceFields
 from pytest_precision.te.groups import is_group, members
 

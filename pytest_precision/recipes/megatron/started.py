@@ -1,19 +1,28 @@
-"""Started: Megatron-core's process groups and the configuration of a cell, in a rank."""
+"""Started: what Megatron-core needs in a rank before a run, and what is released after it.
+
+These are its process groups, the configuration of a cell, and CUDA calls on a machine without a
+GPU; a model and its process groups would outlive their run.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pytest_precision import te
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recipes import expect_release
 from pytest_precision.recipes.megatron.flat_shards import TESTED_RELEASES
-from pytest_precision.recipes.release import expect_release
 from pytest_precision.te.global_state import forget_earlier_layers
 
 MEGATRON_VARIABLES = {
@@ -128,3 +137,50 @@ def optimizer_of(ddp: Any, options: Mapping[str, Any]) -> Any:
     optimizer = import_module("megatron.core.optimizer")
     config = optimizer.OptimizerConfig(**made | dict(options))
     return optimizer.get_megatron_optimizer(config, [ddp])
+
+
+class _OnCpu(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        if func is Tensor.cuda:
+            return args[0]
+        result = func(*args, **kwargs)
+        names_type = func is Tensor.type and len(args) == 1
+        return result.replace("torch.", "torch.cuda.") if names_type else result
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Let the CUDA calls of Megatron-core mean the CPU."""
+    current = patch("torch.cuda.current_device", lambda: torch.device("cpu"))
+    with _OnCpu(), current, patch("torch.cuda.synchronize", lambda *_: None):
+        yield
+
+
+def end_groups_with(engine: Any) -> None:
+    """Have Megatron-core forget its process groups when `engine` ends, unless they were made anew.
+
+    Nothing refers to them then, so that the next job ends them.
+    """
+    parallel_state = import_module("megatron.core.parallel_state")
+    weakref.finalize(engine, _end, parallel_state, parallel_state.get_data_parallel_group())
+
+
+def _end(parallel_state: Any, group: Any) -> None:
+    if parallel_state.is_initialized() and parallel_state.get_data_parallel_group() is group:
+        parallel_state.destroy_model_parallel()
+
+
+def forget_graphs(model: nn.Module) -> None:
+    """Have dispatchers keep the values of the step that is over without its graph.
+
+    The graph holds operations of the model, which holds the dispatchers: no collector sees this
+    cycle.
+    """
+    for module in model.modules():
+        dispatcher = getattr(module, "token_dispatcher", None)
+        for name, held in [*vars(dispatcher).items()] if dispatcher is not None else ():
+            if isinstance(held, Tensor) and held.grad_fn is not None:
+                setattr(dispatcher, name, held.detach())

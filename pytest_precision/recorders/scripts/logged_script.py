@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.segments import Segment
+from pytest_precision.matrix.sequence import Segment
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import STEPS, LoopSchedule

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pytest_precision._torch.dispatch import in_transform
 from pytest_precision._torch.training import compiled_call
-from pytest_precision.engine.hook import ModuleHook
+from pytest_precision.engine.capture import ModuleHook
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.compiled import before_compiled_call
 from pytest_precision.recorders.scripts.wrappers import readers

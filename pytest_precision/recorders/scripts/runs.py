@@ -13,7 +13,7 @@ import torch.distributed as dist
 from pytest_precision.engine import groups
 from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.segments import Segment
+from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.ways_in import WayIn
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products

@@ -58,12 +58,11 @@ def write_page(folder: Path, since: Report | None = None) -> Path:
 def render(report: Report, since: Report | None = None) -> str:
     """Return the page of a report; see `write_page`."""
     cells = report.cells
-    failing = [cell for cell in cells if cell.failing]
-    passing = [cell for cell in cells if cell.passing]
+    failing = report.failing
     failures, filters = Failures(failing), Filters(cells)
     parts = [
         (part.statement(failing), failures.of(part.cells, filters.classes))
-        for part in (explain(failing, passing) if failing else [])
+        for part in (explain(failing, report.passing) if failing else [])
     ]
     counts = Counter(cell.status for cell in cells)
     style = (PAGE_FOLDER / "page.css").read_text("utf-8") + filters.style()

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from pytest_precision.errors import RevisionError
-from pytest_precision.ranks.code.moved_imports import PACKAGE, expect_moved, move_imports
+from pytest_precision.ranks.code.relocation import PACKAGE, expect_moved, move_imports
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_precision.ranks.state import own_device
-from pytest_precision.ranks.state.device_choice import (
+from pytest_precision.ranks.state.devices import (
     VISIBLE_DEVICES,
     DeviceChoice,
     choice_of,

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.page.render import write_page
-from pytest_precision.report.versions import environment
+from pytest_precision.report.provenance import environment
 
 Make = Callable[..., Path]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pytest_precision.report.versions import differing
+from pytest_precision.report.provenance import differing
 
 
 def test_versions_without_importing_torch():
     """No module of the report imports torch, and yet its version is known."""
     code = (
         "import sys, pytest_precision.report.session\n"
-        "from pytest_precision.report.versions import environment\n"
+        "from pytest_precision.report.provenance import environment\n"
         "found = environment(device='cpu', flags={'shard': '1/2'})\n"
         "assert found['versions']['torch'] and found['versions']['python']\n"
         "assert found['device'] == 'cpu' and found['flags'] == {'shard': '1/2'}\n"

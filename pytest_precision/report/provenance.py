@@ -1,7 +1,7 @@
-"""Run: when a session ran, and of which commit, so that an old report does not pass for a new one.
+"""Provenance: what made a result: versions of packages, and when and of which commit a session ran.
 
-The name of the machine is written only where the option `report_host` asks for it: a report is
-often shown to others.
+No package is imported for its version. The name of the machine is written only where the option
+`report_host` asks for it: a report is often shown to others.
 """
 
 from __future__ import annotations
@@ -11,8 +11,48 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+PACKAGES = ("pytest-precision", "pytest", "torch", "numpy", "transformer-engine")
+
+
+def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry `environment` of report.json, except for `runs` and the world sizes.
+
+    Args:
+        device: device that the ranks run on.
+        flags: the plugin's options and their values, as plain data.
+    """
+    versions = {"python": platform.python_version()}
+    versions.update({name: found for name in PACKAGES if (found := version_of(name))})
+    return {
+        "versions": versions,
+        "platform": platform.platform(),
+        "device": device,
+        "flags": dict(flags),
+    }
+
+
+def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return what is not the same in the environments of all sides, for each side."""
+    names = {name for own in sides.values() for name in own}
+    unlike = {name for name in names if len({own.get(name) for own in sides.values()}) > 1}
+    return {
+        side: {name: value for name, value in own.items() if name in unlike}
+        for side, own in sides.items()
+        if unlike
+    }
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package; nothing where it is not installed as one."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
 
 GIT_STATUS = ("git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno")
 """One command for commit, branch and changes; without locks, since somebody may be working."""
