@@ -9,6 +9,8 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -58,69 +60,72 @@ def _umask() -> str:
 
 
 def _nnpack_enabled() -> bool:
-    nnpack = _backend("nnpack")
+    nnpack: Any = torch.backends.nnpack
     (enabled,) = nnpack.set_flags(False)  # the only public way to read it
     nnpack.set_flags(enabled)
     return bool(enabled)
 
 
-# Each is looked up when it is read: if a release of torch lacks one, only that is unreadable.
-_READERS: Mapping[str, Callable[[], object]] = {
-    "default dtype": lambda: torch.get_default_dtype(),
-    "default device": lambda: torch.get_default_device(),
-    "float32 matmul precision": lambda: torch.get_float32_matmul_precision(),
-    "deterministic algorithms": lambda: torch.are_deterministic_algorithms_enabled(),
-    "deterministic algorithms warn only": (
-        lambda: torch.is_deterministic_algorithms_warn_only_enabled()
+_OF_TORCH = {
+    "default dtype": "get_default_dtype",
+    "default device": "get_default_device",
+    "float32 matmul precision": "get_float32_matmul_precision",
+    "deterministic algorithms": "are_deterministic_algorithms_enabled",
+    "deterministic algorithms warn only": "is_deterministic_algorithms_warn_only_enabled",
+    "fill of uninitialized memory": "utils.deterministic.fill_uninitialized_memory",
+    "fp32 precision of CUDA matmul": "backends.cuda.matmul.fp32_precision",
+    "fp32 precision of cuDNN convolutions": "backends.cudnn.conv.fp32_precision",
+    "fp32 precision of cuDNN RNNs": "backends.cudnn.rnn.fp32_precision",
+    "fp32 precision of oneDNN matmul": "backends.mkldnn.matmul.fp32_precision",
+    "fp32 precision of oneDNN convolutions": "backends.mkldnn.conv.fp32_precision",
+    "fp32 precision of oneDNN RNNs": "backends.mkldnn.rnn.fp32_precision",
+    "fp16 reduced precision reduction": (
+        "backends.cuda.matmul.allow_fp16_reduced_precision_reduction"
     ),
-    "fill of uninitialized memory": lambda: (
-        torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    "bf16 reduced precision reduction": (
+        "backends.cuda.matmul.allow_bf16_reduced_precision_reduction"
     ),
-    "fp32 precision of CUDA matmul": lambda: _matmul().fp32_precision,
-    "fp32 precision of cuDNN convolutions": lambda: _backend("cudnn").conv.fp32_precision,
-    "fp32 precision of cuDNN RNNs": lambda: _backend("cudnn").rnn.fp32_precision,
-    "fp32 precision of oneDNN matmul": lambda: _backend("mkldnn").matmul.fp32_precision,
-    "fp32 precision of oneDNN convolutions": lambda: _backend("mkldnn").conv.fp32_precision,
-    "fp32 precision of oneDNN RNNs": lambda: _backend("mkldnn").rnn.fp32_precision,
-    "fp16 reduced precision reduction": (lambda: _matmul().allow_fp16_reduced_precision_reduction),
-    "bf16 reduced precision reduction": (lambda: _matmul().allow_bf16_reduced_precision_reduction),
-    "fp16 accumulation": lambda: _matmul().allow_fp16_accumulation,
-    "cuDNN enabled": lambda: _backend("cudnn").enabled,
-    "cuDNN benchmark": lambda: _backend("cudnn").benchmark,
-    "cuDNN deterministic": lambda: _backend("cudnn").deterministic,
-    "oneDNN enabled": lambda: _backend("mkldnn").enabled,
-    "oneDNN deterministic": lambda: _backend("mkldnn").deterministic,
-    "NNPACK enabled": lambda: _nnpack_enabled(),
-    "engine of quantized operators": lambda: _backend("quantized").engine,
-    "flash attention": lambda: _backend("cuda").flash_sdp_enabled(),
-    "memory-efficient attention": lambda: _backend("cuda").mem_efficient_sdp_enabled(),
-    "math attention": lambda: _backend("cuda").math_sdp_enabled(),
-    "cuDNN attention": lambda: _backend("cuda").cudnn_sdp_enabled(),
+    "fp16 accumulation": "backends.cuda.matmul.allow_fp16_accumulation",
+    "cuDNN enabled": "backends.cudnn.enabled",
+    "cuDNN benchmark": "backends.cudnn.benchmark",
+    "cuDNN deterministic": "backends.cudnn.deterministic",
+    "oneDNN enabled": "backends.mkldnn.enabled",
+    "oneDNN deterministic": "backends.mkldnn.deterministic",
+    "engine of quantized operators": "backends.quantized.engine",
+    "flash attention": "backends.cuda.flash_sdp_enabled",
+    "memory-efficient attention": "backends.cuda.mem_efficient_sdp_enabled",
+    "math attention": "backends.cuda.math_sdp_enabled",
+    "cuDNN attention": "backends.cuda.cudnn_sdp_enabled",
     "reduced precision reduction of math attention": (
-        lambda: _backend("cuda").fp16_bf16_reduction_math_sdp_allowed()
+        "backends.cuda.fp16_bf16_reduction_math_sdp_allowed"
     ),
-    "fast path of multi-head attention": lambda: _backend("mha").get_fastpath_enabled(),
-    "preferred linear algebra library": lambda: _backend("cuda").preferred_linalg_library(),
-    "preferred BLAS library": lambda: _backend("cuda").preferred_blas_library(),
-    "order of contractions in einsum": (
-        lambda: (_backend("opt_einsum").enabled, _backend("opt_einsum").strategy)
+    "fast path of multi-head attention": "backends.mha.get_fastpath_enabled",
+    "preferred linear algebra library": "backends.cuda.preferred_linalg_library",
+    "preferred BLAS library": "backends.cuda.preferred_blas_library",
+    "number of threads": "get_num_threads",
+    "grad mode": "is_grad_enabled",
+    "inference mode": "is_inference_mode_enabled",
+    "anomaly detection": "is_anomaly_enabled",
+    "autocast cache": "is_autocast_cache_enabled",
+    "process group of all ranks": "distributed.is_initialized",
+}
+"""What torch says by an attribute, or by a function without arguments, and where in `torch`."""
+
+_READERS: Mapping[str, Callable[[], object]] = {
+    "NNPACK enabled": lambda: _nnpack_enabled(),
+    "order of contractions in einsum": partial(
+        attrgetter("backends.opt_einsum.enabled", "backends.opt_einsum.strategy"), torch
     ),
     "flush of subnormals": _subnormals_flushed,
-    "number of threads": lambda: torch.get_num_threads(),
     "current device": lambda: _accelerator("current_device"),
     "current stream": lambda: _accelerator("current_stream"),
-    "grad mode": lambda: torch.is_grad_enabled(),
-    "inference mode": lambda: torch.is_inference_mode_enabled(),
-    "anomaly detection": lambda: torch.is_anomaly_enabled(),
-    "autocast on cpu": lambda: torch.is_autocast_enabled("cpu"),
-    "autocast on cuda": lambda: torch.is_autocast_enabled("cuda"),
-    "autocast dtype on cpu": lambda: torch.get_autocast_dtype("cpu"),
-    "autocast dtype on cuda": lambda: torch.get_autocast_dtype("cuda"),
-    "autocast cache": lambda: torch.is_autocast_cache_enabled(),
-    "process group of all ranks": lambda: dist.is_initialized(),
+    "autocast on cpu": partial(torch.is_autocast_enabled, "cpu"),
+    "autocast on cuda": partial(torch.is_autocast_enabled, "cuda"),
+    "autocast dtype on cpu": partial(torch.get_autocast_dtype, "cpu"),
+    "autocast dtype on cuda": partial(torch.get_autocast_dtype, "cuda"),
     "current directory": os.getcwd,
     "umask": _umask,
-    "locale": lambda: locale.setlocale(locale.LC_ALL),
+    "locale": partial(locale.setlocale, locale.LC_ALL),
     "garbage collection": gc.isenabled,
     "thresholds of garbage collection": gc.get_threshold,
     "numpy's handling of floating-point errors": np.geterr,
@@ -128,7 +133,9 @@ _READERS: Mapping[str, Callable[[], object]] = {
         number.name: _name(signal.getsignal(number)) for number in _SIGNALS
     },
     "warnings filter": lambda: {_filter(*entry): "present" for entry in warnings.filters},
-    "hook of all": lambda: _hooks(),
+    "hook of all": lambda: {
+        f"{what}: {when} {_name(hook)}": "registered" for what, when, hook in global_hooks()
+    },
     "process group named by its ranks": lambda: _groups_named_by_ranks(),
 }
 
@@ -138,7 +145,9 @@ def read_state() -> dict[str, object]:
 
     The states of random number generators are not included, since every job is seeded.
     """
-    state = {what: _read(reader) for what, reader in _READERS.items()}
+    # Each is looked up when it is read: if a release of torch lacks one, only that is unreadable.
+    state = {what: _read(partial(_of_torch, path)) for what, path in _OF_TORCH.items()}
+    state |= {what: _read(reader) for what, reader in _READERS.items()}
     state["environment variable"] = {
         name: value for name, value in os.environ.items() if name not in SET_BY_LIBRARIES
     }
@@ -157,12 +166,9 @@ def _read(reader: Callable[[], object]) -> object:
         return f"unreadable: {error}"
 
 
-def _matmul() -> Any:
-    return torch.backends.cuda.matmul
-
-
-def _backend(name: str) -> Any:
-    return getattr(torch.backends, name)  # torch puts these modules in place when it is imported
+def _of_torch(path: str) -> object:
+    value = attrgetter(path)(torch)
+    return value() if callable(value) else value
 
 
 def _accelerator(name: str) -> object:
@@ -195,8 +201,3 @@ def _filter(action: str, message: Any, category: Any, module: Any, line: int) ->
         return "" if pattern is None else str(getattr(pattern, "pattern", pattern))
 
     return f"{action}:{text(message)}:{category.__name__}:{text(module)}:{line}"
-
-
-def _hooks() -> dict[str, str]:
-    # Their numbers are left out, since hooks that were removed leave gaps.
-    return {f"{what}: {when} {_name(hook)}": "registered" for what, when, hook in global_hooks()}
