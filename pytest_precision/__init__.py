@@ -4,8 +4,6 @@ Attributes are resolved on first use: importing this package imports neither tor
 it, so that pytest starts and collects as fast as without the plugin.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_precision import _lazy

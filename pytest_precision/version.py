@@ -1,7 +1,5 @@
 """Version: the release of this package, as its metadata have it."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 __version__ = version("pytest-precision")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -18,12 +18,9 @@ from pytest_precision._visible import visible
 from pytest_precision.commands.compare import add_judging_options, show, terms_of
 from pytest_precision.commands.record import add_recording_options, expect_script
 from pytest_precision.errors import RecordingError, RevisionError
+from pytest_precision.parity.verdict import Verdict
 from pytest_precision.revisions.installation import Installation
 from pytest_precision.revisions.sides import Sides
-
-if TYPE_CHECKING:
-    from pytest_precision.parity.verdict import Verdict
-
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -16,10 +16,10 @@ from pytest_precision.commands import say
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_precision.check.terms import Terms
-    from pytest_precision.parity.verdict import Verdict
 
 FEW = 5
 """Lines about what is not compared that are printed unless all are asked for."""

@@ -4,8 +4,6 @@ Each is a callable `(workload, cell) -> Engine`. Attributes are resolved on firs
 importing this package does not import torch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_precision import _lazy

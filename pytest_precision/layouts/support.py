@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
-
-if TYPE_CHECKING:
-    from pytest_precision.matrix.cell import Cell
-    from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.base import Workload
 
 L = TypeVar("L", bound=Callable[..., Any])
 

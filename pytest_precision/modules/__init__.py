@@ -9,8 +9,6 @@ Each GEMM multiplies dequantized operands in fp32; y and dx are rounded to bf16 
 loaded when they are first used: importing this package imports no torch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_precision import _lazy

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import MatrixError, expected_but_got
+from pytest_precision.matrix.axes import Matrix, build
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.selection import covering, in_shard, matches, unselectable
 from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
 from pytest_precision.plugin.cell_counts import Asked, CellCounts, announcements, refusals
 from pytest_precision.plugin.marker import MARKER, marker_of, out_of_reach
 from pytest_precision.report.report_attributes import test_of
-
-if TYPE_CHECKING:
-    from pytest_precision.matrix.axes import Matrix
-    from pytest_precision.matrix.cell import Cell
 
 
 class Plan(NamedTuple):
@@ -190,15 +189,10 @@ class Collection:
 
     def written(self, item: pytest.Item) -> list[Cell]:
         """List the cells of a matrix test that `--precision-select` names."""
-        from pytest_precision.matrix.selection import matches
-
         cells = self.plans[test_of(item.nodeid)].matrix.cells
         return [cell for cell in cells if matches(cell, self.settings.select)]
 
     def _matrix(self, mark: pytest.Mark, nodeid: str) -> Matrix:
-        from pytest_precision.errors import MatrixError
-        from pytest_precision.matrix.axes import build
-
         # Classes and modules share one mark, and suites often share one set of axes.
         key = repr((mark.args, mark.kwargs))
         if key not in self._matrices:
@@ -209,10 +203,8 @@ class Collection:
         return self._matrices[key]
 
     def _refusals(self) -> list[str]:
-        from pytest_precision.matrix.selection import unselectable as not_selectable
-
         matrices = {id(plan.matrix): plan.matrix for plan in self.plans.values()}
-        return not_selectable(self.settings.select, (c for m in matrices.values() for c in m.cells))
+        return unselectable(self.settings.select, (c for m in matrices.values() for c in m.cells))
 
     def _entries(self, items: Iterable[pytest.Item]) -> Iterator[CollectedCell]:
         for item in items:
@@ -222,8 +214,6 @@ class Collection:
                     yield item, test, _parameters(item)["cell"]
 
     def _chosen(self, entries: list[CollectedCell]) -> list[pytest.Item]:
-        from pytest_precision.matrix.selection import covering, in_shard, matches
-
         tests: dict[str, list[CollectedCell]] = {}
         for item, test, cell in entries:
             if is_drawn(item) or matches(cell, self.settings.select):

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
 from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declared import Declared
+from pytest_precision.options import Settings
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.other_side import OTHER_SIDE
 from pytest_precision.plugin.resources import Resources
@@ -24,9 +25,6 @@ from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.report import report_attributes
-
-if TYPE_CHECKING:
-    from pytest_precision.options import Settings
 
 PARITY = pytest.StashKey[Parity]()
 RESOURCES = pytest.StashKey[Resources]()

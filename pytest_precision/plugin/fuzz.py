@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_precision.errors import ParityError
 from pytest_precision.matrix import drawn
-from pytest_precision.parity.verdict import again
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.options import Settings
+from pytest_precision.parity.verdict import Verdict, again
 from pytest_precision.plugin import fixtures
 from pytest_precision.plugin.collection import Collection, is_drawn
-
-if TYPE_CHECKING:
-    from pytest_precision.matrix.cell import Cell
-    from pytest_precision.options import Settings
-    from pytest_precision.parity.verdict import Verdict
 
 
 class Fuzz:

@@ -17,8 +17,6 @@ with the same `needs`. `local` is the group of processes, `inline` the one witho
     launch    processes that torchrun or srun has started, here or on other machines
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_precision import _lazy

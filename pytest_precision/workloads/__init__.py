@@ -5,8 +5,6 @@ or a `functools.partial` of a class with arguments. Names are resolved on first 
 collection must not import torch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_precision import _lazy

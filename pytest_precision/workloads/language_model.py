@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.batches import LONGEST, Extent, token_chain
 from pytest_precision.workloads.recipe import TrainingRecipe, initialised
-
-if TYPE_CHECKING:
-    from pytest_precision.matrix.cell import Cell
 
 _VOCABULARY = 67
 

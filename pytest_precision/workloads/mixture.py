@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got, named
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.batches import IGNORED, LONGEST, Extent, Microbatch, token_chain
 from pytest_precision.workloads.recipe import TrainingRecipe, initialised
 from pytest_precision.workloads.routing import EXPERTS_PER_TOKEN, Router, over_capacity
-
-if TYPE_CHECKING:
-    from pytest_precision.matrix.cell import Cell
 
 _COMMON = 47
 _RARE = 6

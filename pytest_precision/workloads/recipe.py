@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from math import cos, pi
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.batches import (
     IGNORED,
@@ -22,9 +23,6 @@ from pytest_precision.workloads.batches import (
     extents,
 )
 from pytest_precision.workloads.rules import AdamW, OptimizerRule
-
-if TYPE_CHECKING:
-    from pytest_precision.matrix.cell import Cell
 
 WARMUP = 2
 """Train steps below the full learning rate; a run of four steps includes the whole warm-up."""

@@ -4,8 +4,6 @@ Without `torch._dynamo` and the settings of inductor here, each rank would impor
 builds an optimizer or requests deterministic algorithms, which takes seconds per rank.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -5,8 +5,6 @@ initialize, config, MegatronEngine, Tokens, weights_by_name
                                for a layout over Transformer Engine, on a CPU too
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_precision import _lazy
