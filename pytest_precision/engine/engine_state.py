@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pytest_precision import modules
 from pytest_precision.engine import attributes, further, groups
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.capture import Capture
@@ -23,6 +22,8 @@ from pytest_precision.engine.training_state import (
     of_optimizer,
 )
 from pytest_precision.engine.values import package_of
+from pytest_precision.modules.slots import DelayedScalingState
+from pytest_precision.modules.state import quantized_state
 
 if TYPE_CHECKING:
     from pytest_precision.engine.observable import Observable
@@ -55,11 +56,11 @@ class EngineState(TrainingState):
         capture = self._capture
         for name, parameter in engine.model.named_parameters():
             yield from engine.show("param", name, parameter, capture)
-        for kind, name, tensor in modules.quantized_state(engine.model):
+        for kind, name, tensor in quantized_state(engine.model):
             yield from engine.show(kind, name, tensor, capture, local=kind == "recorded_amax")
         for prefix, module in engine.model.named_modules():
             # The buffers of delayed scaling are quantized state.
-            if not isinstance(module, modules.DelayedScalingState):
+            if not isinstance(module, DelayedScalingState):
                 for name, buffer in module.named_buffers(prefix, recurse=False):
                     yield from engine.show("buffer", name, buffer, capture, split=False, local=True)
 

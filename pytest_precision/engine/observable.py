@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import modules
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture, ModuleHook
@@ -19,6 +18,9 @@ from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
+from pytest_precision.modules.layer import Layer
+from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.modules.state import used_quantized
 from pytest_precision.ranks.state.accelerator import capturing
 
 
@@ -129,7 +131,7 @@ class Observable:
 
     def paths(self) -> set[str]:
         """Return which of `contract.PATHS` ran; a layout with kernels of its own adds to them."""
-        layers = (module for module in self.model.modules() if isinstance(module, modules.Layer))
+        layers = (module for module in self.model.modules() if isinstance(module, Layer))
         return {path for layer in layers for path in layer.taken}
 
     def violations(self) -> Iterator[str]:
@@ -216,7 +218,7 @@ class Observable:
 
     def _observe_forward(self, capture: Capture) -> Iterator[Observation]:
         yield from capture.kept("used_param")
-        for name, tensor in modules.used_quantized(self.model):
+        for name, tensor in used_quantized(self.model):
             yield from self.show("used_quantized", name, tensor, capture)
         yield from capture.kept("decision")
         yield from capture.kept("loss")
@@ -245,7 +247,7 @@ class Observable:
 
 def _plain(tensor: Tensor) -> Tensor:
     """Return the values of a parameter that is stored as bytes; the bytes are a separate kind."""
-    return tensor.dequantize() if isinstance(tensor, modules.QuantizedParameter) else tensor
+    return tensor.dequantize() if isinstance(tensor, QuantizedParameter) else tensor
 
 
 def full(tensor: Tensor) -> Tensor:

@@ -15,36 +15,29 @@ from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.modules.grouped import GroupedLinear
-    from pytest_precision.modules.layer import Layer, begin_microbatch
+    from pytest_precision.modules.layer import begin_microbatch
     from pytest_precision.modules.linear import Linear
     from pytest_precision.modules.parameter import QuantizedParameter
     from pytest_precision.modules.replace import quantize_linears
-    from pytest_precision.modules.slots import DelayedScalingState, Quantizers, finish_step
-    from pytest_precision.modules.state import quantized_state, used_quantized
+    from pytest_precision.modules.slots import finish_step
 
 __all__ = [
-    "DelayedScalingState",
     "GroupedLinear",
-    "Layer",
     "Linear",
     "QuantizedParameter",
-    "Quantizers",
     "begin_microbatch",
     "finish_step",
     "quantize_linears",
-    "quantized_state",
-    "used_quantized",
 ]
 
 __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "grouped": ("GroupedLinear",),
-        "layer": ("Layer", "begin_microbatch"),
+        "layer": ("begin_microbatch",),
         "linear": ("Linear",),
         "parameter": ("QuantizedParameter",),
         "replace": ("quantize_linears",),
-        "slots": ("Quantizers", "DelayedScalingState", "finish_step"),
-        "state": ("quantized_state", "used_quantized"),
+        "slots": ("finish_step",),
     },
 )

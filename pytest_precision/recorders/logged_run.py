@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_precision import modules
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
+from pytest_precision.modules.state import quantized_state
 from pytest_precision.recorders.engine_recorder import EngineRecorder
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
@@ -82,7 +82,7 @@ def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
         gradient = engine.gradient(parameter)
         if gradient is not None:
             yield Holding("grad", name), gradient
-    for kind, name, tensor in modules.quantized_state(engine.model):
+    for kind, name, tensor in quantized_state(engine.model):
         yield Holding(kind, name), tensor
     for name, buffer in engine.model.named_buffers():
         yield Holding("buffer", name), buffer

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_precision import formats, modules
+from pytest_precision import formats
 from pytest_precision.formats.delayed import DelayedScaling
 from pytest_precision.formats.native import Native
 from pytest_precision.formats.native_operands import kernel_operands, valid
 from pytest_precision.formats.quantized import Operand
 from pytest_precision.modules.padding import padded_shape
+from pytest_precision.modules.slots import Quantizers
 
 STORED = {
     "fp8_block_1x128_e4m3_pow2": {"rowwise": (1, 4), "columnwise": (1, 4)},
@@ -116,7 +117,7 @@ def test_a_padded_matrix_is_cut_down(side: str) -> None:
 @pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "nvfp4"])
 def test_every_recipe_has_native_formats(precision: str) -> None:
     """A layer asked for them quantizes all three operands with them, on a GPU, padded as ever."""
-    made, plain = (modules.Quantizers(precision, backend=b) for b in ("native", "emulated"))
+    made, plain = (Quantizers(precision, backend=b) for b in ("native", "emulated"))
     for operand in ("input", "weight", "gradient"):
         ours, theirs = getattr(made, operand), getattr(plain, operand)
         with pytest.raises(ValueError, match="expected x on a GPU"):
@@ -128,7 +129,7 @@ def test_every_recipe_has_native_formats(precision: str) -> None:
 def test_only_emulated_or_native() -> None:
     """Somebody has decided before a layer is made."""
     with pytest.raises(ValueError, match=r"emulated or native but got backend='auto' \(str\); "):
-        modules.Quantizers("mxfp8", backend="auto")
+        Quantizers("mxfp8", backend="auto")
 
 
 @pytest.mark.parametrize(

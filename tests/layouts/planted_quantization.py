@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import Cell, Engine, Workload, layouts, modules
+from pytest_precision import Cell, Engine, Workload, layouts
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.format import Format
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import resident
 from pytest_precision.layouts.replicated import MainGradEngine
+from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.padding import quantize_padded
 
 
@@ -44,8 +45,8 @@ def planted_main_grad(workload: Workload, cell: Cell, *, kind: type[MainGradEngi
     return kind(workload, cell, model, master)
 
 
-def layers(model: nn.Module) -> Iterator[modules.Layer]:
-    return (module for module in model.modules() if isinstance(module, modules.Layer))
+def layers(model: nn.Module) -> Iterator[Layer]:
+    return (module for module in model.modules() if isinstance(module, Layer))
 
 
 class StaleWeights(Engine):

@@ -14,6 +14,7 @@ from torch import Tensor
 from pytest_precision import modules
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules import GroupedLinear, QuantizedParameter
+from pytest_precision.modules.state import quantized_state, used_quantized
 
 PRECISION_NAMES = ["bf16", *(name for name, precision in PRECISIONS.items() if precision.quantized)]
 CASES = [("bf16", "bf16"), *product(PRECISION_NAMES[1:], ("bf16", "quantized"))]
@@ -80,7 +81,7 @@ def test_discrete_and_single_grouped_weights_are_the_same_bits(
     ours, theirs = run(one), run(many)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    for shown in (modules.used_quantized, modules.quantized_state):
+    for shown in (used_quantized, quantized_state):
         pairs = zip(sorted_by_name(shown(one)), sorted_by_name(shown(many)), strict=True)
         assert all(a[:-1] == b[:-1] and torch.equal(a[-1], b[-1]) for a, b in pairs)
 

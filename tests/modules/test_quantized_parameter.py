@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from pytest_precision import modules
 from pytest_precision.formats import by_name
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.modules import QuantizedParameter, Quantizers
+from pytest_precision.modules import QuantizedParameter
+from pytest_precision.modules.slots import Quantizers
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
 SHAPE = (41, 29)

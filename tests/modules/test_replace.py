@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pytest_precision import Cell, modules, workloads
+from pytest_precision.modules.state import quantized_state
 from pytest_precision.workloads.perceptron import Reader
 
 
@@ -152,10 +153,10 @@ def test_delayed_scaling_is_shown_once_and_moves_once_a_step() -> None:
     for microbatch, largest in enumerate((3.0, 5.0, 4.0)):
         modules.begin_microbatch(made, 1, microbatch, first=microbatch == 0)
         made(torch.full((2, 8), largest).bfloat16()).sum().backward()
-    recorded = {(kind, name): t for kind, name, t in modules.quantized_state(made)}
+    recorded = {(kind, name): t for kind, name, t in quantized_state(made)}
     assert float(recorded["recorded_amax", "0.quantizers.0.input.history"]) == 5
     modules.finish_step(made)
-    shown = {(kind, name): t for kind, name, t in modules.quantized_state(made)}
+    shown = {(kind, name): t for kind, name, t in quantized_state(made)}
     assert float(shown["scale", "0.quantizers.0.input"]) == pytest.approx(448 / 5)
     assert float(shown["amax", "0.quantizers.0.input.history"][-1]) == 5
     assert len({id(t) for t in made.buffers()}) == 6
