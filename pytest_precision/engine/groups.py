@@ -89,33 +89,30 @@ def learning_rates(groups: Groups) -> Iterator[Observation]:
             yield from (whole("lr", name, rate) for name in names)
 
 
-def other_numbers(groups: Groups) -> Iterator[Observation]:
-    """Yield every other option of each parameter, named as `eps of head.weight`."""
-    for group, names in groups:
-        for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
-            for path, value in _options(group[key]):
-                yield from _of_each(names, f"{key}{path}", value)
+def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Observation]:
+    """Yield every other option of each parameter, named as `eps of head.weight`.
+
+    Args:
+        groups: each group with the names of its parameters.
+        changes: if given, only the options that it says to have changed are yielded.
+    """
+    for place, (group, names) in enumerate(groups):
+        for option, value in _options_of(group):
+            if changes is None or changes.differs(f"{place}.{option}", value):
+                for name in names:
+                    yield whole("hyper", TensorKey(name, option).name("hyper"), value)
 
 
 def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:
     """Yield what is in the options of each group, once for all of its parameters."""
     for place, (group, _) in enumerate(groups):
-        for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
-            yield from ((f"{place}.{key}{path}", value) for path, value in _options(group[key]))
+        yield from ((f"{place}.{option}", value) for option, value in _options_of(group))
 
 
-def altered(groups: Groups, changes: Changes) -> Iterator[Observation]:
-    """Yield the options of each parameter that `changes` says to have changed."""
-    for place, (group, names) in enumerate(groups):
-        for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
-            for path, value in _options(group[key]):
-                if changes.differs(f"{place}.{key}{path}", value):
-                    yield from _of_each(names, f"{key}{path}", value)
-
-
-def _of_each(names: Iterable[str], option: str, value: Tensor) -> Iterator[Observation]:
-    """Yield an option of each parameter of a group."""
-    return (whole("hyper", TensorKey(name, option).name("hyper"), value) for name in names)
+def _options_of(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and value of what is a `hyper` of a group."""
+    for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
+        yield from ((f"{key}{path}", value) for path, value in _options(group[key]))
 
 
 def unshown(optimizer: Optimizer) -> dict[str, str]:

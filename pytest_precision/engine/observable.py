@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture, ModuleHook
-from pytest_precision.engine.changes import Since
+from pytest_precision.engine.changes import Changes, Since
 from pytest_precision.engine.engine_state import EngineState
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
@@ -97,7 +97,7 @@ class Observable:
             yield from self._observe_grads("reduced_grad", capture)
         elif phase == "clip_grads":
             yield from self.show("grad_norm", "total", self.grad_norm, capture, split=False)
-            yield from [*capture.kept("lr")] or self._rates_of_step()
+            yield from [*capture.kept("lr")] or self._observe_groups(self._since.options)
         elif phase == "end":
             yield from self._observe_groups()
         else:
@@ -225,18 +225,13 @@ class Observable:
 
     def keep_rates(self) -> None:
         """Hand over the learning rates before an update that also changes them."""
-        self.capture.keep("lr", "groups", self._rates_of_step())
+        self.capture.keep("lr", "groups", self._observe_groups(self._since.options))
 
-    def _rates_of_step(self) -> Iterator[Observation]:
-        """Yield the learning rates, and the other options that are not as in the first step."""
+    def _observe_groups(self, changes: Changes | None = None) -> Iterator[Observation]:
+        """Yield the learning rates, and the other options: all, or those that `changes` names."""
         named = self._training_state(self.capture).all_groups()
         yield from groups.learning_rates(named)
-        yield from groups.altered(named, self._since.options)
-
-    def _observe_groups(self) -> Iterator[Observation]:
-        named = self._training_state(self.capture).all_groups()
-        yield from groups.learning_rates(named)
-        yield from groups.other_numbers(named)
+        yield from groups.other_numbers(named, changes)
 
     def named_groups(self) -> groups.Groups:
         """Yield each group of the optimizer with the logical tensors that it updates."""

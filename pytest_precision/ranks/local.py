@@ -79,7 +79,6 @@ class LocalGroup:
         self._device = device
         self._ranks_per_device = ranks_per_device
         self._home = OwnFolder()
-        self._folder = self._home.path
         self._ranks: list[Rank] = []
         self._devices: set[str] = set()
         self._tainted = False
@@ -96,8 +95,8 @@ class LocalGroup:
                     local_world_size=world_size,
                     sharing=world_size,
                     device=device,
-                    folder=self._folder,
-                    rendezvous=FileRendezvous(self._folder / "store", world_size),
+                    folder=self._home.path,
+                    rendezvous=FileRendezvous(self._home.path / "store", world_size),
                     environment=environment,
                     start_seconds=self._start_seconds,
                     collective_seconds=self._collective_seconds,
@@ -125,7 +124,7 @@ class LocalGroup:
     def run(self, job: Job, timeout: float) -> list[Any]:
         """See `Group.run`."""
         __tracebackhide__ = True
-        payload = Payload.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._folder / "job")
+        payload = Payload.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._home.path / "job")
         task = RunJob(payload, secrets.token_hex(8))
         with devices.held(self._devices, timeout):
             started = time.monotonic()

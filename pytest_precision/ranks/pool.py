@@ -197,7 +197,8 @@ class RankPool:
         if self.mode == "fresh" or needs.fresh:
             self._groups.pop(key).close()
         elif group.room < DEVICE_ROOM:
-            self._close_others(key)
+            for other in [other for other in self._groups if other != key]:
+                self._groups.pop(other).close()
         return results
 
     def close(self) -> None:
@@ -218,11 +219,6 @@ class RankPool:
             self._groups.popitem(last=False)[1].close()
         self._groups[key] = self._open(*key, max(seconds, self.timeout))
         return self._groups[key]
-
-    def _close_others(self, key: GroupKey) -> None:
-        """End all groups but one, whose GPU is nearly full."""
-        for other in [other for other in self._groups if other != key]:
-            self._groups.pop(other).close()
 
     def _has_room(self, key: GroupKey) -> bool:
         """Return whether one more group of idle ranks may be kept with the present ones."""

@@ -56,13 +56,11 @@ def folders_of_interpreter() -> set[str]:
 @lru_cache(maxsize=16_384)
 def _is_in_place(file: str, path: tuple[str, ...]) -> bool:
     for folder in _folders(path):
-        if file.startswith(folder) and not _is_link(folder + _first(file[len(folder) :])):
-            return True
+        if file.startswith(folder):
+            first, _, _ = file[len(folder) :].partition(os.sep)
+            if not _is_link(folder + first):
+                return True
     return any(file.startswith(f) and file[len(f) :] in _recorded(f) for f in _entries(path))
-
-
-def _first(inside: str) -> str:
-    return inside.partition(os.sep)[0]
 
 
 @lru_cache(maxsize=8)

@@ -223,7 +223,7 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
         ) from error
     result = Payload.of(pickled, membership.result)
     seen = Payload.of(pickle.dumps(heard.seen()), membership.seen)
-    return Done(result, message.nonce, done.leaks, done.late, seen, accelerator.emptied())
+    return Done(result, message.nonce, done.leaks, done.late, seen, accelerator.free_memory())
 
 
 def _run(job: Job, membership: Membership) -> Outcome:

@@ -45,8 +45,8 @@ def wait_for_device() -> None:
         module.synchronize()
 
 
-def emptied() -> float:
-    """Give the memory that nothing holds back to the device, since other processes may need it.
+def free_memory() -> float:
+    """Release the device's memory that no tensor uses, since other processes may need it.
 
     Returns:
         The share of the device's memory that is free now; 1.0 without a device.

@@ -75,14 +75,13 @@ class Namespace:
         return same_objects and all(c.holds_for(now[name]) for name, c in self._copies.items())
 
     def _counts(self, name: str, before: object, after: object) -> bool:
-        if isinstance(after, ModuleType) or same(after, before) or self._is_torchs(name, after):
+        if isinstance(after, ModuleType) or same(after, before):
+            return False
+        if is_torchs_own(f"{self.name}.{name}", self._unwrapped(name), after):
             return False
         if is_code(before) or is_code(after):
             return _plain(name) or isinstance(self.holder, type)
         return self._with_data and _plain(name)
-
-    def _is_torchs(self, name: str, after: object) -> bool:
-        return is_torchs_own(f"{self.name}.{name}", self._unwrapped(name), after)
 
     def _unwrapped(self, name: str) -> object:
         before = self._before.get(name, MISSING)
