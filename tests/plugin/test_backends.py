@@ -9,7 +9,7 @@ import pytest
 from written import read_report
 
 from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe
-from pytest_precision.plugin import backends
+from pytest_precision.plugin import cell_counts
 
 Run = Callable[..., pytest.RunResult]
 
@@ -80,9 +80,9 @@ def test_announcements(
     monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, text: str
 ) -> None:
     """What is known before any rank has looked, once for all tests that ask alike."""
-    monkeypatch.setattr(backends, "installed_version", lambda: installed)
-    asking = [backends.Asked(test, "mxfp8", asked, device) for test in ("a", "b")]
-    assert backends.announcements(asking) == [f"number formats {text}"]
+    monkeypatch.setattr(cell_counts, "installed_version", lambda: installed)
+    asking = [cell_counts.Asked(test, "mxfp8", asked, device) for test in ("a", "b")]
+    assert cell_counts.announcements(asking) == [f"number formats {text}"]
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_refused_before_torch_is_imported(
     monkeypatch: pytest.MonkeyPatch, installed: str | None, asked: str, device: str, refused: str
 ) -> None:
     """Only `native`, and only for what no GPU could change; with the test that asks."""
-    monkeypatch.setattr(backends, "installed_version", lambda: installed)
-    messages = backends.refusals([backends.Asked("test_a.py::test_b", "mxfp8", asked, device)])
+    monkeypatch.setattr(cell_counts, "installed_version", lambda: installed)
+    messages = cell_counts.refusals([cell_counts.Asked("test_a.py::test_b", "mxfp8", asked, device)])
     assert len(messages) == bool(refused)
     for message in messages:
         assert message.startswith("test_a.py::test_b: expected Transformer Engine 2.13 or later ")
@@ -110,9 +110,9 @@ def test_refused_before_torch_is_imported(
 
 def test_what_no_release_has_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is installed, and `native` is refused."""
-    monkeypatch.setattr(backends, "installed_version", lambda: "2.19")
+    monkeypatch.setattr(cell_counts, "installed_version", lambda: "2.19")
     row = Precision("bf16", Recipe("mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3"))
     monkeypatch.setitem(PRECISIONS, "mine", row)
     text = "number formats emulated: no mine in Transformer Engine"
-    assert backends.announcements([backends.Asked("a", "mine", "auto", "cuda")]) == [text]
-    assert backends.refusals([backends.Asked("a", "mine", "native", "cuda")])
+    assert cell_counts.announcements([cell_counts.Asked("a", "mine", "auto", "cuda")]) == [text]
+    assert cell_counts.refusals([cell_counts.Asked("a", "mine", "native", "cuda")])
