@@ -101,7 +101,8 @@ def test_refused_before_torch_is_imported(
 ) -> None:
     """Only `native`, and only for what no GPU could change; with the test that asks."""
     monkeypatch.setattr(cell_counts, "installed_version", lambda: installed)
-    messages = cell_counts.refusals([cell_counts.Asked("test_a.py::test_b", "mxfp8", asked, device)])
+    asking = cell_counts.Asked("test_a.py::test_b", "mxfp8", asked, device)
+    messages = cell_counts.refusals([asking])
     assert len(messages) == bool(refused)
     for message in messages:
         assert message.startswith("test_a.py::test_b: expected Transformer Engine 2.13 or later ")
