@@ -14,7 +14,9 @@ from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 
-SLOW = frozenset({"parity", "parity_in", "pytester", "ranks", "resources", "subprocess"})
+SLOW = frozenset(
+    {"parity", "parity_in", "parity_there", "pytester", "ranks", "resources", "subprocess"}
+)
 """Fixtures and names of a test that starts processes: ranks, sessions of pytest, programs."""
 
 STARTERS = frozenset({"RankPool", "launches", "psutil", "slack"})
@@ -109,3 +111,17 @@ def parity_by(resources: Resources) -> Callable[..., Parity]:
 def parity_in(parity_by: Callable[..., Parity]) -> Callable[[Cell], Parity]:
     """The fixture `parity` of a test in the given cell, on real ranks, which names no lines."""
     return partial(parity_by, lines="off")
+
+
+@pytest.fixture
+def parity_there(
+    parity_by: Callable[..., Parity], parity_in: Callable[[Cell], Parity]
+) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test in the given cell: in this process if one rank is enough."""
+
+    def make(cell: Cell) -> Parity:
+        if cell.world_size > 1:
+            return parity_in(cell)
+        return parity_by(cell, lines="off", ranks="inline")
+
+    return make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import in_this_process  # noqa: F401
 import pytest
 
 from pytest_precision.__main__ import main
@@ -23,7 +24,7 @@ def test_the_loop_that_is_written_is_green_and_can_be_red(pytester: pytest.Pytes
     assert main(["init"]) == 0
     red = changed(Path(NAME).read_text(), "betas=(0.9,", "betas=(0.9 if foreach else 0.8,")
     Path("test_red.py").write_text(red)
-    run = pytester.runpytest_subprocess(*OPTIONS)
+    run = pytester.runpytest_inprocess(*OPTIONS)
     run.assert_outcomes(passed=1, failed=1)
     run.stdout.fnmatch_lines(["*hyper differs before the first step: betas.0 of 0.weight is 0.9*"])
 
@@ -34,7 +35,7 @@ def test_a_script_that_repeats_itself_is_green(in_folder: Path, pytester: pytest
     assert main(["init", "--script", str(in_folder / "train.py")]) == 0
     text = changed(Path(NAME).read_text(), "IS = []", "IS = ['0.01', '9']")
     Path(NAME).write_text(changed(text, "CHANGED = []", "CHANGED = ['0.01', '9']"))
-    pytester.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,6 @@ from pytest_precision import Cell, Parity, ParityError, Verdict, layouts, unchec
 ParityIn = Callable[[Cell], Parity]
 
 
-@pytest.fixture
-def parity_there(parity_by: Callable[..., Parity], parity_in: ParityIn) -> ParityIn:
-    """The fixture `parity` of a test: in this process where one rank is enough."""
-
-    def make(cell: Cell) -> Parity:
-        return parity_in(cell) if cell.world_size > 1 else parity_by(cell, ranks="inline")
-
-    return make
-
-
 def of_both(parity_in: ParityIn, name: str, **terms: object) -> Verdict:
     """Check a defect against itself."""
     entry = both_sides.ENTRIES[name]

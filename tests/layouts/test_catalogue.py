@@ -59,7 +59,8 @@ def test_a_legitimate_variation_is_left_alone(parity_in: ParityIn, entry: Variat
 
     Where the page says that bits differ, a CPU that multiplies otherwise may have the same.
     """
-    found = variation_found(entry, parity_in, seeds=(0, OTHER_SEEDS[0]))
+    # On the data that they were made from, bounds are tried before they are proposed.
+    found = variation_found(entry, parity_in, seeds=OTHER_SEEDS[:1])
     assert found.bitwise or row(entry.name)[3] == "no"
     assert not found.flagged
     assert not found.flagged_later or row(entry.name)[5] == "yes", found.flagged_later

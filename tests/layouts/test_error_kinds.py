@@ -17,8 +17,10 @@ from pytest_precision import Cell, Parity, ParityError, Workload, layouts, workl
 
 ParityIn = Callable[[Cell], Parity]
 
-FP32, BF16, FP16 = Cell(), Cell("bf16", "fp32"), Cell("fp16", "fp32")
-TWO = Cell(world_size=2)
+FP32, BF16, FP16 = (
+    Cell(*stored, sequence="train3") for stored in (("fp32",), ("bf16", "fp32"), ("fp16", "fp32"))
+)
+TWO = FP32.replace(world_size=2)
 
 
 class Case(NamedTuple):
@@ -91,11 +93,11 @@ RULES = [
 """Errors that no form tells, and a factor would be wrong: gradients that are computed once more."""
 
 
-def found(parity_in: ParityIn, case: Case) -> tuple[str, str]:
+def found(parity_there: ParityIn, case: Case) -> tuple[str, str]:
     """Return the kind of error that the check of a case is called, and its words."""
     layout = partial(planted_errors.planted, error=case.name, factor=case.factor)
     with pytest.raises(ParityError) as failure:
-        parity_in(case.cell).check(layout, layouts.adamw, workload=case.workload)
+        parity_there(case.cell).check(layout, layouts.adamw, workload=case.workload)
     divergence = failure.value.verdict.divergence
     assert divergence is not None
     return divergence.error, divergence.signature
@@ -108,9 +110,9 @@ def in_ci_once(case: Case) -> Any:
 
 
 @pytest.mark.parametrize("case", [*map(in_ci_once, [*CASES, *RULES])], ids=str)
-def test_an_error_is_named(parity_in: ParityIn, case: Case) -> None:
+def test_an_error_is_named(parity_there: ParityIn, case: Case) -> None:
     """By its form, over all tensors of its kind, and by what the reference held before."""
-    error, words = found(parity_in, case)
+    error, words = found(parity_there, case)
     assert error == case.says, words
     assert re.search(case.words, words)
 

@@ -25,7 +25,7 @@ LOGGED = ("--lines", "--values", "0-3")
 
 def record(out: Path, wrong: str, *options: str) -> Path:
     words = ["record", "--out", str(out), "--steps", "3", *options, "--", str(LOOP), wrong]
-    subprocess.run([sys.executable, "-m", "pytest_precision", *words], check=True)
+    assert main(words) == 0
     return out
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from pages import Element, parse
 from written import read_report
 
+from pytest_precision.__main__ import main
 from pytest_precision.report.grid import by_test, grid
 from pytest_precision.report.read import Report
 from pytest_precision.report.status import STATUSES
@@ -96,9 +95,11 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record a script three times, once with another rate."""
     folder = tmp_path_factory.mktemp("recordings")
     (folder / "train.py").write_text(TRAIN)
-    for name, rate in (("one", "0.1"), ("same", "0.1"), ("other", "0.2")):
-        words = ["record", "--out", name, "--steps", "1", "--", "train.py", rate]
-        subprocess.run([sys.executable, "-m", "pytest_precision", *words], check=True, cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, rate in (("one", "0.1"), ("same", "0.1"), ("other", "0.2")):
+            words = ["record", "--out", name, "--steps", "1", "--", "train.py", rate]
+            assert main(words) == 0
     return folder
 
 

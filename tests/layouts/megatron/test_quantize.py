@@ -154,7 +154,7 @@ def test_amaxes_that_nobody_reduced_are_caught(
     of the first expert has another one. Delayed scaling casts by the scale of the step before.
     """
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell(precision, "quantized", world_size=2)).check(
+        parity_in(Cell(precision, "quantized", sequence="train", world_size=2)).check(
             partial(planted, engine=OwnAmaxes), layouts.discrete_experts, workload=MOE
         )
     found = failure.value.verdict.divergence
