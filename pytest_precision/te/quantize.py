@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision import formats
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.hadamard import SIGNS
 from pytest_precision.formats.inputs import Usage
@@ -22,6 +23,9 @@ from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
 from pytest_precision.te import storages
 from pytest_precision.te.storages import DTYPES, ELEMENTS, Side, family, matrix
+
+_BLOCKS = {"MXFP8Quantizer": 32, "NVFP4Quantizer": 16}
+"""Compiled quantizers that refuse a part of a block, and the size of a block."""
 
 SCALED_ERROR = "NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"
 """Environment variable by which the kernels choose how 4over6 computes errors."""
@@ -74,7 +78,12 @@ def compute_amax(input: Tensor, amax: Tensor) -> None:
 def create_empty_quantized_tensor(
     quantizer: Any, shape: Sequence[int], dtype: torch.dtype, *_: Any
 ) -> Any:
-    """Make a quantized tensor whose bytes are not yet set, as its quantizer describes it."""
+    """Make a quantized tensor whose bytes are not yet set, as its quantizer describes it.
+
+    Raises:
+        RuntimeError: the shape is not whole blocks, as the compiled quantizers ask of it.
+    """
+    _expect_whole_blocks(type(quantizer).__name__, shape)
     if type(quantizer).__name__ == "Float8Quantizer":
         return _empty_delayed(quantizer, tuple(shape), dtype)
     inner = quantizer.alloc_tensors(tuple(shape), device="cuda")
@@ -85,6 +94,22 @@ def create_empty_quantized_tensor(
         inner["_columnwise_data"] = torch.empty(flat, dtype=torch.uint8, device="cuda")
     metadata = quantizer.create_metadata(tuple(shape), dtype=dtype)
     return metadata["cls"].__tensor_unflatten__(inner, metadata, tuple(shape), None)
+
+
+def _expect_whole_blocks(kind: str, shape: Sequence[int]) -> None:
+    """Refuse what a kernel cannot write, whichever operands it is for."""
+    if kind not in _BLOCKS:
+        return
+    block, rows, columns = _BLOCKS[kind], math.prod(shape[:-1]), shape[-1]
+    if rows % block or columns % block:
+        raise RuntimeError(
+            expected_but_got(
+                f"a tensor for {kind} whose rows and columns are multiples of {block}",
+                f"{rows} x {columns} (shape {tuple(shape)})",
+                "give each rank whole blocks of rows: with sequence parallelism, a rank has its "
+                "part of the tokens",
+            )
+        )
 
 
 def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:

@@ -372,6 +372,22 @@ def refused_names() -> list[str]:
 
 
 @layouts.uses_transformer_engine
+def parts_of_blocks() -> list[str]:
+    """Quantize a half of a block in each direction; return what is said."""
+    said = []
+    for name, shape in (
+        ("mxfp8_e4m3", (16, 1, 64)),
+        ("mxfp8_e4m3", (32, 48)),
+        ("nvfp4_1d", (8, 16)),
+    ):
+        try:
+            quantizers()[name]()(torch.ones(shape, dtype=torch.bfloat16))
+        except RuntimeError as error:
+            said.append(str(error).partition(";")[0])
+    return said
+
+
+@layouts.uses_transformer_engine
 def gathered_together() -> list[list[float]]:
     """Gather bytes and then bf16 in one block, as Megatron-core does for NVFP4, and with a wait."""
     found = []

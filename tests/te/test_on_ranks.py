@@ -58,6 +58,19 @@ def test_what_is_not_computed_says_its_name(on_a_rank: Callable[..., list[str]])
     assert has_plugin == "False"
 
 
+def test_a_part_of_a_block_is_refused_as_the_kernels_refuse_it(
+    on_a_rank: Callable[..., list[str]],
+) -> None:
+    """Sequence parallelism gives a rank a part of the rows, which may be half a block."""
+    *of_mxfp8, of_nvfp4 = on_a_rank(planted.parts_of_blocks)
+    assert len(of_mxfp8) == 2
+    assert (
+        "MXFP8Quantizer whose rows and columns are multiples of 32 but got 16 x 64" in of_mxfp8[0]
+    )
+    assert "but got 32 x 48" in of_mxfp8[1]
+    assert "NVFP4Quantizer whose rows and columns are multiples of 16 but got 8 x 16" in of_nvfp4
+
+
 def test_fused_adam_keeps_remainders_of_quantized_weights(
     on_a_rank: Callable[..., tuple[str, bool]],
 ) -> None:

@@ -132,6 +132,11 @@ class Chained:
         """Return the state of each parameter of all of them."""
         return {key: held for one in self.optimizers for key, held in one.state.items()}
 
+    @property
+    def use_decoupled_grad(self) -> bool:
+        """Return whether steps read `decoupled_grad`, which one configuration decides for all."""
+        return any(getattr(one, "use_decoupled_grad", False) for one in self.optimizers)
+
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
         """Call a hook before the first of them is stepped."""
         return self.optimizers[0].register_step_pre_hook(hook)
