@@ -72,7 +72,7 @@ class Clock:
         from pytest_precision.trace.update_log import UpdateLog
 
         self.watch(Parity, "check", "check")
-        for name in ("__init__", "keep_reduced", "before", "after", "write"):
+        for name in ("__init__", "keep_reduced", "before", "after"):
             self.watch(UpdateOracle, name, "oracle")
         self.watch(OracleLog, "read", "oracle")
         self.watch(Consistency, "of", "identities")

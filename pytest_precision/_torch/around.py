@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -38,6 +40,22 @@ def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
             return call(func, args, kwargs or {})
 
     return Around()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def around_calls(holder: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
+    """Have `call` make each call of a function inside: it gets the function and its arguments."""
+    original = getattr(holder, name)
+
+    @wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(original, *args, **kwargs)
+
+    setattr(holder, name, wrapper)
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)
 
 
 def has_own_memory(kind: type[Tensor]) -> bool:

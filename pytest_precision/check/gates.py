@@ -169,10 +169,10 @@ def consistent(case: Case) -> Ruling | None:
 @gate
 def loop_rules(case: Case) -> Ruling | None:
     """Refuse a script that breaks a rule of every loop, such as one that adds to old gradients."""
-    broken = {words: kind for side in case.judged for words, kind in side.rules.broken.items()}
+    broken = {words: kind for side in case.judged for words, kind in side.broken_rules.items()}
     for words, kind in broken.items():
         if case.terms.exempt.judges(kind, ""):
-            names = [side.name for side in case.judged if words in side.rules.broken]
+            names = [side.name for side in case.judged if words in side.broken_rules]
             who = "both sides" if len(names) > 1 else f"the {names[0]}"
             advice = f"If that is meant, oracle={{{kind!r}: unchecked(reason=...)}} allows it."
             return _failed(f"{words} in {who}", [advice])

@@ -26,7 +26,7 @@ from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
 from pytest_precision.trace.segment_folders import folder_of, recorded_segments
 
 if TYPE_CHECKING:
-    from pytest_precision.trace.gradient_log import KnownSteps
+    from pytest_precision.trace.gradient_log import GradientLog
     from pytest_precision.trace.recording import Recording
     from pytest_precision.trace.step_accuracy import StepAccuracy
 
@@ -211,18 +211,18 @@ class Recordings:
         self._folders.append(folder)
         return folder
 
-    def _known(self, window: Window | None) -> KnownSteps:
+    def _known(self, window: Window | None) -> GradientLog:
         """Return what was found out of the gradients of the reference, in the same cell."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))
         if found is None or not self.candidate.judges_as(self.reference):
-            return GradientLog().known
+            return GradientLog()
         segments = recorded_segments(self.reference.cell, window)
-        return GradientLog.read(found, *(segment.world_size for segment in segments)).known
+        return GradientLog.read(found, *(segment.world_size for segment in segments))
 
     def _record(
-        self, side: Side, window: Window | None, folder: Path, known: KnownSteps | None = None
+        self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
     ) -> Sources:
         """Have groups of ranks record a side, segment by segment; return what they have read.
 

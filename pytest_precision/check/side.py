@@ -18,7 +18,7 @@ from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.trace.moment import Wanted, Window
 
 if TYPE_CHECKING:
-    from pytest_precision.trace.gradient_log import KnownSteps
+    from pytest_precision.trace.gradient_log import GradientLog
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Side:
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.rounding_noise`; 0
             for none.
-        start: number of another start, see `recorders.perturb.perturbation`; 0 for the usual one.
+        start: number of another start, see `recorders.layout_job`; 0 for the usual one.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
         beside_exact: whether the first train step is recorded beside the same step in fp64, in
             place of a trace.
@@ -130,7 +130,7 @@ class Side:
         folder: str,
         window: Window | None,
         segment: Segment | None = None,
-        known: KnownSteps | None = None,
+        known: GradientLog | None = None,
     ) -> int:
         """Write what this rank sees of a segment into `folder`; this is the job of each rank.
 
@@ -152,8 +152,7 @@ class Side:
         with axes_read(), delays(self.delays) as pause:
             if self.workload is None:
                 return self._record_script(Path(folder), window, segment)
-            from pytest_precision.recorders.layout_job import LayoutJob
-            from pytest_precision.recorders.perturb.perturbation import Perturbation
+            from pytest_precision.recorders.layout_job import LayoutJob, Perturbation
 
             layout = self.layout.resolve()
             job = LayoutJob(

@@ -78,6 +78,9 @@ OPERATIONS = {operation.name: operation for operation in _ROWS}
 LOADS = frozenset(operation.name for operation in _ROWS if operation.needs_save)
 """Operations that restore the training state of the last save."""
 
+STEPS_OF_LOOPS = frozenset(op.name for op in _ROWS if op.counted and not op.held_out)
+"""Operations that are a step of a training loop, whether it makes its update or not."""
+
 MOST_OPERATIONS = 100_000
 """The most operations that a sequence may have; a typing error could otherwise fill the memory."""
 

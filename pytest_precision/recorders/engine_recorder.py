@@ -19,9 +19,8 @@ from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
-from pytest_precision.recorders.layout_job import LayoutJob
+from pytest_precision.recorders.layout_job import NONE, LayoutJob
 from pytest_precision.recorders.perturb import mutants
-from pytest_precision.recorders.perturb.perturbation import NONE, with_other_data
 from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import (
@@ -59,7 +58,7 @@ class EngineRecorder:
         if self.operations[: segment.start + 1].count("swap") % 2:
             self.layout, self.other = self.other, self.layout
         self.perturbation = job.perturbation
-        self.workload = with_other_data(job.workload(), job.perturbation.start)
+        self.workload = job.own_workload()
         self.folder = job.folder
         self.window = job.window
         self.op = INIT.op

@@ -16,10 +16,9 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.engine_recorder import EngineRecorder
-from pytest_precision.recorders.gradients.exact_loop import ExactLoop
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined
-from pytest_precision.recorders.gradients.plain import Gradients, Sums
+from pytest_precision.recorders.gradients.plain import Gradients, PlainLoop, Sums
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import NO_ROUNDING
@@ -103,7 +102,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
         ranks: what each rank shows of it.
     """
     first = ranks[0]
-    loop = ExactLoop(workload, cell)
+    loop = PlainLoop(workload, cell, exact=True)
     weights = joined([seen for own in ranks for seen in own.weights])
     lacking = loop.lacking(weights, first.buffers)
     if lacking:

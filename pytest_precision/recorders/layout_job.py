@@ -1,4 +1,4 @@
-"""Layout job: what one rank is told to run of a layout, and where to write what it shows."""
+"""Layout job: what one rank runs of a layout, what is done to it, and where its trace lies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,37 @@ from typing import NamedTuple
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import Segment
-from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
-from pytest_precision.trace.gradient_log import KnownSteps
+from pytest_precision.recorders.perturb.delays import never
+from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.recipe import TrainingRecipe
 
 Layout = Callable[[Workload, Cell], Engine]
+
+
+class Perturbation(NamedTuple):
+    """What is done to one run on purpose; nothing unless given.
+
+    Attributes:
+        pause: called before each phase of a train step.
+        mutant: name of the mutant that is planted into each engine; empty for none.
+        noise: number of the run whose operations are rounded at random; 0 for none.
+        ends_only: whether only what a train step leaves is looked at. Any look in between waits for
+            the device, and so may heal the race that is looked for.
+        start: number of another start, which has other weights and, of a workload of this package,
+            other data; 0 for the one that all runs have.
+    """
+
+    pause: Callable[[], None] = never
+    mutant: str = ""
+    noise: int = 0
+    ends_only: bool = False
+    start: int = 0
+
+
+NONE = Perturbation()
 
 
 class LayoutJob(NamedTuple):
@@ -24,14 +48,14 @@ class LayoutJob(NamedTuple):
     Attributes:
         layout: makes the engine that is run.
         other: makes the engine that continues after `swap`, until the next one.
-        workload: makes the workload.
+        workload: makes the workload; see `own_workload`.
         cell: its sequence is run; its layouts see the backend that was chosen.
         folder: an existing one, the same for all ranks.
         segment: the operations that are run.
         window: the train steps whose values are kept; None is the whole run.
-        perturbation: what is done to the run on purpose.
+        perturbation: what is done to the run.
         gradients: whether losses and gradients of a whole run are computed once more.
-        known: what was found out of the gradients of the other side, see `GradientOracle`.
+        known: the log of the other side, see `GradientOracle`.
     """
 
     layout: Layout
@@ -43,10 +67,17 @@ class LayoutJob(NamedTuple):
     window: Window | None = None
     perturbation: Perturbation = NONE
     gradients: bool = True
-    known: KnownSteps | None = None
+    known: GradientLog | None = None
 
     def place(self) -> Path:
         """Return the folder of the segment, which is there afterwards."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place
+
+    def own_workload(self) -> Workload:
+        """Make the workload of this run; for another start, with another seed if it has one."""
+        workload = self.workload()
+        if isinstance(workload, TrainingRecipe):
+            workload.seed += self.perturbation.start
+        return workload

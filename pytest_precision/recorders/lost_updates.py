@@ -20,7 +20,7 @@ from pytest_precision.errors import NotMeasurableError
 from pytest_precision.recorders.oracle.exact_update import Rule, gradient, rule
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
-from pytest_precision.trace.update_log import updates_path
+from pytest_precision.trace.segment_folders import log_path
 
 
 class UpdateMeter:
@@ -40,7 +40,25 @@ class UpdateMeter:
 
         The copies lie in the same memory each time, so they last until the next step.
         """
-        return [*self._watched(optimizer, weights)]
+        groups = {
+            id(parameter): {
+                key: value.clone() if isinstance(value, Tensor) else value
+                for key, value in group.items()
+                if key != "params"
+            }
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        watched = []
+        for weight in weights:
+            grad = gradient(optimizer, weight.parameter)
+            pieces = [] if grad is None else weight.pieces(weight.effective())
+            before = [
+                self._copy((weight.name, number), piece.tensor)
+                for number, piece in enumerate(pieces)
+            ]
+            watched.append(Watched(weight, grad, groups[id(weight.parameter)], before))
+        return watched
 
     @torch.no_grad()
     def after(self, optimizer: Optimizer, watched: Iterable[Watched], step: int) -> None:
@@ -51,26 +69,7 @@ class UpdateMeter:
     def write(self, folder: Path, rank: int) -> None:
         """Write what was measured next to the trace of the run."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
-        write_whole(updates_path(folder, rank), part)
-
-    def _watched(self, optimizer: Optimizer, weights: Iterable[Weight]) -> Iterator[Watched]:
-        groups = {
-            id(parameter): {
-                key: value.clone() if isinstance(value, Tensor) else value
-                for key, value in group.items()
-                if key != "params"
-            }
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
-        for weight in weights:
-            grad = gradient(optimizer, weight.parameter)
-            pieces = [] if grad is None else weight.pieces(weight.effective())
-            before = [
-                self._copy((weight.name, number), piece.tensor)
-                for number, piece in enumerate(pieces)
-            ]
-            yield Watched(weight, grad, groups[id(weight.parameter)], before)
+        write_whole(log_path(folder, "updates", rank), part)
 
     def _copy(self, place: tuple[str, int], tensor: Tensor) -> Tensor:
         kept = self._before.get(place)

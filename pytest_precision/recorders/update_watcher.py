@@ -14,10 +14,12 @@ from pathlib import Path
 import torch
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
 from pytest_precision.recorders.weights import Weight
+from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
 
 
@@ -31,32 +33,54 @@ class UpdateWatcher:
 
     def __init__(self, workload: Workload, cell: Cell) -> None:
         self._meter = UpdateMeter()
-        self._oracle = UpdateOracle(workload, cell)
+        self._log = OracleLog()
+        self._oracle: UpdateOracle | None = None
+        rule = workload.optimizer_rule
+        if rule is None:
+            self._log.silent = f"{type(workload).__name__} declares no optimizer_rule"
+        else:
+            self._log.rule = type(rule).__name__
+            self._oracle = UpdateOracle(workload, rule, cell, self._log)
 
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
         """Watch the phase of `engine` inside; a step that overflowed is not judged."""
-        if phase == "clip_grads":
-            self._oracle.keep_reduced(engine)
+        self._note_form(engine)
+        oracle = None if engine.fused_step else self._oracle
+        if phase == "clip_grads" and oracle is not None:
+            oracle.keep_reduced(engine)
         if phase != "optimizer_step":
             yield
             return
         watched = self._meter.before(engine.optimizer, Weight.of(engine))
-        self._oracle.before(engine, watched)
+        if oracle is not None:
+            oracle.before(engine, watched)
         yield
         if bool(torch.isfinite(engine.grad_norm).all()):
             self._meter.after(engine.optimizer, watched, step)
-            self._oracle.after(engine, watched, step)
+            if oracle is not None:
+                oracle.after(engine, watched, step)
+
+    def _note_form(self, engine: Engine) -> None:
+        """Note how the engine reduces, clips and updates."""
+        log = self._log
+        log.shown_by = "call" if engine.fused_step else "phases"
+        log.by_l2 = log.by_l2 and not callable(engine.clip_rule)
+        log.by_loss_scale &= type(engine.scaler) in (LossScale, type(None))
+        if engine.fused_step:
+            log.silent = log.silent or "its engine reduces, clips and updates in one call"
 
     def save(self, folder: Path) -> None:
         """Keep with a checkpoint what a load must restore."""
-        self._oracle.save(folder)
+        if self._oracle is not None:
+            self._oracle.save(folder)
 
     def load(self, folder: Path) -> None:
         """Continue from the checkpoint."""
-        self._oracle.load(folder)
+        if self._oracle is not None:
+            self._oracle.load(folder)
 
     def write(self, folder: Path, rank: int) -> None:
         """Write what was found next to the trace."""
         self._meter.write(folder, rank)
-        self._oracle.write(folder, rank)
+        self._log.write(folder, rank)

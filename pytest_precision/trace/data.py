@@ -19,7 +19,7 @@ from torch import Tensor
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.digests import bytes_of, in_order
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.segment_folders import holders
+from pytest_precision.trace.segment_folders import holders, log_path
 from pytest_precision.workloads.base import Workload
 
 Given = Mapping[int, Sequence[str]]
@@ -47,7 +47,7 @@ class DataLog:
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
         for _, place, rank in holders(folder, world_sizes):
-            log = files.data(_path(place, rank))
+            log = files.data(log_path(place, "data", rank))
             before = given.setdefault(rank, {})
             now = {int(step): digests for step, digests in log["given"].items()}
             other = [step for step in now.keys() & before.keys() if now[step] != before[step]]
@@ -107,7 +107,10 @@ def write_data(
 ) -> None:
     """Write the log of one rank; it is empty for a script, whose data is not observed."""
     counts = {step: sorted(own) for step, own in (tokens or {}).items()}
-    write_whole(_path(folder, rank), {"given": given or {}, "unsteady": unsteady, "tokens": counts})
+    write_whole(
+        log_path(folder, "data", rank),
+        {"given": given or {}, "unsteady": unsteady, "tokens": counts},
+    )
 
 
 def data_digest(microbatch: Any) -> str:
@@ -161,7 +164,3 @@ def contents_of(value: Any) -> list[tuple[object, Any]]:
     if is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in fields(value)]
     return [*getattr(value, "__dict__", {}).items()]
-
-
-def _path(folder: Path, rank: int) -> Path:
-    return folder / f"data{rank}.json"

@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.segment_folders import holders
 
 RightSteps = dict[str, tuple[int, float]]
 """Digest of a step to the number of its losses and gradients, and their largest error."""
-
-
-class KnownSteps(NamedTuple):
-    """What one run has found out of its steps, for the run of the other side.
-
-    Attributes:
-        right: see `GradientLog`.
-        sums: see `GradientLog`, with the whole path of each file.
-    """
-
-    right: RightSteps
-    sums: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -60,8 +47,8 @@ class GradientLog:
         breaches: of the first step that has any, in causal order.
         right: digest of a step that has none, with all that it was judged by, to its number and
             its largest error: another run that shows the same need not be judged again.
-        sums: digest of what a step starts from to the name of the file with what the plain loop
-            gives there: it gives the same to another run that starts from the same.
+        sums: digest of what a step starts from to the file with what the plain loop gives there: it
+            gives the same to another run that starts from the same. A log on disk has names.
     """
 
     judged: int = 0
@@ -70,11 +57,6 @@ class GradientLog:
     breaches: list[GradientBreach] = field(default_factory=list)
     right: RightSteps = field(default_factory=dict)
     sums: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def known(self) -> KnownSteps:
-        """Return what a run of the other side need not find out once more."""
-        return KnownSteps(self.right, self.sums)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:

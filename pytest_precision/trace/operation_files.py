@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.trace.code_lines import CodeLine, Setting, Site, UserCall
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
 from pytest_precision.trace.operations import (
+    CodeLine,
     Constant,
     Holding,
     LoggedArgument,
     LoggedOperation,
     OperationLog,
+    Setting,
+    Site,
+    UserCall,
     Value,
 )
 from pytest_precision.trace.sealed import log_of

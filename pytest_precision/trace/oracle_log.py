@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.segment_folders import holders
+from pytest_precision.trace.segment_folders import holders, log_path
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class OracleLog:
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
         """Read the logs of all ranks in all segments together; a script has none."""
-        paths = [_path(place, rank) for _, place, rank in holders(folder, world_sizes)]
+        paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")
         log = cls()
@@ -99,7 +99,7 @@ class OracleLog:
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the log of one rank."""
-        write_whole(_path(folder, rank), asdict(self))
+        write_whole(log_path(folder, "oracle", rank), asdict(self))
 
     def add(self, other: OracleLog) -> None:
         """Add what the log of another rank says."""
@@ -121,11 +121,6 @@ class OracleLog:
         if other.fits is not None:
             self.fit(other.fits)
 
-    @property
-    def breach(self) -> Breach | None:
-        """Return the first breach of all."""
-        return self.first(lambda kind, name: True)
-
     def first(self, judges: Callable[[str, str], bool]) -> Breach | None:
         """Return the first breach of a tensor whose kind and name are judged; None without one."""
         return next((own for own in self.breaches if judges(own.kind, own.name)), None)
@@ -140,7 +135,3 @@ class OracleLog:
     def fit(self, rules: list[str]) -> None:
         """Keep only the wrong rules that also explain one more step or rank."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]
-
-
-def _path(folder: Path, rank: int) -> Path:
-    return folder / f"oracle{rank}.json"

@@ -13,17 +13,19 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import LAYOUT, RECORDING, WayIn
 from pytest_precision.trace.data import DataLog
 from pytest_precision.trace.gradient_log import GradientLog
-from pytest_precision.trace.loop_log import LoopLog
 from pytest_precision.trace.manifest import Manifest, damaged
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.sealed import SealedFiles, files_of
-from pytest_precision.trace.segment_folders import recorded_segments
+from pytest_precision.trace.segment_folders import holders, log_path, recorded_segments
 from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
 from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.update_log import UpdateLog
 
 __tracebackhide__ = is_bad_input
+
+BROKEN_RULES = "rules"
+"""Name of the log in which each rank of a script writes pairs of a kind and words."""
 
 SHOWN = 8
 """Ranks that are named where several have not finished."""
@@ -106,9 +108,17 @@ class Recording:
         return GradientLog.read(*self._place, files=self.trace.files)
 
     @cached_property
-    def rules(self) -> LoopLog:
-        """Return which rules of every loop a script has broken."""
-        return LoopLog.read(*self._place, files=self.trace.files)
+    def broken_rules(self) -> dict[str, str]:
+        """Return which rules of every loop a script has broken; an engine has no such log.
+
+        Returns:
+            words to the kind of what is wrong, which a test may leave unchecked.
+        """
+        trace, files = self.trace, self.trace.files
+        places = holders(trace.folder, trace.world_sizes)
+        paths = [log_path(place, BROKEN_RULES, rank) for _, place, rank in places]
+        found = [files.data(path) for path in paths if files.has(path)]
+        return {words: kind for broken in found for kind, words in broken}
 
     @cached_property
     def data(self) -> DataLog:

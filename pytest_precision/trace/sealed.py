@@ -87,7 +87,7 @@ def read_signed(path: Path) -> dict[str, Any]:
         if size > SEAL_BYTES:
             got = f"{size}, more than any recording has"
             raise ValueError(expected_but_got(f"at most {SEAL_BYTES} bytes of {path.name}", got))
-        content = json.loads(_content(file, size))
+        content = json.loads(mapped(file, size).numpy().tobytes())
     if type(content) is not dict:
         raise ValueError(expected_but_got(f"an object in {path.name}", type(content).__name__))
     return content
@@ -157,10 +157,6 @@ def _checked(path: Path, size: int, own: str) -> Tensor:
     if digest(held) != own:
         raise ValueError(expected_but_got(f"{path.name} as it was written", "another digest of it"))
     return held
-
-
-def _content(file: int, size: int) -> bytes:
-    return mapped(file, size).numpy().tobytes()
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Segments on disk: which segments of a sequence are recorded, and where each of them lies."""
+"""Segments on disk: which of a sequence are recorded, where each lies, and what its ranks write."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, P
     """Yield segment, folder and rank of all that have written, segment by segment in rank order."""
     for number, world_size in enumerate(world_sizes):
         yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
+
+
+def log_path(folder: Path, what: str, rank: int) -> Path:
+    """Return the file next to a trace in which a rank says what it knows of something."""
+    return folder / f"{what}{rank}.json"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
-from pytest_precision.trace.segment_folders import holders
+from pytest_precision.trace.segment_folders import holders, log_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class UpdateLog:
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for _, place, rank in holders(folder, world_sizes):
-            part = files.data(updates_path(place, rank))
+            part = files.data(log_path(place, "updates", rank))
             log.unmeasured |= part["unmeasured"]
             seen = set()
             for step, rows in part["steps"]:
@@ -105,8 +105,3 @@ class UpdateLog:
             for name, counts in names.items():
                 totals[name] = totals.get(name, Counts()) + counts
         return totals
-
-
-def updates_path(folder: Path, rank: int) -> Path:
-    """Return the file to which a rank writes its part."""
-    return folder / f"updates{rank}.json"

@@ -205,7 +205,7 @@ def test_the_right_sgd_passes(judged: Judged, options: dict[str, float], cell: C
     workload = partial(wrong_rules.WithSgd, **options)
     log = judged(partial(wrong_rules.torch_sgd, **options), workload, cell)
     assert 0 < log.worst < 1
-    assert (log.breach, log.unjudged) == (None, {})
+    assert (log.breaches, log.unjudged) == ([], {})
 
 
 def test_a_number_that_is_not_the_workloads_is_named(judged: Judged) -> None:
@@ -231,7 +231,7 @@ def test_a_wrong_clip_is_caught(
 ) -> None:
     """What the optimizer reads must be what the workload's limit makes of the reduced gradient."""
     log = judged(wrong_rules.clipped, workload, how=how)
-    assert log.breach is not None
+    assert log.breaches
     assert log.fits == fits
 
 
@@ -248,7 +248,7 @@ def test_a_clip_may_divide(judged: Judged) -> None:
     """By the norm over its limit, without the little that torch adds to it."""
     log = judged(wrong_rules.clipped, wrong_rules.Faint, how="divided")
     assert 0 < log.worst < 1
-    assert log.breach is None
+    assert log.breaches == []
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_the_arithmetic_of_fp32_kernels_passes(
     """That of Transformer Engine, whose betas are fp32, in whatever it stores its state."""
     log = judged(layouts.fused_adam, cell=cell, **options)
     assert 0 < log.worst < 0.9
-    assert (log.breach, log.unjudged) == (None, {})
+    assert (log.breaches, log.unjudged) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -302,11 +302,11 @@ def test_no_optimizer_is_held_to_the_rule_of_another(
 ) -> None:
     """Its class and its options say which rule it has; its state is like that of others."""
     log = judged(partial(wrong_rules.other, kind=kind, **options))
-    assert (log.judged, log.breach) == (0, None)
+    assert (log.judged, log.breaches) == (0, [])
     assert all(reason.startswith(why) for reason in log.unjudged.values())
 
 
 @pytest.mark.parametrize("kind", [wrong_rules.AdamW, wrong_rules.Derived])
 def test_a_class_that_claims_the_rule_is_held_to_it(judged: Judged, kind: type) -> None:
     """By its name, or by what it derives from, if it has no options of its own."""
-    assert judged(partial(wrong_rules.other, kind=kind)).breach is not None
+    assert judged(partial(wrong_rules.other, kind=kind)).breaches

@@ -98,7 +98,7 @@ def explanation(planted: Planted, folder: Path) -> str | None:
                 getattr(engine, phase)()
     watcher.write(folder, 0)
     log = OracleLog.read(folder, 1)
-    return None if log.breach is None else Broken("both", log, log.breach).explanation
+    return Broken("both", log, log.breaches[0]).explanation if log.breaches else None
 
 
 @pytest.mark.parametrize("given", [rules, drawn])

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_precision.recorders.lines.frames import INSTALLED, NOBODY, USER, Frames
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.code_lines import CodeLine
 from pytest_precision.trace.moment import Wanted
+from pytest_precision.trace.operations import CodeLine
 
 HELPER = "def doubled(values):\n    return values * 2.0\n"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_precision.parity.explain.lines.set import set_otherwise
-from pytest_precision.trace.code_lines import Setting
-from pytest_precision.trace.operations import OperationLog
+from pytest_precision.trace.operations import OperationLog, Setting
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pytest_precision.layouts.dtypes import resident
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.gradients import plain_sums
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
-from pytest_precision.trace.gradient_log import GradientLog, KnownSteps
+from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import EVERYTHING
 
 CELL = Cell(sequence="train2")
@@ -80,7 +80,7 @@ class Counted(workloads.mlp):
 def judged(
     layout: Layout,
     folder: Path,
-    known: KnownSteps | None = None,
+    known: GradientLog | None = None,
     workload: type[Workload] = workloads.mlp,
     cell: Cell = CELL,
 ) -> GradientLog:
@@ -124,7 +124,7 @@ def test_only_the_same_bits_are_not_judged_again(one_rank: None, tmp_path: Path)
     first = judged(layouts.adamw, tmp_path / "first")
     assert len(first.right) == 2
     assert sum(number for number, _ in first.right.values()) == first.judged
-    known = KnownSteps(dict.fromkeys(first.right, (7, 0.5)), {})
+    known = GradientLog(right=dict.fromkeys(first.right, (7, 0.5)))
     again = judged(layouts.adamw, tmp_path / "again", known)
     assert (again.judged, again.worst, again.right) == (14, 0.5, known.right)
     wrong = judged(doubled, tmp_path / "wrong", known)
@@ -137,9 +137,9 @@ def test_a_step_from_the_same_weights_is_not_computed_again(one_rank: None, tmp_
     first = judged(layouts.adamw, tmp_path / "first", workload=Counted)
     assert len(first.sums) == 2
     Counted.losses = 0
-    alone = judged(nudged, tmp_path / "alone", KnownSteps({}, {}), Counted)
+    alone = judged(nudged, tmp_path / "alone", GradientLog(), Counted)
     every, Counted.losses = Counted.losses, 0
-    again = judged(nudged, tmp_path / "again", KnownSteps({}, first.sums), Counted)
+    again = judged(nudged, tmp_path / "again", GradientLog(sums=first.sums), Counted)
     microbatches = len(workloads.mlp().microbatches(CELL, 1))
     assert Counted.losses == every - microbatches
     assert (again.judged, again.worst, again.right) == (alone.judged, alone.worst, alone.right)
@@ -149,8 +149,8 @@ def test_a_step_from_the_same_weights_is_not_computed_again(one_rank: None, tmp_
 def test_wrong_gradients_of_a_known_step_are_explained(one_rank: None, tmp_path: Path) -> None:
     """In the words that they have where nothing is known."""
     first = judged(layouts.adamw, tmp_path / "first")
-    alone = judged(doubled, tmp_path / "alone", KnownSteps({}, {}))
-    again = judged(doubled, tmp_path / "again", KnownSteps({}, first.sums))
+    alone = judged(doubled, tmp_path / "alone", GradientLog())
+    again = judged(doubled, tmp_path / "again", GradientLog(sums=first.sums))
     assert again.breaches == alone.breaches != []
 
 
@@ -159,7 +159,7 @@ def test_sums_that_cannot_be_kept_or_read_are_computed(
 ) -> None:
     """A full disk takes no judgement away, and leaves no part of a file."""
     first = judged(layouts.adamw, tmp_path / "first")
-    gone = KnownSteps({}, dict.fromkeys(first.sums, str(tmp_path / "gone.pt")))
+    gone = GradientLog(sums=dict.fromkeys(first.sums, str(tmp_path / "gone.pt")))
     assert judged(doubled, tmp_path / "doubled", gone).breaches
 
     def full(data: object, file: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_weight_without_a_gradient_is_wrong_where_the_workload_gives_one(
 ) -> None:
     """Whether its step is computed or known; what both sides freeze, no comparison shows."""
     first = judged(layouts.adamw, tmp_path / "first")
-    for number, known in enumerate((None, KnownSteps({}, first.sums))):
+    for number, known in enumerate((None, GradientLog(sums=first.sums))):
         (found,) = judged(frozen, tmp_path / f"frozen{number}", known).breaches
         assert (found.kind, found.name, found.words) == ("grad", "head.weight", "no rank has any")
 

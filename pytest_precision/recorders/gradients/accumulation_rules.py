@@ -64,23 +64,24 @@ def explained(
         fitted = found
         if sum(one.plain.numel() for one in found) < ENOUGH * len(own):
             fitted = [one for one in held if (one.kind, one.rank) == (kind, rank)]
-        unexplained = Unexplained(fitted, own, loop, step, size, near)
-        told = "" if kind == "loss" else _told(fitted, own, size, near)
-        if not told and kind == "grad":
-            told = _left(found, old.get(rank, {}), near)
-        if not told and kind != "loss":
-            told = wrong_loss(unexplained)
-        if not told:
-            told = _other_step(unexplained._replace(found=found))
-        if not told and kind != "loss":
-            told = _borrowed(unexplained)
+        unexplained = Unexplained(found, own, loop, step, size, near)
+        if kind == "loss":
+            told = _other_step(unexplained)
+        else:
+            told = (
+                _recounted(fitted, own, size, near)
+                or (kind == "grad" and _left(found, old.get(rank, {}), near))
+                or wrong_loss(unexplained._replace(found=fitted))
+                or _other_step(unexplained)
+                or _borrowed(unexplained._replace(found=fitted))
+            )
         if told and loop.tied.issuperset(one.name for one in found):
             told = f"{told}, as only the tied weight is"
         words += [told] * len(found)
     return words
 
 
-def _told(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
+def _recounted(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
     """Recognize how often each microbatch counts, or that another rank's microbatches count."""
     dealt = dealt_to(found, own, size)
     fit = fit_by(found, dealt, near)

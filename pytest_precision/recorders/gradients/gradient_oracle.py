@@ -29,7 +29,7 @@ from pytest_precision.recorders.gradients.pieces import (
 )
 from pytest_precision.recorders.gradients.plain import PlainLoop
 from pytest_precision.recorders.gradients.plain_sums import PlainSums
-from pytest_precision.trace.gradient_log import GradientLog, KnownSteps
+from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.workloads.base import Workload
 
 FIRST = 2
@@ -53,9 +53,9 @@ class GradientOracle:
         cell: where it is trained.
         whole: whether the whole run is recorded, and nothing is planted into it.
         asked: whether the test has gradients judged.
-        known: what was found out of the other side, by the same workload in the same cell. A step
-            that shows the same here is not judged again, and one that starts from the same is not
-            computed again. None for the side that is recorded first, which keeps what it computes.
+        known: the log of the other side, of the same workload in the same cell. A step that shows
+            the same here is not judged again, and one that starts from the same is not computed
+            again. None for the side that is recorded first, which keeps what it computes.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GradientOracle:
         *,
         whole: bool,
         asked: bool = True,
-        known: KnownSteps | None = None,
+        known: GradientLog | None = None,
     ) -> None:
         self._workload, self._cell = workload, cell
         self._right = known.right if known else {}

@@ -52,10 +52,10 @@ def wrong_loss(wrong: Unexplained) -> str:
     if fit is None or any(abs(count - 1) > NEAR_ONE for count in fit.counts[: len(dealt)]):
         return ""
     times = [1 + count for count in fit.counts[len(dealt) :]]
-    return f"the auxiliary loss {_told(times, auxiliary, own)}"
+    return f"the auxiliary loss {_counted(times, auxiliary, own)}"
 
 
-def _told(
+def _counted(
     times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
 ) -> str:
     """Say how often the auxiliary losses of microbatches count."""

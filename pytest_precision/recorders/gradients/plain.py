@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.recorders.gradients.fp64 import computing_in_fp64
 from pytest_precision.recorders.gradients.masks import is_masked, positions_of, unmasked
 from pytest_precision.workloads.base import Workload
 
@@ -96,7 +97,8 @@ class PlainLoop:
     Args:
         workload: gives model, microbatches and loss.
         cell: says in which dtype is computed.
-        exact: whether all is stored and computed in fp64 instead, and nothing is quantized.
+        exact: whether all is stored and computed in fp64 instead, whatever the model casts, and
+            nothing is quantized.
 
     Raises:
         RuntimeError: the model talks to other ranks, here or in its first microbatch.
@@ -105,6 +107,7 @@ class PlainLoop:
     def __init__(self, workload: Workload, cell: Cell, *, exact: bool = False) -> None:
         self._workload, self._cell = workload, cell
         self._tried, self._scale, self._bits = cell.world_size == 1, 1.0, 0
+        self._computing = computing_in_fp64 if exact else nullcontext
         with without_collectives():
             self._model = workload.model(cell)
         self._dtype = DTYPE_OF_NAME.get(cell.precision, torch.bfloat16)
@@ -172,10 +175,6 @@ class PlainLoop:
                 held.mul_(1 + self.unit * sign.to(held))
         for name, buffer in self._model.named_buffers():
             buffer.copy_(buffers[name])
-
-    def _computing(self) -> AbstractContextManager[None]:
-        """Return a context in which losses and gradients are computed."""
-        return nullcontext()
 
     def microbatches(self, step: int, of: LossOf = "whole") -> Iterator[PlainMicrobatch]:
         """Yield loss and gradients of each microbatch of a step, at the weights given to `put`.

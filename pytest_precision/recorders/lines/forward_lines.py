@@ -7,7 +7,7 @@ last node says which operator a backward belongs to.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
 
 from pytest_precision._torch.around import current_node, next_node
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.trace.code_lines import CodeLine
+from pytest_precision.trace.operations import CodeLine
 
 
 class Modules:
@@ -41,9 +41,10 @@ class Modules:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Follow the calls inside."""
-        with ExitStack() as stack:
-            stack.callback(register_module_forward_pre_hook(self._enter).remove)
-            stack.callback(register_module_forward_hook(self._leave, always_call=True).remove)
+        with (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ):
             yield
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
@@ -94,20 +95,15 @@ class ForwardLines:
         Args:
             operator: that is being called; None for what torch does not dispatch.
         """
-        found = self._frames.stack(operator)
+        line, outside = self._frames.stack(operator)
         node = current_node()
+        forwards = self._forwards
+        if node is not None and (line is None or outside):
+            return forwards.get(node, Origin(line, "", backward=True))._replace(backward=True)
+        origin = Origin(line, self._modules.path, backward=False)
+        forwards.setdefault(next_node() - 1, origin)
         if node is None:
-            origin = Origin(found.line, self._modules.path, backward=False)
-            self._forwards.setdefault(next_node() - 1, origin)
             return origin
-        line, outside = found
-        if line is not None and not outside:
-            # A backward in Python, or a forward that is computed again.
-            origin = Origin(line, self._modules.path, backward=False)
-            self._forwards.setdefault(next_node() - 1, origin)
-            forward = self._forwards.get(node)
-            return origin._replace(backward=True, module=forward.module if forward else "")
-        forward = self._forwards.get(node)
-        if forward is None:
-            return Origin(line, "", backward=True)
-        return forward._replace(backward=True)
+        # A backward in Python, or a forward that is computed again.
+        module = forwards[node].module if node in forwards else ""
+        return Origin(line, module, backward=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
-from pytest_precision.trace.code_lines import CodeLine, Site
+from pytest_precision.trace.operations import CodeLine, Site
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 PACKAGE_ROOT = str(Path(__file__).parents[2]) + os.sep

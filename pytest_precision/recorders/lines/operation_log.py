@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from pytest_precision._torch.around import (
+    around_calls,
     around_operations,
     draws_random_numbers,
     operator_name,
@@ -28,7 +29,7 @@ from pytest_precision.recorders.lines.arguments import (
 )
 from pytest_precision.recorders.lines.forward_lines import ForwardLines, Modules, Origin
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.recorders.lines.settings import RestoreWatch, SettingsWatch, called_through
+from pytest_precision.recorders.lines.settings import RestoreWatch, SettingsWatch
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.user_calls import UserCalls
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
@@ -73,14 +74,15 @@ class OperationLogger:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """See the operations inside, which are logged while it is active."""
-        with ExitStack() as stack:
-            stack.enter_context(self._modules.followed())
-            stack.enter_context(self.settings.followed())
-            stack.enter_context(around_operations(self._operation))
-            stack.enter_context(around_regions(self._region))
-            stack.enter_context(called_through(torch.cuda.CUDAGraph, "replay", self._replayed))
-            stack.enter_context(self._user_calls.followed())
-            stack.enter_context(old_objects_left_alone())
+        with (
+            self._modules.followed(),
+            self.settings.followed(),
+            around_operations(self._operation),
+            around_regions(self._region),
+            around_calls(torch.cuda.CUDAGraph, "replay", self._replayed),
+            self._user_calls.followed(),
+            old_objects_left_alone(),
+        ):
             yield
 
     @contextmanager

@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pytest_precision._torch.around import around_calls
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.trace.code_lines import CodeLine, Setting
-from pytest_precision.trace.operations import OperationLog
+from pytest_precision.trace.operations import CodeLine, OperationLog, Setting
 
 PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 
@@ -40,10 +40,11 @@ class SettingsWatch:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Note what is set inside."""
-        with ExitStack() as stack:
-            stack.enter_context(called_through(Optimizer, "add_param_group", self._added))
-            stack.enter_context(called_through(nn.Module, "__setattr__", self._attribute))
-            stack.enter_context(called_through(LRScheduler, "step", self._scheduled))
+        with (
+            around_calls(Optimizer, "add_param_group", self._added),
+            around_calls(nn.Module, "__setattr__", self._attribute),
+            around_calls(LRScheduler, "step", self._scheduled),
+        ):
             yield
 
     def watch(self, optimizer: Optimizer) -> None:
@@ -126,22 +127,6 @@ class _Watched(dict[str, Any]):
         return dict, (dict(self),)
 
 
-@contextmanager
-def called_through(holder: Any, name: str, instead: Any) -> Iterator[None]:
-    """Call `instead` with a function and its arguments, wherever that function is called."""
-    original = getattr(holder, name)
-
-    @wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return instead(original, *args, **kwargs)
-
-    setattr(holder, name, wrapper)
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
-
-
 RESTORING = ((torch, "load"), (nn.Module, "load_state_dict"), (Optimizer, "load_state_dict"))
 """Functions of torch with which state is brought back, also below those of a framework."""
 
@@ -167,16 +152,12 @@ class RestoreWatch:
         """Note what is called inside."""
         with ExitStack() as stack:
             for holder, name in RESTORING:
-                stack.enter_context(called_through(holder, name, partial(self._restored, name)))
+                stack.enter_context(around_calls(holder, name, partial(self._restored, name)))
             yield
 
     def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if self.active:
-            self._note(name)
-        return result
-
-    def _note(self, name: str) -> None:
-        line = self._frames.stack().line
+        line = self._frames.stack().line if self.active else None
         if line is not None and line.own:
             self._log.restores.append(Setting(len(self._log.operations), name, "", "", line))
+        return result

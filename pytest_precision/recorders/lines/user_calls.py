@@ -14,8 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.trace.code_lines import CodeLine, UserCall
-from pytest_precision.trace.operations import OperationLog
+from pytest_precision.trace.operations import CodeLine, OperationLog, UserCall
 
 MOST_ENTRIES = 10_000
 """Calls of a rank that are noted."""

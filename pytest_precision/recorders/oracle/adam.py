@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pytest_precision.recorders.oracle.claims import ADAM_CLASSES
 from pytest_precision.recorders.oracle.update import (
+    Formula,
     GroupNumbers,
     Rounded,
     Roundings,
@@ -137,11 +138,6 @@ class AdamScalars:
         return bound.add_(largest.sub_(exact), alpha=scale)
 
 
-def in_fp64(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
-    """Return scalars as torch has them, in Python's own precision."""
-    return AdamScalars.of(group, step, decoupled=decoupled)
-
-
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
     """Return scalars whose corrections are computed from an fp32 counter, a tensor, in fp32.
 
@@ -166,45 +162,40 @@ def adam_in_fp32(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScal
     return replace(scalars, rests=(float(np.float32(1 - first)), float(np.float32(1 - second))))
 
 
-@dataclass(frozen=True)
-class AdamFormula:
-    """Adam, with decoupled weight decay or with L2 regularisation.
+def adam_formula(*, decoupled: bool) -> Formula:
+    """Return Adam's formula, with decoupled weight decay or with L2 regularisation.
 
-    Attributes:
-        decoupled: whether weight decay is no part of the moments.
-        numbers, classes, moments: see `Formula`.
+    Its scalars are torch's, in Python's own precision, those of fp32 kernels, and those of counters
+    that are tensors.
     """
+    ways = AdamScalars.of, adam_in_fp32, in_tensors
+    return Formula(
+        ADAM_NUMBERS,
+        ADAM_CLASSES,
+        ("exp_avg", "exp_avg_sq"),
+        tuple(partial(way, decoupled=decoupled) for way in ways),
+        partial(_wrong, decoupled=decoupled),
+    )
 
-    decoupled: bool
-    numbers: tuple[str, ...] = ADAM_NUMBERS
-    classes: tuple[str, ...] = ADAM_CLASSES
-    moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
 
-    @property
-    def arithmetics(self) -> tuple[ScalarsOfStep, ...]:
-        """Return torch's scalars, those of fp32 kernels, and those of counters that are tensors."""
-        ways = in_fp64, adam_in_fp32, in_tensors
-        return tuple(partial(way, decoupled=self.decoupled) for way in ways)
-
-    def wrong(
-        self, own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float
-    ) -> Iterator[tuple[str, UpdateScalars]]:
-        """Yield the wrong formulas; see `Formula`."""
-        right: AdamScalars = arithmetic(own, step)
-        yield "eps is added inside the root", replace(right, eps_in_root=True)
-        decay = float(own["weight_decay"])
-        if decay and self.decoupled:
-            words = "weight decay is part of the gradient (L2), not decoupled"
-            yield words, replace(right, decay=0.0, l2=decay)
-            words = "weight decay is scaled by the full learning rate, not by the step's"
-            yield words, replace(right, decay=full_rate * decay)
-        elif decay:
-            words = "weight decay is decoupled, not part of the gradient (L2)"
-            yield words, replace(right, decay=right.lr * decay, l2=0.0)
-        if decay:
-            yield "there is no weight decay", replace(right, decay=0.0, l2=0.0)
-        yield "moments are not corrected for bias", replace(right, corrections=(1.0, 1.0))
-        for other, which in ((step + 1, "one more"), (step - 1, "one less")):
-            if other:
-                words = f"steps are counted as {which} than were made"
-                yield words, arithmetic(own, other)
+def _wrong(
+    own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float, *, decoupled: bool
+) -> Iterator[tuple[str, UpdateScalars]]:
+    """Yield the wrong formulas; see `WrongFormulas`."""
+    right: AdamScalars = arithmetic(own, step)
+    yield "eps is added inside the root", replace(right, eps_in_root=True)
+    decay = float(own["weight_decay"])
+    if decay and decoupled:
+        words = "weight decay is part of the gradient (L2), not decoupled"
+        yield words, replace(right, decay=0.0, l2=decay)
+        words = "weight decay is scaled by the full learning rate, not by the step's"
+        yield words, replace(right, decay=full_rate * decay)
+    elif decay:
+        words = "weight decay is decoupled, not part of the gradient (L2)"
+        yield words, replace(right, decay=right.lr * decay, l2=0.0)
+    if decay:
+        yield "there is no weight decay", replace(right, decay=0.0, l2=0.0)
+    yield "moments are not corrected for bias", replace(right, corrections=(1.0, 1.0))
+    for other, which in ((step + 1, "one more"), (step - 1, "one less")):
+        if other:
+            yield f"steps are counted as {which} than were made", arithmetic(own, other)

@@ -18,10 +18,8 @@ from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode_scaled, scale_name
 from pytest_precision.recorders.oracle import claims
-from pytest_precision.recorders.oracle.adam import ADAM_NUMBERS as ADAM_NUMBERS
-from pytest_precision.recorders.oracle.adam import AdamScalars
-from pytest_precision.recorders.oracle.sgd import SGD_NUMBERS as SGD_NUMBERS
-from pytest_precision.recorders.oracle.sgd import SgdScalars
+from pytest_precision.recorders.oracle.adam import ADAM_NUMBERS, AdamScalars
+from pytest_precision.recorders.oracle.sgd import SGD_NUMBERS, SgdScalars
 
 Hyperparameters = Mapping[str, Any]
 """Those of a parameter group before the step: a scheduler may have changed them since."""

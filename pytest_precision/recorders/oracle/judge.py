@@ -19,30 +19,23 @@ from pytest_precision.trace.oracle_log import Breach, OracleLog
 class Judge:
     """Judges steps by one plan.
 
-    Attributes:
+    Args:
         plan: what the workload declares.
-        worst: largest share of a bound so far, of steps within it.
-        spared: wrong rules that would have changed what the right one explains, as in another
-            group.
-        estimates: group to the options with which the rule explains every step with a breach, as
-            names with a blank between them, each with its fitted and its declared value.
+        log: takes how near the rule was, and what explains where it was not.
+
+    Attributes:
+        plan: as given.
     """
 
-    def __init__(self, plan: UpdatePlan) -> None:
+    def __init__(self, plan: UpdatePlan, log: OracleLog) -> None:
         self.plan = plan
-        self.worst = 0.0
-        self.spared: set[str] = set()
-        self.estimates: dict[str, dict[str, list[float]]] = {}
+        self._log = log
+        log.groups = len(plan.at(0))
         self._usual = 0
 
     def breaches(self, batches: Sequence[Batch], step: int, made: int) -> list[Breach]:
         """List the breaches of a step after `made` others: one of each tensor that has any."""
         return [breach for batch in batches for breach in self._of(batch, step, made)]
-
-    def tell(self, log: OracleLog) -> None:
-        """Write down how near the rule was, and what explains where it was not."""
-        log.worst, log.spared, log.estimates = self.worst, sorted(self.spared), self.estimates
-        log.groups = len(self.plan.at(0))
 
     def _scalars(self, group: int, made: int) -> list[UpdateScalars]:
         """Return the scalars of the declared rule, for each arithmetic that may compute them."""
@@ -62,7 +55,7 @@ class Judge:
             shares[number] = batch.worst(scalars, batch.storage, factor)
             if shares[number] <= 1:
                 self._usual = number
-                self.worst = max(self.worst, shares[number])
+                self._log.worst = max(self._log.worst, shares[number])
                 return []
         kinds = (*self.plan.formula.moments, "master")
         found = [_located(batch, way, kinds, step) for way in ways]
@@ -70,21 +63,18 @@ class Judge:
         closest = min(shares, key=lambda number: (len(found[number]), shares[number]))
         return found[closest]
 
-    def fitting(
-        self, batches: Sequence[Batch], made: int, among: Sequence[str] | None = None
-    ) -> list[str]:
-        """Return the wrong rules, in words, that explain all of a step that breaks the right one.
+    def fit(self, batches: Sequence[Batch], made: int) -> None:
+        """Keep the wrong rules that explain all of a step that breaks the right one, as all before.
 
         What the right rule explains need not be explained: a wrong rule may hold in one group.
-        Where none fits, the options with which the right rule would are kept in `estimates`.
+        Where none fits, the options with which the right rule would are kept.
 
         Args:
             batches: of the step.
             made: number of steps before.
-            among: those that explain earlier steps; all that are known unless given.
         """
         wrong = [batch for batch in batches if not self._right(batch, made)]
-        alive = among
+        alive = self._log.fits
         for batch in wrong:
             tried = self._tried(batch, made, alive)
             alive = [words for words in (tried if alive is None else alive) if tried.get(words)]
@@ -93,8 +83,9 @@ class Judge:
         for batch in batches if alive else ():
             if all(batch is not one for one in wrong):
                 tried = self._tried(batch, made, alive)
-                self.spared |= {words for words, explains in tried.items() if not explains}
-        return [*(alive or ())]
+                spared = {words for words, explains in tried.items() if not explains}
+                self._log.spared = sorted(spared.union(self._log.spared))
+        self._log.fits = alive or []
 
     def _estimate(self, wrong: Sequence[Batch], made: int) -> None:
         """Keep, for each group, the options that explain this step and all before it."""
@@ -106,10 +97,8 @@ class Judge:
                 name = " ".join(values)
                 parts = [(value, declared(own, one)) for one, value in values.items()]
                 found[name] = [number for part in parts for number in part]
-            kept = self.estimates.get(key)
-            if kept is not None:
-                found = {name: value for name, value in found.items() if name in kept}
-            self.estimates[key] = found
+            kept = self._log.estimates.get(key, found)
+            self._log.estimates[key] = {name: found[name] for name in found if name in kept}
 
     def _right(self, batch: Batch, made: int) -> bool:
         ways = self._ways(batch, made)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.oracle.adam import AdamFormula
-from pytest_precision.recorders.oracle.sgd import SgdFormula
+from pytest_precision.recorders.oracle.adam import adam_formula
+from pytest_precision.recorders.oracle.sgd import sgd_formula
 from pytest_precision.recorders.oracle.update import Formula
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.rules import SGD, AdamW, OptimizerRule
@@ -76,5 +76,5 @@ class UpdatePlan:
 
 def _formula(rule: OptimizerRule) -> Formula:
     if isinstance(rule, SGD):
-        return SgdFormula(("momentum_buffer",) if rule.momentum else ())
-    return AdamFormula(decoupled=isinstance(rule, AdamW))
+        return sgd_formula(momentum=bool(rule.momentum))
+    return adam_formula(decoupled=isinstance(rule, AdamW))

@@ -69,7 +69,9 @@ class Rounding(NamedTuple):
 @cache
 def _unscaled(dtype: torch.dtype) -> Rounding:
     unit = max(unit_roundoff(dtype), _FINEST)
-    return Rounding(ROUNDINGS_OF_UPDATE * unit, _underflow(dtype), unit)
+    # A GPU may flush subnormals of the exponent range of fp32 to zero.
+    underflow = 2.0**-24 if dtype is torch.float16 else 2.0**-126
+    return Rounding(ROUNDINGS_OF_UPDATE * unit, underflow, unit)
 
 
 NO_ROUNDING = Rounding(0.0, 0.0, 0.0)
@@ -79,10 +81,3 @@ NO_ROUNDING = Rounding(0.0, 0.0, 0.0)
 def unit_roundoff(dtype: torch.dtype) -> float:
     """Return the largest relative error of rounding to nearest; integers hold the bits of fp32."""
     return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else _FLOAT32
-
-
-def _underflow(dtype: torch.dtype) -> float:
-    # A GPU may flush subnormals of the exponent range of fp32 to zero.
-    if dtype is torch.float16:
-        return 2.0**-24
-    return 2.0**-126

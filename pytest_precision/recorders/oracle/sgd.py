@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from pytest_precision.recorders.oracle.claims import SGD_CLASSES
 from pytest_precision.recorders.oracle.rounding import ROUNDINGS_OF_UPDATE
 from pytest_precision.recorders.oracle.update import (
+    Formula,
     GroupNumbers,
     Rounded,
     Roundings,
@@ -100,36 +102,33 @@ def sgd_in_fp32(group: GroupNumbers, step: int) -> SgdScalars:
     return scalars if step == 1 else replace(scalars, rest=float(np.float32(1 - dampening)))
 
 
-@dataclass(frozen=True)
-class SgdFormula:
-    """Stochastic gradient descent, with momentum or without.
+def sgd_formula(*, momentum: bool) -> Formula:
+    """Return the formula of stochastic gradient descent, with a momentum buffer or without."""
+    return Formula(
+        SGD_NUMBERS,
+        SGD_CLASSES,
+        ("momentum_buffer",) if momentum else (),
+        (SgdScalars.of, sgd_in_fp32),
+        partial(_wrong, momentum=momentum),
+    )
 
-    Attributes:
-        moments: `momentum_buffer`, or nothing.
-        numbers, classes, arithmetics: see `Formula`.
-    """
 
-    moments: tuple[str, ...]
-    numbers: tuple[str, ...] = SGD_NUMBERS
-    classes: tuple[str, ...] = SGD_CLASSES
-    arithmetics: tuple[ScalarsOfStep, ...] = (SgdScalars.of, sgd_in_fp32)
-
-    def wrong(
-        self, own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float
-    ) -> Iterator[tuple[str, UpdateScalars]]:
-        """Yield the wrong formulas; see `Formula`."""
-        right: SgdScalars = arithmetic(own, step)
-        if right.l2:
-            words = "weight decay is decoupled, not part of the gradient (L2)"
-            yield words, replace(right, decay=right.lr * right.l2, l2=0.0)
-            yield "there is no weight decay", replace(right, l2=0.0)
-        if not self.moments:
-            return
-        words = "the momentum is not Nesterov's" if right.nesterov else "the momentum is Nesterov's"
-        yield words, replace(right, nesterov=not right.nesterov)
-        if own["dampening"]:
-            yield "gradients are not dampened", replace(right, rest=1.0)
-            rest = 1 - float(own["dampening"])
-            yield "the first gradient is dampened, too", replace(right, rest=rest)
-        words = "the learning rate is a factor in the momentum buffer, not of it"
-        yield words, replace(right, lr=1.0, rest=right.rest * right.lr)
+def _wrong(
+    own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, _full_rate: float, *, momentum: bool
+) -> Iterator[tuple[str, UpdateScalars]]:
+    """Yield the wrong formulas; see `WrongFormulas`."""
+    right: SgdScalars = arithmetic(own, step)
+    if right.l2:
+        words = "weight decay is decoupled, not part of the gradient (L2)"
+        yield words, replace(right, decay=right.lr * right.l2, l2=0.0)
+        yield "there is no weight decay", replace(right, l2=0.0)
+    if not momentum:
+        return
+    words = "the momentum is not Nesterov's" if right.nesterov else "the momentum is Nesterov's"
+    yield words, replace(right, nesterov=not right.nesterov)
+    if own["dampening"]:
+        yield "gradients are not dampened", replace(right, rest=1.0)
+        rest = 1 - float(own["dampening"])
+        yield "the first gradient is dampened, too", replace(right, rest=rest)
+    words = "the learning rate is a factor in the momentum buffer, not of it"
+    yield words, replace(right, lr=1.0, rest=right.rest * right.lr)

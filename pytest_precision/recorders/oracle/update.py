@@ -96,33 +96,26 @@ ScalarsOfStep = Callable[[GroupNumbers, int], Any]
 """Makes the `UpdateScalars` of a group's step that makes the count of steps the number."""
 
 
-class Formula(Protocol):
-    """What the oracle must know about the rules of one kind."""
+WrongFormulas = Callable[
+    [GroupNumbers, int, ScalarsOfStep, float], Iterator[tuple[str, UpdateScalars]]
+]
+"""Yields, in words, wrong formulas with the right numbers. It takes those of a group, the count of
+steps that the step makes, how its scalars are computed, and the rate before the scheduler's."""
 
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """Return the options of a parameter group that a rule has."""
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the names of the optimizer classes that promise to follow this rule."""
+class Formula(NamedTuple):
+    """What the oracle must know about the rules of one kind.
 
-    @property
-    def moments(self) -> tuple[str, ...]:
-        """Return the names of the state that it keeps, in causal order."""
+    Attributes:
+        numbers: the options of a parameter group that a rule has.
+        classes: names of the optimizer classes that promise to follow this rule.
+        moments: names of the state that it keeps, in causal order.
+        arithmetics: the legitimate ways to compute the scalars of a step, the tightest first.
+        wrong: see `WrongFormulas`.
+    """
 
-    @property
-    def arithmetics(self) -> tuple[ScalarsOfStep, ...]:
-        """Return the legitimate ways to compute the scalars of a step, the tightest first."""
-
-    def wrong(
-        self, own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float
-    ) -> Iterator[tuple[str, UpdateScalars]]:
-        """Yield, in words, wrong formulas with the right numbers.
-
-        Args:
-            own: the right ones.
-            step: the count of steps that the step makes.
-            arithmetic: how its scalars are computed.
-            full_rate: the learning rate before its scheduler has scaled it.
-        """
+    numbers: tuple[str, ...]
+    classes: tuple[str, ...]
+    moments: tuple[str, ...]
+    arithmetics: tuple[ScalarsOfStep, ...]
+    wrong: WrongFormulas

@@ -23,7 +23,6 @@ from torch import Tensor
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.groups import state_of
-from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
@@ -38,6 +37,7 @@ from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
+from pytest_precision.workloads.rules import OptimizerRule
 
 CLIP_EPS = 1e-6
 """What the clipping of torch and of Megatron-LM adds to the norm before they divide by it."""
@@ -57,22 +57,20 @@ class _Before(NamedTuple):
 
 
 class UpdateOracle:
-    """Judges the updates of one rank, step by step.
+    """Judges the updates of one rank, step by step, where an engine shows its phases.
 
     Args:
         workload: declares the rule.
+        rule: it.
         cell: where it is trained.
+        log: takes what is found.
     """
 
-    def __init__(self, workload: Workload, cell: Cell) -> None:
+    def __init__(self, workload: Workload, rule: OptimizerRule, cell: Cell, log: OracleLog) -> None:
         self._workload = workload
-        self._log = OracleLog()
-        self._judge: Judge | None = None
-        if workload.optimizer_rule is None:
-            self._log.silent = f"{type(workload).__name__} declares no optimizer_rule"
-        else:
-            self._log.rule = type(workload.optimizer_rule).__name__
-            self._judge = Judge(UpdatePlan(workload, workload.optimizer_rule, cell))
+        self._plan = UpdatePlan(workload, rule, cell)
+        self._log = log
+        self._judge = Judge(self._plan, log)
         self._reduced: dict[tuple[str, Place], Tensor] = {}
         self._before: dict[tuple[str, Place], _Before] = {}
         self._options: list[dict[str, Any]] = []
@@ -85,9 +83,6 @@ class UpdateOracle:
     @torch.no_grad()
     def keep_reduced(self, engine: Engine) -> None:
         """Keep the reduced gradients before they are clipped."""
-        self._note_form(engine)
-        if self._judge is None:
-            return
         found = [
             seen
             for seen in engine.observe("reduce_grads", Capture())
@@ -100,27 +95,26 @@ class UpdateOracle:
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
         """Keep what an update starts from, beside the weights that are copied already."""
-        self._note_form(engine)
-        self._before, self._options = {}, []
-        if self._judge is None:
-            return
-        if engine.fused_step:
-            self._log.silent = "its engine reduces, clips and updates in one call"
-            return
         self._before = _apart(self._starts(engine, watched))
-        self._options = held.rule_numbers(engine, self._judge.plan.formula)
+        self._options = held.rule_numbers(engine, self._plan.formula)
 
     @torch.no_grad()
     def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
         """Judge the update that was made since."""
-        if self._judge is not None and not engine.fused_step:
-            self._judged(self._judge, self._batches(engine, watched), step, engine)
-
-    def _note_form(self, engine: Engine) -> None:
-        """Note how the engine reduces and clips."""
-        self._log.shown_by = "call" if engine.fused_step else "phases"
-        self._log.by_l2 = self._log.by_l2 and not callable(engine.clip_rule)
-        self._log.by_loss_scale &= type(engine.scaler) in (LossScale, type(None))
+        batches = self._batches(engine, watched)
+        breaches = self._judge.breaches(batches, step, self._made)
+        self._log.judged += sum(len(batch.parts) for batch in batches)
+        if breaches:
+            self._log.break_at(breaches)
+            for breach in breaches:
+                if str(breach.group) not in self._log.apart:
+                    declared = self._plan.at(self._made)[breach.group]
+                    own = held.of_tensor(engine, self._options, breach.name)
+                    self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
+            if self._named < _NAMED:
+                self._named += 1
+                self._judge.fit(batches, self._made)
+        self._made += 1
 
     def save(self, folder: Path) -> None:
         """Keep the number of steps with a checkpoint."""
@@ -133,12 +127,6 @@ class UpdateOracle:
         self._without.update(*(names for _, names in kept))
         self._places.clear()  # another layout may continue
         self._known.clear()
-
-    def write(self, folder: Path, rank: int) -> None:
-        """Write what was found next to the trace of the run."""
-        if self._judge is not None:
-            self._judge.tell(self._log)
-        self._log.write(folder, rank)
 
     def _starts(
         self, engine: Engine, watched: Sequence[Watched]
@@ -174,8 +162,7 @@ class UpdateOracle:
         self, engine: Engine, weight: Weight, parts: Sequence[Tensor]
     ) -> list[tuple[Tensor, ...]]:
         """Return moments and weight of each part; empty if the moments are unknown."""
-        assert self._judge is not None
-        formula, name = self._judge.plan.formula, weight.name
+        formula, name = self._plan.formula, weight.name
         try:
             if name not in self._known:
                 state = state_of(engine.optimizer, weight.parameter)
@@ -202,8 +189,7 @@ class UpdateOracle:
 
     def _group(self, name: str) -> int | None:
         """Return the workload's group of a logical tensor; None if its step is not known."""
-        assert self._judge is not None
-        group = self._judge.plan.groups.get(name)
+        group = self._plan.groups.get(name)
         if group is None:
             self._log.unjudged[name] = "it is in none of the workload's groups"
         elif name in self._without:
@@ -232,8 +218,7 @@ class UpdateOracle:
 
     def _batches(self, engine: Engine, watched: Sequence[Watched]) -> list[Batch]:
         """Return the pieces of weights after a step; pieces that are stored alike are one batch."""
-        assert self._judge is not None
-        formula = self._judge.plan.formula
+        formula = self._plan.formula
         alike: dict[tuple[Any, ...], list[PiecePart]] = defaultdict(list)
         for weight in (one.weight for one in watched):
             if gradient(engine.optimizer, weight.parameter) is None:
@@ -253,21 +238,6 @@ class UpdateOracle:
             for (group, storage, clipping, _), parts in alike.items()
             for together in _together(parts)
         ]
-
-    def _judged(self, judge: Judge, batches: Sequence[Batch], step: int, engine: Engine) -> None:
-        breaches = judge.breaches(batches, step, self._made)
-        self._log.judged += sum(len(batch.parts) for batch in batches)
-        if breaches:
-            self._log.break_at(breaches)
-            for breach in breaches:
-                if str(breach.group) not in self._log.apart:
-                    declared = judge.plan.at(self._made)[breach.group]
-                    own = held.of_tensor(engine, self._options, breach.name)
-                    self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
-            if self._named < _NAMED:
-                self._named += 1
-                self._log.fits = judge.fitting(batches, self._made, self._log.fits)
-        self._made += 1
 
 
 def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:

@@ -14,27 +14,30 @@ from pytest_precision.engine.engine import Engine
 ParamGroup = dict[str, Any]
 
 
+def nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Do nothing, before or after."""
+
+
 def around(
     engine: Engine,
     method: str,
     *,
-    before: Callable[..., Any] | None = None,
-    after: Callable[[Any], object] | None = None,
+    before: Callable[..., Any] = nothing,
+    after: Callable[[Any], object] = nothing,
 ) -> None:
     """Call `before`, with the same arguments, and `after`, with what it returned, around a method.
 
-    What `before` returns, if it is given, is not the method's business.
+    What `before` returns is not the method's business.
     """
     original = getattr(engine, method)
 
     @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():
-            kept = None if before is None else before(*args, **kwargs)
+            kept = before(*args, **kwargs)
         result = original(*args, **kwargs)
-        if after is not None:
-            with torch.no_grad():
-                after(kept)
+        with torch.no_grad():
+            after(kept)
         return result
 
     setattr(engine, method, called)
@@ -56,21 +59,19 @@ def scale_losses(engine: Engine, factor: Callable[[int], float]) -> None:
 def around_step(
     engine: Engine,
     *,
-    before: Callable[[], Any] | None = None,
-    after: Callable[[Any], object] | None = None,
+    before: Callable[[], Any] = nothing,
+    after: Callable[[Any], object] = nothing,
 ) -> None:
     """Call `before`, and `after` with what it returned, around each step of the optimizer."""
     kept: list[Any] = []
 
+    @torch.no_grad()
     def enter(*_: Any) -> None:
-        with torch.no_grad():
-            kept.append(None if before is None else before())
+        kept.append(before())
 
+    @torch.no_grad()
     def leave(*_: Any) -> None:
-        value = kept.pop()
-        if after is not None:
-            with torch.no_grad():
-                after(value)
+        after(kept.pop())
 
     engine.optimizer.register_step_pre_hook(enter)
     engine.optimizer.register_step_post_hook(leave)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, Span, piece, whole
 from pytest_precision.engine.readable import Stored, stored, with_zeros
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expected_but_got
 
 PieceFields = tuple[str | None, Sequence[int], int, int]
 """Logical name and shape, and the elements from `start` to before `stop` of the flattened logical
@@ -120,7 +120,13 @@ def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
     given = None if locate is None else locate(tensor)
     if given is None:
         return LocatedTensor(name, tensor)
-    _expect_plain(name, tensor)
+    if isinstance(tensor, DTensor):
+        raise ValueError(
+            expected_but_got(
+                f"locate to return None for {name}, a DTensor, which says where its shard lies",
+                "pieces",
+            )
+        )
     pieces: list[Piece] = []
     position = 0
     for logical, shape, start, stop in given:
@@ -139,16 +145,6 @@ def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
     return LocatedTensor(name, tensor, tuple(pieces))
 
 
-def _expect_plain(name: str, tensor: Tensor) -> None:
-    if isinstance(tensor, DTensor):
-        raise ValueError(
-            expected_but_got(
-                f"locate to return None for {name}, a DTensor, which says where its shard lies",
-                "pieces",
-            )
-        )
-
-
 def _expect_inside(name: str, part: Piece) -> None:
     size, (start, stop) = math.prod(part.shape), (part.place.start, part.place.stop)
     if not 0 <= start <= stop or (part.name and stop > size):
@@ -157,21 +153,5 @@ def _expect_inside(name: str, part: Piece) -> None:
                 f"pieces in {name} that lie in their logical tensor",
                 f"elements {start} to {stop} of {part.name!r}, which has {size}",
                 "start and stop are positions in the flattened logical tensor",
-            )
-        )
-
-
-def expect_locate(locate: object) -> None:
-    """Check what is given as `locate`.
-
-    Raises:
-        TypeError: it is no function.
-    """
-    if locate is not None and not callable(locate):
-        raise TypeError(
-            expected_but_got(
-                "a function from a tensor to the pieces in it",
-                named("locate", locate),
-                "write record(locate=function)",
             )
         )

@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.sequence import Segment
+from pytest_precision.matrix.sequence import STEPS_OF_LOOPS, Segment
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.loop_schedule import STEPS, LoopSchedule
+from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Wanted, Window
@@ -90,7 +90,7 @@ class LoggedScript:
         if self._op is None:
             return
         between = self._operations[op + 1 : self._op]
-        if op < self._op and not STEPS.intersection(between):
+        if op < self._op and not STEPS_OF_LOOPS.intersection(between):
             self.logger.start()
 
     def over(self, op: int, reader: LoopReader) -> None:

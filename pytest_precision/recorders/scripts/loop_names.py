@@ -132,8 +132,7 @@ class LoopNames:
         self._paths = [self._modules[module] for module in placed]
         self._given, self._called = {}, {}
         named, self._named = self._named, {}
-        for _ in self.parameters():
-            pass
+        self.learn()
         for key, (name, tensor) in named.items():
             self._named.setdefault(key, (self.settled(name), tensor))
         return True
@@ -158,6 +157,11 @@ class LoopNames:
                     seen.add(id(parameter))
                     self._named.setdefault(id(parameter), (name, parameter))
                     yield self._named[id(parameter)][0], parameter
+
+    def learn(self) -> None:
+        """Name what lies in the modules now: some put parameters and shards in there by turns."""
+        for _ in self.parameters():
+            pass
 
     def modules(self, root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """Yield a root and all modules in it, each with its logical name."""
@@ -192,7 +196,7 @@ class LoopNames:
                 yield path, module
 
     def of(self, tensor: Tensor) -> str | None:
-        """Return the name of a parameter that `parameters` has shown, or None."""
+        """Return the name of a parameter that was learned, or None."""
         return self._named.get(id(tensor), (None,))[0]
 
     def pieces(self, tensor: Tensor) -> Pieces | None:
@@ -224,8 +228,7 @@ class LoopNames:
     def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
         """List what was called and is in nothing else that was, what holds `trained` first."""
         parts = {part for one in self._called for part in one.modules() if part is not one}
-        for _ in self.parameters():
-            pass
+        self.learn()
         modules = [*self._modules]
         found = (PLACEHOLDER.match(self.of(tensor) or "") for tensor in trained)
         holders = {modules[int(match[1])] for match in found if match is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,12 +58,12 @@ class LoopObjects:
     def look(self) -> None:
         """Look for schedulers and averages in memory."""
         known = {id(one) for one in self._optimizers}
-        alive = found_in_memory()
-        for one in alive.schedulers:
+        schedulers, holders = found_in_memory()
+        for one in schedulers:
             if id(one.optimizer) in known and not any(one is other for other in self._schedulers):
                 self._schedulers.append(one)
         tensors = {id(tensor) for one in self._optimizers for tensor in _tensors_of(one)}
-        self.copies.look(alive.holders, without=tensors)
+        self.copies.look(holders, without=tensors)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules of all models by name."""
@@ -100,29 +99,20 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[Tensor]:
         yield from group["params"]
 
 
-@dataclass(frozen=True)
-class InMemory:
-    """What no hook of torch tells of, in an order that differs from run to run.
-
-    Attributes:
-        schedulers: of learning rates.
-        holders: modules, and lists and dicts whose first value is a tensor.
-    """
-
-    schedulers: list[LRScheduler]
-    holders: list[Any]
-
-
-def found_in_memory() -> InMemory:
+def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
     """Look through all objects that Python's garbage collector tracks.
 
     A heap has half a million objects, so one pass serves all that is looked for.
+
+    Returns:
+        learning rate schedulers; modules, and lists and dicts whose first value is a tensor. Their
+        order differs from run to run.
     """
     schedulers = {*_kinds_of(LRScheduler)}
     modules = {*_kinds_of(nn.Module)}
     wanted = schedulers | modules | {list, dict}
     few = [one for one in gc.get_objects() if type(one) in wanted]
-    return InMemory(
+    return (
         [one for one in few if type(one) in schedulers],
         [one for one in few if type(one) in modules or _begins_with_tensor(one)],
     )

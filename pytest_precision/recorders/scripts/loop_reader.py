@@ -87,8 +87,7 @@ class LoopReader(TrainingState):
 
     def names_all_of(self, optimizer: Optimizer) -> bool:
         """Return whether all that an optimizer updates is in a model that is known by now."""
-        for _ in self.names.parameters():
-            pass
+        self.names.learn()
         held = chain.from_iterable(own for _, own in groups.group_members(optimizer))
         return all(self.names.of(tensor) is not None for tensor in held)
 
@@ -236,8 +235,7 @@ class LoopReader(TrainingState):
                 self._updates.forget(old)
 
     def _names(self, optimizer: Optimizer) -> dict[str, int]:
-        for _ in self.names.parameters():
-            pass
+        self.names.learn()
         held = chain.from_iterable(own for _, own in groups.group_members(optimizer))
         named = ((self.names.of(tensor), id(tensor)) for tensor in held)
         return {name: key for name, key in named if name is not None}
@@ -248,8 +246,7 @@ class LoopReader(TrainingState):
 
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
         """Yield the tensors that an optimizer updates, in order; unnamed ones by their position."""
-        for _ in self.names.parameters():  # some change places with their shards
-            pass
+        self.names.learn()
         number = next(n for n, one in enumerate(self.optimizers) if one is optimizer)
         first = f"optimizer{number + 1}." if number else ""
         for place, parameter in self._updates.placed(optimizer, whole=whole):

@@ -7,7 +7,7 @@ silent wherever a right loop may do so, as `tests/recorders/scripts/test_loop_ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -21,9 +21,11 @@ from torch.optim.optimizer import (
 
 from pytest_precision._torch.dispatch import version
 from pytest_precision.ranks.state.accelerator import capturing
-from pytest_precision.recorders.scripts.old_gradients import OldGradients, has_plain_values
+from pytest_precision.recorders.scripts.followed_gradients import (
+    FollowedGradients,
+    has_plain_values,
+)
 from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
-from pytest_precision.recorders.scripts.unscaled_gradients import UnscaledGradients
 
 
 class Still(NamedTuple):
@@ -56,8 +58,8 @@ class LoopRules:
         self._named = named
         self._step = step
         self._told: set[str] = set()
-        self._old = OldGradients()
-        self._divided = UnscaledGradients()
+        self._old = FollowedGradients()
+        self._divided = FollowedGradients()
         self._twice = list[Tensor]()
         self._unscaled: list[Optimizer] = []
         self._still: dict[int, list[Still]] = {}
@@ -70,7 +72,7 @@ class LoopRules:
         members = updated_tensors(optimizer)
         self._tell(
             "grad",
-            self._old.read(members),
+            self._old.left(members),
             "was updated at step {} by a gradient that was added to that of the step before, which "
             "nobody had zeroed",
         )
@@ -107,28 +109,23 @@ class LoopRules:
             ],
             f"was moved at step {{}} by {type(optimizer).__name__}, though it had no gradient",
         )
-        self._old.updated(updated_tensors(optimizer))
-        self._divided.taken(updated_tensors(optimizer))
+        self._old.begin(updated_tensors(optimizer))
+        self._divided.end(updated_tensors(optimizer))
         self._unscaled = [one for one in self._unscaled if one is not optimizer]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the loop inside."""
-        with ExitStack() as stack:
-            stack.callback(self._old.close)
-            stack.callback(self._divided.close)
-            for handle in (
-                register_optimizer_step_pre_hook(self.before),
-                register_optimizer_step_post_hook(self.after),
-            ):
-                stack.callback(handle.remove)
-            scaler = torch.amp.GradScaler
-            for watched in (
-                replaced(Tensor, "backward", self._backward, None),
-                replaced(scaler, "unscale_", self._unscales, self._has_unscaled),
-                replaced(scaler, "step", None, self._has_stepped),
-            ):
-                stack.enter_context(watched)
+        scaler = torch.amp.GradScaler
+        with (
+            closing(self._old),
+            closing(self._divided),
+            register_optimizer_step_pre_hook(self.before),
+            register_optimizer_step_post_hook(self.after),
+            replaced(Tensor, "backward", self._backward, None),
+            replaced(scaler, "unscale_", self._unscales, self._has_unscaled),
+            replaced(scaler, "step", None, self._has_stepped),
+        ):
             yield
 
     def _backward(self, *_args: Any, **_kwargs: Any) -> None:
@@ -136,7 +133,9 @@ class LoopRules:
         self._divided.backward()
 
     def _unscales(self, _scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
-        self._twice = self._divided.taken(updated_tensors(optimizer))
+        members = updated_tensors(optimizer)
+        self._twice = self._divided.left(members)
+        self._divided.end(members)
 
     def _has_unscaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
         self._unscaled.append(optimizer)
@@ -147,12 +146,12 @@ class LoopRules:
                 "was divided by the loss scale twice: GradScaler.unscale_ ran at step {} on a "
                 "gradient of which a part was unscaled already",
             )
-            self._divided.unscaled(updated_tensors(optimizer))
+            self._divided.begin(updated_tensors(optimizer), may_shrink=True)
 
     def _has_stepped(
         self, _scaler: torch.amp.GradScaler, optimizer: Optimizer, *_args: Any, **_kwargs: Any
     ) -> None:
-        self._divided.taken(updated_tensors(optimizer))
+        self._divided.end(updated_tensors(optimizer))
 
     def _tell(self, kind: str, found: Sequence[Tensor], words: str) -> None:
         if not found or words in self._told:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from pytest_precision.matrix.sequence import LOADS
-
-STEPS = frozenset({"train", "skip"})
-"""Operations that are a step of a loop."""
+from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
 
 
 class LoopSchedule:
@@ -94,34 +91,4 @@ class LoopSchedule:
 
 
 def _steps(operations: Sequence[str]) -> int:
-    return sum(operation in STEPS for operation in operations)
-
-
-def lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
-    """Yield what a script lacks for a sequence, in words.
-
-    Args:
-        operations: of the sequence.
-        resumes: whether the script says how it is resumed.
-    """
-    for operation in operations:
-        if operation in ("save", "load", "restart") and not resumes:
-            yield (
-                f"a recorder cannot make a loop do {operation!r} by itself; say how it is resumed, "
-                "with @script(resume=function)"
-            )
-        elif operation in ("eval", "swap"):
-            yield (
-                f"a recorder cannot make a loop do {operation!r}; leave it out, or write a layout, "
-                "whose engine has a method for it"
-            )
-    for first, second in zip((None, *operations), (*operations, None), strict=True):
-        if second == "save" and first not in STEPS:
-            yield "a loop saves once, after a step; put a train before each save"
-        if first in LOADS and second not in STEPS:
-            yield f"what a loop has loaded shows in its next step; put a train after each {first}"
-    saves = 0
-    for operation in operations:
-        saves = 0 if operation in LOADS else saves + (operation == "save")
-        if saves > 1:
-            yield "a loop saves once before it is resumed; leave the other saves out"
+    return sum(operation in STEPS_OF_LOOPS for operation in operations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested
+from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.store import Header
 from pytest_precision.trace.writer import TraceWriter
@@ -65,8 +66,9 @@ class LoopTrace(ExitStack):
         folder: an existing one, the same for all ranks.
         steps: number of train steps of the whole loop.
         window: the train steps whose values are written; None for the whole run.
-        values: digests of whole tensors are written, and the values of these steps, 0 for the
-            start, or of all if the run is small; None leaves the choice to the size alone.
+        manifest: of a recording that outlives the session. Digests of whole tensors are written,
+            and the values of its steps, 0 for the start, or of all if the run is small; None leaves
+            the choice to the size alone.
 
     Attributes:
         first: what the loop starts with; there is none of these before `start`.
@@ -81,13 +83,13 @@ class LoopTrace(ExitStack):
     place: RankInfo
 
     def __init__(
-        self, folder: Path, steps: int, window: Window | None, values: Collection[int] | None = None
+        self, folder: Path, steps: int, window: Window | None, manifest: Manifest | None = None
     ) -> None:
         super().__init__()
         self._folder = folder
         self._steps = steps
         self._window = window
-        self._values = values
+        self._manifest = manifest
         self._small = self._whole = False
         self._part = RecordedPart()
 
@@ -115,7 +117,7 @@ class LoopTrace(ExitStack):
         self.place = RankInfo.now()
         held = sum(parameter.numel() for _, parameter in reader.names.parameters())
         self._small = held * self._steps <= SMALL_RUN
-        whole = self._values is not None or not self._small
+        whole = self._manifest is not None or not self._small
         self._whole = self._window is None and whole
         self.writer = self.enter_context(
             TraceWriter(
@@ -125,6 +127,9 @@ class LoopTrace(ExitStack):
                 threads=digest_threads(self.place.world_size),
             )
         )
+        if self._manifest is not None and self.place.rank == 0:
+            # Now, so that an incomplete recording can be told from none.
+            self._manifest.write(self._folder, self.place.world_size)
 
     def begin(self, step: int) -> None:
         """Forget what was kept of the step before."""
@@ -167,4 +172,4 @@ class LoopTrace(ExitStack):
         """Return whether digests of a step are written rather than values."""
         if self._window is not None or self._small:
             return False
-        return self._values is None or step not in self._values
+        return self._manifest is None or step not in self._manifest.values

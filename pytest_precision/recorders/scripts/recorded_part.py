@@ -49,7 +49,8 @@ class RecordedPart:
                 placeholders of `LoopNames`, which have a zero in them.
             seen: of the tensor.
         """
-        if self._looks() and any("\0" in name or self._wants(name) for name in names):
+        looks = (self.step - 1) % self._every == 0 or self.step == self._last
+        if looks and any("\0" in name or self._wants(name) for name in names):
             for one in seen:
                 self._kinds.add(one.kind)
                 yield one
@@ -100,6 +101,3 @@ class RecordedPart:
         for pattern in found:
             self._unmatched.pop(pattern, None)
         return bool(found) or not self._only
-
-    def _looks(self) -> bool:
-        return (self.step - 1) % self._every == 0 or self.step == self._last

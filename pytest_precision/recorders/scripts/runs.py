@@ -24,9 +24,10 @@ from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.data import write_data
-from pytest_precision.trace.loop_log import write_loop_log
+from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.moment import EVERYTHING, Window
-from pytest_precision.trace.segment_folders import folder_of
+from pytest_precision.trace.recording import BROKEN_RULES
+from pytest_precision.trace.segment_folders import folder_of, log_path
 from pytest_precision.trace.store import Header
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def record_script(
             # A rank must not load, or save over, what another has not finished.
             dist.barrier()
             run = run.next_run()
-        write_loop_log(place, trace.place.rank, broken)
+        write_whole(log_path(place, BROKEN_RULES, trace.place.rank), broken)
         return finished(trace, runs, cell, place, products, way, meter)
 
 

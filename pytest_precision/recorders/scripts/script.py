@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from typing import Any, TypeVar, overload
 
 from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
 from pytest_precision.matrix.ways_in import LAYOUT, SCRIPT, WayIn
-from pytest_precision.recorders.scripts.loop_schedule import lacking
 
 __tracebackhide__ = is_bad_input
 
@@ -122,11 +122,36 @@ def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
         cell: its sequence is asked for.
         resumes: whether the script says how it is resumed.
     """
-    for advice in lacking(cell.operations, resumes=resumes):
+    for advice in _lacking(cell.operations, resumes=resumes):
         return expected_but_got(
             f"a sequence that the script {name} can follow", f"sequence={cell.sequence!r}", advice
         )
     return None
+
+
+def _lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
+    """Yield what a script lacks for a sequence, in words."""
+    for operation in operations:
+        if operation in ("save", "load", "restart") and not resumes:
+            yield (
+                f"a recorder cannot make a loop do {operation!r} by itself; say how it is resumed, "
+                "with @script(resume=function)"
+            )
+        elif operation in ("eval", "swap"):
+            yield (
+                f"a recorder cannot make a loop do {operation!r}; leave it out, or write a layout, "
+                "whose engine has a method for it"
+            )
+    for first, second in zip((None, *operations), (*operations, None), strict=True):
+        if second == "save" and first not in STEPS_OF_LOOPS:
+            yield "a loop saves once, after a step; put a train before each save"
+        if first in LOADS and second not in STEPS_OF_LOOPS:
+            yield f"what a loop has loaded shows in its next step; put a train after each {first}"
+    saves = 0
+    for operation in operations:
+        saves = 0 if operation in LOADS else saves + (operation == "save")
+        if saves > 1:
+            yield "a loop saves once before it is resumed; leave the other saves out"
 
 
 def _declared(function: object) -> object:

@@ -71,7 +71,7 @@ def record_file(
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
     part = RecordedPart(only, every, steps)
     torch.manual_seed(SEED)
-    with ManifestTrace(folder, steps, manifest) as trace:
+    with LoopTrace(folder, steps, None, manifest) as trace:
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
@@ -82,7 +82,7 @@ def record_file(
         seen.tell(see={ON_DEMAND} if local_grads else ())
         with _logged(logged, schedule), followed(seen), ended_well():
             run_file(file, arguments)
-        if not seen.done:
+        if not schedule.done:
             raise NothingRecordedError(
                 expected_but_got(
                     f"{file} to train",
@@ -102,7 +102,7 @@ def record_file(
     Manifest.seal(folder, trace.place.rank, trace.place.world_size)
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
-    return seen.done
+    return schedule.done
 
 
 @contextmanager
@@ -116,26 +116,6 @@ def _logged(logged: LoggedScript | None, schedule: LoopSchedule) -> Iterator[Non
             yield
         finally:
             logged.logger.active = False
-
-
-class ManifestTrace(LoopTrace):
-    """One rank's part of the recording of a script file, which says how it was made.
-
-    Args:
-        folder: an existing one, the same for all ranks.
-        steps: number of train steps to record.
-        manifest: how the recording is made; rank 0 writes it.
-    """
-
-    def __init__(self, folder: Path, steps: int, manifest: Manifest) -> None:
-        super().__init__(folder, steps, None, manifest.values)
-        self._manifest = manifest
-
-    def start(self, reader: LoopReader, step: int) -> None:
-        """Say how the recording is made, so that an incomplete one can be told from none."""
-        super().start(reader, step)
-        if self.place.rank == 0:
-            self._manifest.write(self._folder, self.place.world_size)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -148,12 +148,11 @@ class Record:
 
     @contextmanager
     def _block(self, steps: Steps) -> Iterator[None]:
-        with ExitStack() as stack:
-            if self._cell.precision in COMPUTED:
-                stack.enter_context(self._products)
-            stack.enter_context(followed(steps))
-            rules = LoopRules(steps.reader.names.of, lambda: steps.buffer.step)
-            stack.enter_context(rules.watching())
+        rules = LoopRules(steps.reader.names.of, lambda: steps.buffer.step)
+        products: AbstractContextManager[object] = (
+            self._products if self._cell.precision in COMPUTED else nullcontext()
+        )
+        with products, followed(steps), rules.watching():
             yield
         if self._schedule.operation is not None:
             raise RuntimeError(
@@ -195,10 +194,7 @@ class Record:
 @contextmanager
 def followed(steps: Steps) -> Iterator[None]:
     """Tell `steps` what the loop inside does; end the block where the last step is over."""
-    with ExitStack() as stack:
-        stack.callback(steps.close)
-        stack.enter_context(record.opened(steps))
-        with suppress(StopRecording):
-            with torch_hooks.opened(steps):
-                yield
-            steps.finish()
+    with closing(steps), record.opened(steps), suppress(StopRecording):
+        with torch_hooks.opened(steps):
+            yield
+        steps.finish()

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.scripts.by_hand import ByHand
-from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor, expect_locate
+from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
 from pytest_precision.recorders.scripts.loop_names import Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
@@ -59,11 +59,6 @@ class Steps:
         self._by_hand = ByHand(schedule.asked)
 
     @property
-    def done(self) -> int:
-        """Return the number of train steps that are over."""
-        return self.schedule.done
-
-    @property
     def violations(self) -> list[str]:
         """Return what the loop does that no loop should, in words."""
         return [*self._ends.violations]
@@ -86,7 +81,14 @@ class Steps:
             ValueError: nothing but `grad` is seen on demand.
             RuntimeError: the loop has begun.
         """
-        expect_locate(locate)
+        if locate is not None and not callable(locate):
+            raise TypeError(
+                expected_but_got(
+                    "a function from a tensor to the pieces in it",
+                    named("locate", locate),
+                    "write record(locate=function)",
+                )
+            )
         if {*see} - {ON_DEMAND}:
             raise ValueError(expected_but_got(f"see={{{ON_DEMAND!r}}}", named("see", see)))
         if self._now.begun or not self.buffer.fresh:
@@ -218,7 +220,7 @@ class Steps:
         Raises:
             RuntimeError: nothing was trained in this one.
         """
-        if self._now.begun or self.done:
+        if self._now.begun or self.schedule.done:
             return
         raise RuntimeError(
             expected_but_got(

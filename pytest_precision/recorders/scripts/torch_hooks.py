@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, multiprocessing, nn
@@ -17,93 +17,59 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from pytest_precision._torch.around import around_calls
 from pytest_precision._torch.dispatch import in_transform
 from pytest_precision._torch.training import function_that_clamps, function_that_scales
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.compiled import before_compiled_call
-
-
-class Events(Protocol):
-    """What is told of a loop, before it happens unless it says otherwise."""
-
-    def forward(self, module: nn.Module) -> None:
-        """Handle the call of a module, in training or evaluation mode."""
-
-    def hidden(self, module: nn.Module, why: str) -> None:
-        """Handle the call of a module where no value can be read, as in a CUDA graph."""
-
-    def backward(self, loss: Tensor) -> Tensor:
-        """Handle the start of a loss's backward; return the tensor that it shall start from."""
-
-    def clip(self, norm: Tensor | None) -> None:
-        """Handle the clipping of gradients that have this norm; None for clipping by value."""
-
-    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Handle the start of an optimizer's step, with or without a closure."""
-
-    def computed(self, optimizer: Optimizer) -> None:
-        """Handle the return of the step's closure, which the optimizer may call again."""
-
-    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Handle the end of an optimizer's step."""
-
-    def spawned(self) -> None:
-        """Handle the start of processes by `torch.multiprocessing`."""
-
-    def scales(self, scaler: torch.amp.GradScaler) -> None:
-        """Handle the call of `GradScaler.step`, before it steps or skips."""
-
-    def scaled(self, optimizer: Optimizer) -> None:
-        """Handle the end of `GradScaler.step`, which has stepped or skipped."""
+from pytest_precision.recorders.scripts.steps import Steps
 
 
 @contextmanager
-def opened(events: Events) -> Iterator[None]:
-    """Tell `events` what a loop does while this is open; take everything back after it."""
-    hear = _forward_hook(events)
+def opened(steps: Steps) -> Iterator[None]:
+    """Tell `steps` what a loop does while this is open; take everything back after it."""
+    hooks = _Hooks(steps)
     with ExitStack() as stack:
 
         def compiled(module: nn.Module, *_: Any, **__: Any) -> None:
-            stack.callback(before_compiled_call(module, partial(hear, module, ())))
+            stack.callback(before_compiled_call(module, partial(hooks.forward, module, ())))
 
-        for handle in (
-            register_module_forward_pre_hook(hear),
-            register_optimizer_step_pre_hook(_before_step(events)),
-            register_optimizer_step_post_hook(_after_step(events)),
-        ):
-            stack.callback(handle.remove)
-        wrapped = (*_wrapped(events), (nn.Module, "compile", None, compiled))
-        for holder, name, before, after in wrapped:
-            stack.enter_context(replaced(holder, name, before, after))
+        stack.enter_context(register_module_forward_pre_hook(hooks.forward))
+        stack.enter_context(register_optimizer_step_pre_hook(hooks.before_step))
+        stack.enter_context(register_optimizer_step_post_hook(hooks.after_step))
+        for replacement in (*_wrapped(steps), (nn.Module, "compile", None, compiled)):
+            stack.enter_context(replaced(*replacement))
         yield
 
 
-def _forward_hook(events: Events) -> Callable[[nn.Module, Any], None]:
-    def hook(module: nn.Module, _inputs: Any) -> None:
+class _Hooks(NamedTuple):
+    """What torch calls before each module, and around each step of an optimizer."""
+
+    steps: Steps
+
+    def forward(self, module: nn.Module, _inputs: Any) -> None:
         if torch.compiler.is_compiling():  # there it would be traced rather than called
             return
         if in_transform():
-            events.hidden(module, "called inside a transform of torch.func")
+            self.steps.hidden(module, "called inside a transform of torch.func")
         elif capturing():
-            events.hidden(module, "captured in a CUDA graph, whose replays call no hook")
+            self.steps.hidden(module, "captured in a CUDA graph, whose replays call no hook")
         else:
-            events.forward(module)
+            self.steps.forward(module)
 
-    return hook
-
-
-def _before_step(events: Events) -> Callable[[Optimizer, Any, Any], Any]:
-    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if capturing():
             return None
         closure = has_closure(args, kwargs)
-        events.update(optimizer, closure=closure)
+        self.steps.update(optimizer, closure=closure)
         if not closure:
             return None
-        told = partial(_telling, partial(events.computed, optimizer))
+        told = partial(_telling, partial(self.steps.computed, optimizer))
         return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
 
-    return hook
+    def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not capturing():
+            self.steps.updated(optimizer, closure=has_closure(args, kwargs))
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
@@ -120,15 +86,6 @@ def _telling(told: Callable[[], None], given: Any) -> Any:
     return closure
 
 
-def _after_step(events: Events) -> Callable[[Optimizer, Any, Any], None]:
-    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if capturing():
-            return
-        events.updated(optimizer, closure=has_closure(args, kwargs))
-
-    return hook
-
-
 def has_closure(args: Any, kwargs: Any) -> bool:
     """Return whether the arguments of a step, as its hooks get them, have a closure."""
     # The hooks of an optimizer are given what `step` was, with or without the optimizer itself.
@@ -139,40 +96,36 @@ def has_closure(args: Any, kwargs: Any) -> bool:
 Told = Callable[..., object]
 
 
-def _wrapped(events: Events) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
+def _wrapped(steps: Steps) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
     """Yield what has no hook: its holder, its name, and what to call before it and after it.
 
     What the former returns takes the place of the first argument, unless it is None.
     """
-    yield Tensor, "backward", lambda loss, *_, **__: events.backward(loss), None
-    yield *function_that_scales(), _before_clip(events), None
-    yield *function_that_clamps(), lambda *_, **__: events.clip(None), None
+    yield Tensor, "backward", lambda loss, *_, **__: steps.backward(loss), None
+    yield (
+        *function_that_scales(),
+        lambda parameters, max_norm, total_norm, foreach=None: steps.clip(total_norm),
+        None,
+    )
+    yield *function_that_clamps(), lambda *_, **__: steps.clip(None), None
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
-        yield holder, "start_processes", lambda *_, **__: events.spawned(), None
+        yield holder, "start_processes", lambda *_, **__: steps.spawned(), None
     yield (
         torch.amp.GradScaler,
         "step",
-        lambda scaler, *_, **__: events.scales(scaler),
-        lambda _, optimizer, *__, **___: events.scaled(optimizer),
+        lambda scaler, *_, **__: steps.scales(scaler),
+        lambda _, optimizer, *__, **___: steps.scaled(optimizer),
     )
 
 
-def _before_clip(events: Events) -> Told:
-    def told(parameters: Any, max_norm: float, total_norm: Tensor, foreach: Any = None) -> None:
-        events.clip(total_norm)
-
-    return told
-
-
-@contextmanager
-def replaced(holder: Any, name: str, before: Told | None, after: Told | None) -> Iterator[None]:
+def replaced(
+    holder: Any, name: str, before: Told | None, after: Told | None
+) -> AbstractContextManager[None]:
     """Call `before` and `after` around a function, by its arguments; see `_wrapped`."""
-    original = getattr(holder, name)
     running: list[Any] = []
 
-    @wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(original: Told, *args: Any, **kwargs: Any) -> Any:
         # Under a function mode, such as `with torch.device(...)`, torch calls it once more.
         # Nothing can be read while a CUDA graph is captured.
         if capturing() or (running and args and args[0] is running[-1]):
@@ -189,8 +142,4 @@ def replaced(holder: Any, name: str, before: Told | None, after: Told | None) ->
             after(*args, **kwargs)
         return result
 
-    setattr(holder, name, wrapper)
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
+    return around_calls(holder, name, wrapped)

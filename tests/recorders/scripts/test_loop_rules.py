@@ -12,7 +12,7 @@ from variations.unusual_loops import LOOPS
 from variations.unusual_loops import side as unusual
 
 from pytest_precision import Cell, unchecked
-from pytest_precision.trace.loop_log import LoopLog
+from pytest_precision.trace.recording import Recording
 
 WORDS = {
     "never_zeroed": "0.weight, as 3 more, was updated at step 2 by a gradient that was added",
@@ -28,7 +28,11 @@ WORDS = {
 
 def rules_of(recorded: Recorded, tmp_path: Path, name: str) -> dict[str, str]:
     recorded(partial(ruled_loops.one, name=name), steps=4)
-    return LoopLog.read(tmp_path, 1).broken
+    return broken_rules(tmp_path)
+
+
+def broken_rules(folder: Path) -> dict[str, str]:
+    return Recording.read("loop", Cell(), folder, None).broken_rules
 
 
 @pytest.mark.parametrize("name", ruled_loops.BROKEN)
@@ -48,7 +52,7 @@ def test_a_right_loop_is_left_alone(recorded: Recorded, tmp_path: Path, name: st
 def test_an_unusual_loop_is_left_alone(recorded: Recorded, tmp_path: Path, name: str) -> None:
     """Those that nobody has got wrong."""
     recorded(partial(unusual, name=name, other=False), steps=4)
-    assert LoopLog.read(tmp_path, 1).broken == {}
+    assert broken_rules(tmp_path) == {}
 
 
 def test_both_sides_fail_by_it(parity_in: ParityIn) -> None:

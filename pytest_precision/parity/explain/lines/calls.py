@@ -7,8 +7,14 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pytest_precision.trace.code_lines import CodeLine, Site
-from pytest_precision.trace.operations import Constant, LoggedArgument, LoggedOperation, Value
+from pytest_precision.trace.operations import (
+    CodeLine,
+    Constant,
+    LoggedArgument,
+    LoggedOperation,
+    Site,
+    Value,
+)
 
 MOVES = frozenset(
     (

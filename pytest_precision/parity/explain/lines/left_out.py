@@ -12,8 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import short
-from pytest_precision.trace.code_lines import CodeLine, Setting, Site, UserCall
-from pytest_precision.trace.operations import LoggedOperation, OperationLog
+from pytest_precision.trace.operations import (
+    CodeLine,
+    LoggedOperation,
+    OperationLog,
+    Setting,
+    Site,
+    UserCall,
+)
 
 Effect = LoggedOperation | Setting
 """What a function does that a log shows."""

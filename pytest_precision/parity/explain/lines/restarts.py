@@ -10,8 +10,7 @@ from pytest_precision.parity.explain.lines.calls import SingleCall, calls, short
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.trace.code_lines import CodeLine
-from pytest_precision.trace.operations import GENERATOR, OperationLog, Value
+from pytest_precision.trace.operations import GENERATOR, CodeLine, OperationLog, Value
 
 Key = tuple[str, CodeLine | None]
 """What tells the likes of an operation: its base name, and where it was called."""

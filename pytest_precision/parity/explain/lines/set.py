@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_precision.trace.code_lines import Setting
-from pytest_precision.trace.operations import OperationLog
+from pytest_precision.trace.operations import OperationLog, Setting
 
 
 class SetOtherwise(NamedTuple):

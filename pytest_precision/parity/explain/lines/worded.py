@@ -14,8 +14,7 @@ from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.parity.explain.lines.left_out import LeftOut
 from pytest_precision.parity.explain.lines.set import SetOtherwise
 from pytest_precision.parity.explain.source import lines_around, shown_file
-from pytest_precision.trace.code_lines import CodeLine
-from pytest_precision.trace.operations import LoggedOperation
+from pytest_precision.trace.operations import CodeLine, LoggedOperation
 
 MOST_FOLLOWING = 2
 """Further operations that are named."""

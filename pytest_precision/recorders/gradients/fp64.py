@@ -1,13 +1,13 @@
-"""Exact loop: the plain loop in fp64, whatever a workload rounds on its way.
+"""Arithmetic in fp64, whatever a model rounds on its way.
 
-Weights and buffers are fp64, and so is what is cast to fewer bits in between: two releases of a
-model that only round otherwise have the same exact gradients.
+What it casts to fewer bits in between is fp64, too: two releases of a model that only round
+otherwise have the same exact gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,27 +15,6 @@ from torch import Tensor
 
 from pytest_precision._torch.around import around_operations, draws_random_numbers
 from pytest_precision._torch.dispatch import tree_leaves, tree_map, writes
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.gradients.plain import PlainLoop
-from pytest_precision.workloads.base import Workload
-
-
-class ExactLoop(PlainLoop):
-    """The workload's own model and loss in fp64, at weights that are given.
-
-    Args:
-        workload: gives model, microbatches and loss.
-        cell: where the side is trained; its precision makes no difference.
-
-    Raises:
-        RuntimeError: the model talks to other ranks, here or in its first microbatch.
-    """
-
-    def __init__(self, workload: Workload, cell: Cell) -> None:
-        super().__init__(workload, cell, exact=True)
-
-    def _computing(self) -> AbstractContextManager[None]:
-        return computing_in_fp64()
 
 
 @contextmanager

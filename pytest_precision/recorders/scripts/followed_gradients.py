@@ -1,0 +1,155 @@
+"""Followed gradients: those that must not be part of the ones that an optimizer reads next.
+
+A gradient is followed from where it was made until its optimizer has had its step, or the loop has
+changed it on purpose: scaled it, zeroed it in place, or given the parameter another tensor. So only
+those are followed that are as they were when a backward begins, and a right loop has none.
+
+- Old ones: an optimizer has read them. If the backward of a later step adds to one, and the
+  optimizer reads the sum, nobody has zeroed it.
+- Unscaled ones: a loss scaler has divided them by its scale, and must not divide them again. A
+  scaler refuses to divide twice before its `update`. It does so all the same where a loop updates
+  it before the step, or after each microbatch. Adam hides this, since it divides by the size of the
+  gradient. A gradient that has become larger may have been multiplied by the scale once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from pytest_precision._torch.dispatch import version
+from pytest_precision.ranks.state.accelerator import capturing
+
+
+def has_plain_values(tensor: Tensor | None) -> bool:
+    """Return whether a tensor's values can be looked at without more ado.
+
+    Those of a shard may need a collective; others, such as sparse ones, lack operations.
+    """
+    if type(tensor) not in (Tensor, nn.Parameter):
+        return False
+    assert tensor is not None
+    return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_meta
+
+
+@dataclass
+class FollowedGradient:
+    """A gradient that lies at a parameter.
+
+    Attributes:
+        parameter: whose gradient it is.
+        gradient: the tensor itself, which new gradients are added to in place.
+        norm: that it must not exceed until a backward adds to it; None if nothing may write to it.
+        added: whether a backward has added to it as it was.
+        version: counts what has changed it, up to the optimizer, or the last backward.
+        handles: of the hooks that see what a backward adds.
+    """
+
+    parameter: Tensor
+    gradient: Tensor
+    norm: float | None = None
+    added: bool = False
+    version: int = field(init=False)
+    handles: list[RemovableHandle] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.version = version(self.gradient)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the parameter still has it as it was, before a backward that adds to it."""
+        if self.norm is None:
+            return self._is_untouched
+        return self.parameter.grad is self.gradient and 0 < float(self.gradient.norm()) <= self.norm
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is in the gradient that the parameter has now."""
+        if self.handles or self.norm is None:
+            return self.added and self.parameter.grad is self.gradient
+        return self.is_there
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Whether nobody has written to it.
+
+        Writing to the `data` of a gradient, which is how loops zeroed it once, is not counted.
+        """
+        now = self.parameter.grad
+        same = now is not None and now is self.gradient and version(now) == self.version
+        return same and bool(self.gradient.any())
+
+    def follow(self) -> None:
+        """See whether the backward that begins adds to it."""
+        self.version = version(self.gradient)
+        before, after = (
+            self.parameter.register_hook,  # called before the gradient is added
+            self.parameter.register_post_accumulate_grad_hook,
+        )
+        self.handles = [before(self._before), after(self._after)]  # type: ignore[no-untyped-call]
+
+    def _before(self, _new: Tensor) -> None:
+        self.added = not capturing() and self._is_untouched
+
+    def _after(self, parameter: Tensor) -> None:
+        if self.added and parameter.grad is not None:
+            self.gradient = parameter.grad
+            self.version = version(parameter.grad)
+
+    def forget(self) -> None:
+        """Take back the hooks."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+class FollowedGradients:
+    """Follows gradients of one sort, at most one of each parameter."""
+
+    def __init__(self) -> None:
+        self._followed: dict[int, FollowedGradient] = {}
+
+    def begin(self, parameters: Iterable[Tensor], *, may_shrink: bool = False) -> None:
+        """Follow the gradients that parameters have now, in place of those that they had.
+
+        Args:
+            parameters: those that have none, or one without plain values, are left out.
+            may_shrink: whether a gradient is the same after a clip, which makes it no larger.
+        """
+        for parameter in parameters:
+            self.end([parameter])
+            gradient = parameter.grad
+            if parameter.requires_grad and parameter.is_leaf and has_plain_values(gradient):
+                assert gradient is not None
+                norm = float(gradient.norm()) if may_shrink else None
+                self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm)
+
+    def backward(self) -> None:
+        """Keep following gradients that are there when a backward begins; forget others."""
+        for key, one in [*self._followed.items()]:
+            if one.handles:
+                continue
+            if one.is_there:
+                one.follow()
+            else:
+                del self._followed[key]
+
+    def left(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return the parameters in whose gradient a followed one is left."""
+        found = (self._followed.get(id(own)) for own in parameters)
+        return [one.parameter for one in found if one is not None and one.is_left]
+
+    def end(self, parameters: Iterable[Tensor]) -> None:
+        """Follow the gradients of these parameters no more."""
+        for parameter in parameters:
+            one = self._followed.pop(id(parameter), None)
+            if one is not None:
+                one.forget()
+
+    def close(self) -> None:
+        """Take back all hooks."""
+        self.end([one.parameter for one in self._followed.values()])
