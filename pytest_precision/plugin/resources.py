@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
-from pytest_precision.check.then import Then
 from pytest_precision.options import Settings
 from pytest_precision.plugin.other_side import OtherSide
 from pytest_precision.ranks.launch.hosts import Hosts
@@ -14,6 +14,9 @@ from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.server import ensure_running
 from pytest_precision.revisions.other_ranks import OtherRanks
 from pytest_precision.trace.cache import TraceCache
+
+if TYPE_CHECKING:
+    from pytest_precision.check.then import Then
 
 
 class Resources:
@@ -58,6 +61,8 @@ class Resources:
         if self._other_side is None:
             return None
         # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.check.then import Then
+
         ours = self.ranks(settings)
         other = self._other_side
         if self._other_ranks is None:
