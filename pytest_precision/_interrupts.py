@@ -43,7 +43,7 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Leave what the body imports, and what was there before it, out of garbage collection.
+    """Exclude all objects that exist at the end of the body from later garbage collections.
 
     Imported modules stay until the process ends. To look at their objects again and again takes a
     quarter of the time in which torch is imported and, at the end of the process, let go.

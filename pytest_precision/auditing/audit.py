@@ -1,4 +1,4 @@
-"""Audit: what a set-up will do, read from what it was built of, without a step of training."""
+"""Audit: dtypes and mistakes of a set-up, read from its model and optimizer before it trains."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def audit_lines(
     units: Sequence[ShardingUnit],
     stages: Sequence[StageOutput],
 ) -> Iterator[str]:
-    """Yield findings, then what is stored, sharded and sent; what is alike stands in one line."""
+    """Yield the findings, then tensors, sharded modules and stages; equal ones share a line."""
     for finding in findings:
         yield from map(visible, _found(finding))
     counts = [sum(one.severity == severity for one in findings) for severity in SEVERITIES]

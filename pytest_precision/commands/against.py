@@ -30,7 +30,7 @@ def _exit(number: int, frame: object) -> NoReturn:
 
 
 class Against:
-    """A script, what it is recorded with, and what its recordings are held to.
+    """A command that records a script in several commits and compares the recordings.
 
     Args:
         given: the command line.

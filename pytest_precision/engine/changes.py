@@ -53,7 +53,7 @@ class Changes:
 
 
 class Since:
-    """What an engine was at the start, in one attribute: engines of others have attributes, too.
+    """The start values of an engine, in one attribute: an engine of a user's has its own.
 
     Attributes:
         settings: of torch's modules; see `modes.module_settings`.

@@ -68,7 +68,7 @@ def scale_down(owners: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Group tensors by what one operation of torch can take: one device mesh, or none."""
+    """Group tensors by device mesh, since one operation of torch takes those of one mesh."""
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     for mesh in dict.fromkeys(meshes or [None]):
         yield [tensor for tensor, its in zip(tensors, meshes, strict=True) if its == mesh]

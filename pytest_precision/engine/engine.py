@@ -270,7 +270,7 @@ class Engine(Dealing):
             self.scheduler.step()
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what every engine yields, and before an update what the norm decided about it."""
+        """Yield the observations of a phase; before an update also whether it clips or skips."""
         if phase == "optimizer_step" and "grad_norm" not in self.unobservable:
             yield from decisions(of_step(self.grad_norm, self.max_norm))
         yield from super().observe(phase, capture)

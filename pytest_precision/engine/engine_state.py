@@ -65,7 +65,7 @@ class EngineState(TrainingState):
                     yield from engine.show("buffer", name, buffer, capture, split=False, local=True)
 
     def flags(self) -> Iterator[Observation]:
-        """Yield modes, and what gets gradients otherwise than at the start."""
+        """Yield the modes of modules, and parameters whose `requires_grad` has changed."""
         yield from modes(self._engine.model.named_modules(), start=self.since.settings)
         yield from thawed(self.gets_gradients(), self.since.trained)
 

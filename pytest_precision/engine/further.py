@@ -61,7 +61,7 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def policies(held: Iterable[object]) -> Leaves:
-    """Yield what the schedulers among some objects count, and what they are set to."""
+    """Yield counters and settings of the schedulers among some objects."""
     numbers: dict[str, int] = {}
     for one in held:
         if isinstance(one, LRScheduler):

@@ -116,7 +116,7 @@ def _options_of(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def unshown(optimizer: Optimizer) -> dict[str, str]:
-    """Return what an optimizer keeps that no tensor can show, each with what it is."""
+    """Return what of an optimizer cannot be shown as a tensor: its name to its class, in words."""
     found: dict[str, str] = {}
     kind = type(optimizer).__name__
     for group, parameters in group_members(optimizer):

@@ -48,7 +48,7 @@ def _is_setting(value: Any) -> bool:
 def modes(
     modules: Iterable[tuple[str, nn.Module]], prefix: str = "", start: ModuleSettings | None = None
 ) -> Iterator[Observation]:
-    """Yield whether a model trains, and what of its modules is otherwise than it was.
+    """Yield whether a model is in training mode, and settings of modules that have changed.
 
     Layouts may divide a model into other modules; those that are in the mode of the whole, and are
     set to what they were at the start, are left out, so that it makes no difference.

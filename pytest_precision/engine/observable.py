@@ -135,7 +135,7 @@ class Observable:
         return {path for layer in layers for path in layer.taken}
 
     def violations(self) -> Iterator[str]:
-        """Yield, in words, each way in which what is stored is not what this layout promises."""
+        """Yield a sentence for each tensor that is not stored as this layout promises."""
         return iter(())
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:

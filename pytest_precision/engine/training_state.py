@@ -66,7 +66,7 @@ class TrainingState(ABC):
 
     @abstractmethod
     def policies(self) -> Leaves:
-        """Yield what decides how the next steps are made, such as what a scheduler counts."""
+        """Yield counters and settings that decide later steps, such as those of a scheduler."""
 
     @abstractmethod
     def attributes(self) -> Leaves:

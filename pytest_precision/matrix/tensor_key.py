@@ -1,4 +1,4 @@
-"""Tensor key: the parts of an observation's name. Names are put together and taken apart only here.
+"""Tensor key: the parts of an observation's name. Only this module joins and splits names.
 
 head.weight                        what most kinds show, by its own name
 weight_decay of head.weight        an option of a parameter
@@ -107,7 +107,7 @@ def slot_of(weight: str) -> str:
 
 
 def role_of(slot: str) -> str:
-    """Return whether a slot is of an `input`, a `weight` or a `gradient`; nothing of others."""
+    """Return the operand of a slot: `input`, `weight` or `gradient`; empty for any other name."""
     found = _SLOT.fullmatch(slot)
     return found[1] if found else ""
 

@@ -51,7 +51,7 @@ class BaselineSummary:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
-        """Write how many baselines were written, or held, and which are unused."""
+        """Write how many baselines were written or confirmed, and which are unused."""
         counted = Counter(self._states.values())
         words = ", ".join(f"{number} {state}" for state, number in sorted(counted.items()))
         if words:

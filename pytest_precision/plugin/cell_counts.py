@@ -39,7 +39,7 @@ class CellCounts(NamedTuple):
     formats: Sequence[str] = ()
 
     def line(self, settings: Settings) -> str:
-        """Return the line on what is about to run, how it was chosen, and what was not made.
+        """Return the line above the tests: the cells that will run, their selection, and others.
 
         Args:
             settings: settings of the session.
@@ -56,7 +56,7 @@ class CellCounts(NamedTuple):
 
 
 def _preloaded(names: Sequence[str]) -> Iterator[str]:
-    """Yield what is imported before ranks start, and what cannot be."""
+    """Yield which modules are imported before ranks start, and which are not installed."""
     there = installed_modules(names)
     if there:
         yield f"{', '.join(there)} preloaded"

@@ -200,7 +200,7 @@ def short_failure(
 
 
 def _parity_errors(error: BaseException) -> Iterator[ParityError]:
-    """Yield the errors of checks in an error, in what it is a group of and in what it follows."""
+    """Yield the errors of checks in an exception, its causes and the members of its group."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:

@@ -147,7 +147,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Tell the others what failed, and release the output if it is still held back."""
+        """Tell the other processes what failed, and write the output that was kept back."""
         self.refuse()
         self._let_go()
 

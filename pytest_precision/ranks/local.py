@@ -122,7 +122,7 @@ class LocalGroup:
         return lasts and untouched and current and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:
-        """See `Group.run`."""
+        """See `RankGroup.run`."""
         __tracebackhide__ = True
         payload = Payload.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._home.path / "job")
         task = RunJob(payload, secrets.token_hex(8))
@@ -149,7 +149,7 @@ class LocalGroup:
         return results
 
     def close(self) -> None:
-        """See `Group.close`."""
+        """See `RankGroup.close`."""
         # The process id of a rank that has ended may belong to another process by now.
         there = [rank for rank in self._ranks if rank.alive]
         for rank in there:
@@ -158,7 +158,7 @@ class LocalGroup:
         self._end(there)
 
     def kill(self) -> None:
-        """See `Group.kill`."""
+        """See `RankGroup.kill`."""
         self._end(self._ranks)
 
     def _open(self, world_size: int) -> None:

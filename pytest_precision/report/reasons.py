@@ -119,7 +119,7 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
 
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
-    """Count the cells in which something was not compared, by what and why, the largest first."""
+    """Count cells by the kinds that were not compared in them and the reason, most cells first."""
     found: Counter[str] = Counter()
     for cell in cells:
         kinds: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""Sharing: what failing cells have in common and passing cells do not.
+"""Sharing: axis values that failing cells have in common and no passing cell has.
 
 Every statement is true of the cells as they ended; none is a guess. First, one statement is sought
 for all failing cells: the fewest axes whose values in failing cells exclude every passing cell. If

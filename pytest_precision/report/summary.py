@@ -85,7 +85,7 @@ def _sections(report: Report) -> Iterator[str]:
 
 
 def preformatted(lines: Sequence[str]) -> str:
-    """Return lines of others as a block in which nothing has a meaning."""
+    """Return lines as a block of HTML in which no character is markup."""
     return f"\n<pre>{escape(visible(chr(10).join(lines)))}</pre>\n"
 
 
@@ -106,7 +106,7 @@ def _row(reason: Reason, links: SummaryLinks) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return text of others as one line of HTML."""
+    """Return a text as one line of HTML in which no character is markup."""
     return escape(visible(" ".join(text.split())))
 
 

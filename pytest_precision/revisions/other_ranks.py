@@ -62,7 +62,7 @@ class OtherRanks:
             self._host.stdin.flush()
 
     def differences(self) -> dict[str, list[str]]:
-        """Return the packages that another interpreter has otherwise: versions here and there."""
+        """Return the packages whose versions differ: name to the version of each interpreter."""
         if not self._relocation.left:
             return {}
         self._answered(HOST_SECONDS)  # a rank has been started before

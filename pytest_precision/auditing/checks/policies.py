@@ -1,4 +1,4 @@
-"""Policies: what FSDP and DDP reduce and return, and what a stage sends, in fewer digits."""
+"""Policies: gradients, outputs and activations that FSDP, DDP or a pipeline stage rounds."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Note states below fp32 of parameters whose updates are held."""
+    """Note optimizer state below fp32 of parameters whose updates are not rounded away."""
     kept: dict[tuple[str, str], list[str]] = {}
     for one in facts.ownership.updated:
         if one.holder.rounding(one.tensor, one.group) not in ("nearest", "unknown"):

@@ -42,7 +42,7 @@ def overlap(one: Span, other: Span) -> Span | None:
 def split_flat(
     parts: tuple[Part, ...], flat: Tensor, held: Span
 ) -> Iterator[tuple[Part, Span, Tensor]]:
-    """Split `flat`, the elements `held` of the stored tensor, into its parts.
+    """Split `flat`, the elements `held` of a stored tensor, into the logical tensors in it.
 
     Yields:
         The part, which of its elements these are, and the elements, flat.

@@ -210,7 +210,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
 
 
 def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **options: Any) -> Any:
-    """Make a layer with the weights of others, before they are rounded to anything."""
+    """Make a layer of Transformer Engine with the unrounded weights of these linear layers."""
     weights = iter([linear.weight.detach() for linear in linears])
 
     @torch.no_grad()

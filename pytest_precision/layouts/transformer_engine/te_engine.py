@@ -177,7 +177,7 @@ class TransformerEngine(Engine):
         self.load_state_beside_weights(state)
 
     def begin(self) -> None:
-        """Have the next forward quantize the weights anew, since they may have changed."""
+        """Let the next forward quantize the weights again, since they may have changed."""
         for padded in padded_modules(self.model):
             padded.first = True
 

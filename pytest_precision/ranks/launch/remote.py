@@ -40,7 +40,7 @@ class Signal:
 
 
 class RemoteRank:
-    """See `handle.Rank`.
+    """A rank on another process of the launch; see `handle.Rank`.
 
     Args:
         line: connection to the host, for this rank only.

@@ -39,7 +39,7 @@ def adopt() -> None:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block the signals for a session, so that a process that starts meanwhile gets none too early.
+    """Block SIGHUP, SIGINT and SIGTERM, so that a process started in the body gets none too early.
 
     `reap_after` unblocks them there; one that came before it would end the process uncleaned.
     """

@@ -1,1 +1,1 @@
-"""State: what a job starts from, what it must restore, and how a change is named."""
+"""State: the state of a process that a job starts from and must restore, and changes of it."""

@@ -60,7 +60,7 @@ def free_memory() -> float:
 
 
 def capturing() -> bool:
-    """Return whether what runs is only captured, for a CUDA graph: nothing can be read meanwhile.
+    """Return whether a CUDA graph is being captured, in which no tensor can be read.
 
     Builds without CUDA have no such function.
     """

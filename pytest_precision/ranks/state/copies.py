@@ -22,7 +22,7 @@ COPIED_ELEMENTS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a container held.
+    """The contents of a container when it was copied.
 
     Attributes:
         kind: type of the container.

@@ -71,7 +71,7 @@ class Definitions:
                 self._holders += _holders(name, module)
 
     def replaced(self) -> list[str]:
-        """Return each thing that was replaced, with what it was and what it is.
+        """Return a sentence for each name that was replaced, with its value before and now.
 
         How modules began that were imported since `take_in` is unknown; but functions of the user's
         in torch are replacements also there.

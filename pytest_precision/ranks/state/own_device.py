@@ -1,4 +1,4 @@
-"""Own device: has CUDA start in this process on the device that was chosen for it."""
+"""Own device: starts CUDA in this process on the device that was chosen for it."""
 
 from __future__ import annotations
 

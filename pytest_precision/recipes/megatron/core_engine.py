@@ -143,7 +143,7 @@ class MegatronEngine(Engine):
         return squares.sqrt()
 
     def evaluate(self) -> None:
-        """Evaluate as Megatron-LM does: gather at once, and take the hooks off meanwhile."""
+        """Evaluate as Megatron-LM does: all parameters are gathered first, and no hook does it."""
         if self.overlaps:
             self.updates.prepare_model_params_for_param_sync()
             self.ddp.disable_forward_pre_hook(param_sync=True)

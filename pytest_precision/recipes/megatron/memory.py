@@ -1,4 +1,4 @@
-"""Memory: what modules of Megatron-core read their weights from, and what is stored there."""
+"""Memory: where modules of Megatron-core read their weights, and the bytes and scales there."""
 
 from __future__ import annotations
 

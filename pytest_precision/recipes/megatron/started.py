@@ -46,7 +46,7 @@ MEGATRON_SEED = 1234
 
 
 def initialize(**sizes: Any) -> None:
-    """Make Megatron-core's process groups anew, and seed its generators; call it first in a layout.
+    """Make new process groups of Megatron-core, and seed its generators; call it first in a layout.
 
     Args:
         sizes: as `parallel_state.initialize_model_parallel` takes them.
@@ -160,7 +160,7 @@ def on_cpu() -> Iterator[None]:
 
 
 def end_groups_with(engine: Any) -> None:
-    """Have Megatron-core forget its process groups when `engine` ends, unless they were made anew.
+    """Destroy the process groups of Megatron-core with `engine`, unless newer ones replace them.
 
     Nothing refers to them then, so that the next job ends them.
     """

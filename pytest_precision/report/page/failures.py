@@ -33,7 +33,7 @@ Classes = Callable[[CellResult], str]
 
 
 class Fact(NamedTuple):
-    """A line of a table: what it is, the value, and the address of what it means, if any."""
+    """A line of a table: name, value, and the link to its explanation, if there is one."""
 
     name: str
     value: str

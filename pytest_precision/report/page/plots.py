@@ -48,7 +48,7 @@ def plots(entry: Mapping[str, Any]) -> list[Plot]:
 
 
 def _divergence(entry: Mapping[str, Any]) -> Plot | None:
-    """Plot how far the two sides are apart, step by step, on a logarithmic scale."""
+    """Plot the relative difference of the two sides over the steps, on a logarithmic scale."""
     spread = entry.get("spread", {"step": [], "operation": [], "kinds": {}})
     at = [n for n, operation in enumerate(spread["operation"]) if operation == "train"]
     steps = [spread["step"][n] for n in at]
