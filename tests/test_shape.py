@@ -130,6 +130,7 @@ def test_each_planted_defect_has_one_home(pytestconfig: pytest.Config) -> None:
         *(root / "tests").glob("*/planted*.py"),
         root / "tests" / "layouts" / "both_sides.py",
         root / "tests" / "check" / "contradictions.py",
+        root / "tests" / "check" / "wrong_gradients.py",
         root / "tests" / "check" / "wrong_rules.py",
         root / "tests" / "workloads" / "workload_violators.py",
     ]

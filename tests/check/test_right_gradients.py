@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from variations.arithmetic import ReducesInBf16
+from wrong_gradients import Doubling, engine_of, frozen
 
 from pytest_precision import (
     Capture,
@@ -143,27 +144,6 @@ class Unready(Engine):
         yield from super().show(kind, name, tensor, capture, **more)
 
 
-def of_kind(workload: Workload, cell: Cell, *, kind: type[Engine], again: bool = False) -> Engine:
-    model = workload.model(cell)
-    return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
-
-
-class Doubling(Engine):
-    """Multiplies each gradient by 2."""
-
-    def forward_backward(self, step: int) -> None:
-        super().forward_backward(step)
-        for weight in self.model.parameters():
-            if weight.grad is not None:
-                weight.grad.mul_(2)
-
-
-def frozen(workload: Workload, cell: Cell, *, again: bool = False) -> Engine:
-    model = workload.model(cell)
-    model.get_submodule("head").requires_grad_(False)
-    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
-
-
 def adamw(workload: Workload, cell: Cell) -> Engine:
     """The same layout under another name."""
     return layouts.adamw(workload, cell)
@@ -193,7 +173,7 @@ def test_a_workload_that_computes_otherwise_each_time_is_not_judged(
 
 def test_sums_over_ranks_may_be_rounded_to_bf16(parity_in: ParityIn) -> None:
     """What each rank gives and the sum of both: of these data the terms of a scale cancel."""
-    sides = (partial(catalogue.planted, kind=ReducesInBf16), partial(of_kind, kind=ReducesInBf16))
+    sides = (partial(catalogue.planted, kind=ReducesInBf16), partial(engine_of, kind=ReducesInBf16))
     cell, workload = Cell(sequence="train", world_size=2), partial(catalogue.MLP, seed=9)
     verdict = parity_in(cell).check(*sides, workload=workload)
     assert verdict.oracle is not None
@@ -211,7 +191,7 @@ def test_ranks_that_keep_what_their_own_forwards_leave_are_not_judged(parity_in:
 
 def test_what_a_wrong_rule_explains_is_wrong_whatever_forwards_leave(parity_in: ParityIn) -> None:
     """Both sides double each gradient."""
-    sides = (partial(of_kind, kind=Doubling), partial(of_kind, kind=Doubling, again=True))
+    sides = (partial(engine_of, kind=Doubling), partial(engine_of, kind=Doubling, again=True))
     with pytest.raises(ParityError, match="it is multiplied by the ranks"):
         parity_in(Cell(sequence="train", world_size=2)).check(*sides, workload=CentredSlowly)
 
@@ -236,7 +216,7 @@ def test_an_engine_that_cannot_be_looked_at_is_not_judged(
     gradients_of: CheckOn, kind: type[Engine]
 ) -> None:
     """What it raises then is told, and is no error of the check."""
-    sides = (partial(of_kind, kind=kind), partial(of_kind, kind=kind, again=True))
+    sides = (partial(engine_of, kind=kind), partial(engine_of, kind=kind, again=True))
     found = gradients_of(*sides, cell=Cell(sequence="train3"), workload=Small)
     assert found["silent"].startswith("its engine raised RuntimeError when it was looked at: ")
 

@@ -15,8 +15,13 @@ from pytest_precision.plugin.resources import Resources
 ParityIn = Callable[[Cell], Parity]
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("workload", ["mlp", "gpt", "moe"])
+@pytest.mark.parametrize(
+    ("workload", "world_size"),
+    [
+        *(("mlp", 1), ("mlp", 2), ("gpt", 2), ("moe", 2)),
+        *(pytest.param(workload, 1, marks=pytest.mark.nightly) for workload in ("gpt", "moe")),
+    ],
+)
 def test_fsdp2_in_fp32_is_replicated_adamw(
     parity_in: ParityIn, workload: str, world_size: int
 ) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from wrong_gradients import Doubling, engine_of, frozen
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
-from pytest_precision.layouts.dtypes import resident
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.gradients import plain_sums
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
@@ -20,31 +21,11 @@ from pytest_precision.trace.moment import EVERYTHING
 CELL = Cell(sequence="train2")
 
 
-class Doubled(Engine):
-    """Multiplies each gradient by 2."""
-
-    def forward_backward(self, step: int) -> None:
-        super().forward_backward(step)
-        for weight in self.model.parameters():
-            if weight.grad is not None:
-                weight.grad.mul_(2)
-
-
-def doubled(workload: Workload, cell: Cell) -> Engine:
-    model, _ = resident(workload.model(cell), cell)
-    return Doubled(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
-
-
-class DoubledLater(Doubled):
+class DoublesLater(Doubling):
     """Multiplies the gradients of the second step by 2."""
 
     def forward_backward(self, step: int) -> None:
-        (super() if step == 2 else super(Doubled, self)).forward_backward(step)
-
-
-def late(workload: Workload, cell: Cell) -> Engine:
-    model, _ = resident(workload.model(cell), cell)
-    return DoubledLater(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+        (super() if step == 2 else super(Doubling, self)).forward_backward(step)
 
 
 class Nudged(Engine):
@@ -56,15 +37,7 @@ class Nudged(Engine):
             weight.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1)
 
 
-def nudged(workload: Workload, cell: Cell) -> Engine:
-    model, _ = resident(workload.model(cell), cell)
-    return Nudged(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
-
-
-def frozen(workload: Workload, cell: Cell) -> Engine:
-    model = workload.model(cell)
-    model.get_submodule("head").requires_grad_(False)
-    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+doubled, late, nudged = (partial(engine_of, kind=kind) for kind in (Doubling, DoublesLater, Nudged))
 
 
 class Counted(workloads.mlp):

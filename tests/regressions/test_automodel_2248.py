@@ -118,7 +118,9 @@ def test_four_losses_see_nothing(parity: Parity, cell: Cell) -> None:
     )
 
 
-@pytest.mark.precision_matrix(precision=["bf16"], primary_weight=["bf16"], world_size=[2])
+@pytest.mark.precision_matrix(
+    precision=["bf16"], primary_weight=["bf16"], sequence=["train2"], world_size=[2]
+)
 def test_bf16_storage_is_seen_before_the_first_step(parity: Parity, cell: Cell) -> None:
     """Held against the same policy on fp32 storage."""
     with pytest.raises(ParityError, match="exp_avg: bfloat16 here, float32 in") as failure:
@@ -142,7 +144,9 @@ def expect_reduction(parity: Parity, workload: Any) -> None:
     assert (found.kind, found.step) == ("reduced_grad", 1)
 
 
-@pytest.mark.precision_matrix(precision=["bf16"], primary_weight=["fp32"], world_size=[2])
+@pytest.mark.precision_matrix(
+    precision=["bf16"], primary_weight=["fp32"], sequence=["train2"], world_size=[2]
+)
 def test_bf16_reductions_are_seen_on_fp32_storage(parity: Parity) -> None:
     """A sum of two bf16 gradients is rounded once more than it needs to be."""
     expect_reduction(parity, partial(Split, 2))
@@ -154,13 +158,17 @@ def test_two_ranks_on_bf16_storage_cannot_see_them(parity: Parity) -> None:
     parity.check(REDUCES_IN_BF16, layouts.fsdp2, workload=partial(Split, 2))
 
 
-@pytest.mark.precision_matrix(precision=["bf16"], primary_weight=["bf16"], world_size=[3])
+@pytest.mark.precision_matrix(
+    precision=["bf16"], primary_weight=["bf16"], sequence=["train2"], world_size=[3]
+)
 def test_three_ranks_see_them(parity: Parity) -> None:
     """Of three addends the first sum is rounded as well."""
     expect_reduction(parity, partial(Split, 3))
 
 
-@pytest.mark.precision_matrix(precision=["bf16"], primary_weight=["bf16"], world_size=[2])
+@pytest.mark.precision_matrix(
+    precision=["bf16"], primary_weight=["bf16"], sequence=["train2"], world_size=[2]
+)
 def test_accumulation_sees_them(parity: Parity) -> None:
     """Three microbatches on each of two ranks are summed in the dtype of the reduction."""
     expect_reduction(parity, ACCUMULATED)
@@ -173,7 +181,9 @@ def test_outputs_in_fp32_change_nothing(parity: Parity) -> None:
     parity.check(returns_fp32, layouts.fsdp2, workload=ACCUMULATED)
 
 
-@pytest.mark.precision_matrix(precision=["fp32"], primary_weight=["fp32"], world_size=[2])
+@pytest.mark.precision_matrix(
+    precision=["fp32"], primary_weight=["fp32"], sequence=["train2"], world_size=[2]
+)
 def test_outputs_in_bf16_are_seen_in_the_first_loss(parity: Parity) -> None:
     """They round what was computed in fp32."""
     returns_bf16 = partial(layouts.fsdp2, output_dtype="bf16")

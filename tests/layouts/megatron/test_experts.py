@@ -22,7 +22,7 @@ MOE = partial(workloads.moe, experts=3, depth=1)
 EVERYTHING = "train2-eval-train-save-load-skip-train-swap-train"
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.nightly), 3])
 @pytest.mark.parametrize(
     ("precision", "primary_weight", "fused"),
     [
