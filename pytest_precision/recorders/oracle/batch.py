@@ -103,7 +103,7 @@ class Batch:
         return cls(group, storage, parts, before, clipping, after, parts[0].after[0].device)
 
     def ratios(
-        self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0
+        self, scalars: UpdateScalars, storage: Roundings, factor: float
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Yield, per kind, what a rule gives, each error as a share of its bound, and the largest.
 

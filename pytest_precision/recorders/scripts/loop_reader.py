@@ -43,10 +43,10 @@ class LoopReader(TrainingState):
     """What the models and the optimizers of a loop hold now.
 
     Args:
-        names: of the tensors.
         part: which tensors are looked at, and in which steps; all unless given.
 
     Attributes:
+        names: of the tensors.
         locate: says which pieces of logical tensors lie in a parameter.
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
         optimizers: those that have stepped, in the order of their first steps.
@@ -55,15 +55,15 @@ class LoopReader(TrainingState):
         part: as given.
     """
 
-    def __init__(self, names: LoopNames, part: RecordedPart | None = None) -> None:
-        self.names = names
+    def __init__(self, part: RecordedPart | None = None) -> None:
+        self.names = LoopNames()
         self.part = part or RecordedPart()
         self.locate: Locate | None = None
         self.gathers_shards = False
         self.optimizers: list[Optimizer] = []
         self.unnamed: dict[str, None] = {}
         self._updates = Updates()
-        self.objects = LoopObjects(names, self.optimizers)
+        self.objects = LoopObjects(self.names, self.optimizers)
         self.since = Since()
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> int:

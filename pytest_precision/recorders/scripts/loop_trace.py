@@ -44,7 +44,7 @@ class RankInfo(NamedTuple):
         Raises:
             RuntimeError: a launcher started several processes, which have made no group.
         """
-        if dist.is_available() and dist.is_initialized():
+        if dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
         launched = {name: os.environ.get(name, "1") for name in LAUNCHED}
         if {*launched.values()} != {"1"}:

@@ -19,7 +19,6 @@ from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.logged_script import LoggedScript
-from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace
@@ -78,7 +77,7 @@ def record_file(
         wanted = Wanted(0, steps, pieces, sketches=True)
         logged = LoggedScript(OperationLogger(wanted), None, ()) if lines else None
         made = Steps if logged is None else logged.steps
-        seen = made(LoopReader(LoopNames(), part), trace, schedule)
+        seen = made(LoopReader(part), trace, schedule)
         seen.tell(see={ON_DEMAND} if local_grads else ())
         with _logged(logged, schedule), followed(seen), ended_well():
             run_file(file, arguments)
@@ -100,7 +99,7 @@ def record_file(
         if logged is not None:
             write_operations(logged.logger.log, folder, trace.place.rank)
     Manifest.seal(folder, trace.place.rank, trace.place.world_size)
-    if dist.is_available() and dist.is_initialized():
+    if dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return schedule.done
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
-from pytest_precision.matrix.ways_in import SCRIPT, WayIn
+from pytest_precision.matrix.ways_in import WayIn
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.scripts import torch_hooks
 from pytest_precision.recorders.scripts.current import record
 from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
-from pytest_precision.recorders.scripts.loop_names import LoopNames, Models
+from pytest_precision.recorders.scripts.loop_names import Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_rules import LoopRules
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
@@ -47,9 +47,9 @@ class Record:
         schedule: LoopSchedule,
         folder: Path,
         products: Products,
-        meter: UpdateMeter | None = None,
-        way_in: WayIn = SCRIPT,
-        steps: Callable[..., Steps] = Steps,
+        meter: UpdateMeter | None,
+        way_in: WayIn,
+        steps: Callable[..., Steps],
     ) -> None:
         self.folder = folder
         self._cell = cell
@@ -96,7 +96,7 @@ class Record:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        self._steps = self._made(LoopReader(LoopNames()), self._trace, self._schedule, self._meter)
+        self._steps = self._made(LoopReader(), self._trace, self._schedule, self._meter)
         self._steps.tell(model, see=see, locate=locate)
         return self._block(self._steps)
 
