@@ -1,4 +1,7 @@
-"""NCCL: process groups that ask for it are made over gloo while the CPU stands in for a GPU."""
+"""NCCL: process groups that ask for it are made over gloo while the CPU stands in for a GPU.
+
+Lists of tensors of several sizes, which gloo refuses, go from rank to rank as NCCL's do.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d
 
 MAKERS = ("init_process_group", "new_group")
@@ -19,10 +23,55 @@ OF_NCCL = ("pg_options", "device_id")
 
 def enter() -> None:
     """Patch `torch.distributed` in this process: what asks for NCCL gets gloo."""
-    for name in MAKERS:
-        made = _over_gloo(getattr(distributed_c10d, name))
+    made = {name: _over_gloo(getattr(distributed_c10d, name)) for name in MAKERS}
+    made["all_gather"] = _gathering_unevenly(dist.all_gather)
+    made["reduce_scatter"] = _scattering_unevenly(dist.reduce_scatter)
+    for name, function in made.items():
         for holder in (dist, distributed_c10d):
-            setattr(holder, name, made)
+            setattr(holder, name, function)
+
+
+def _gathering_unevenly(gather: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(gather)
+    def all_gather(
+        tensor_list: list[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
+    ) -> Any:
+        if async_op or _is_even(tensor_list):
+            return gather(tensor_list, tensor, group, async_op)
+        for rank, made in enumerate(tensor_list):
+            if rank == dist.get_rank(group):
+                made.copy_(tensor)
+            if made.numel():
+                dist.broadcast(made, group=group, group_src=rank)
+        return None
+
+    return all_gather
+
+
+def _scattering_unevenly(scatter: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(scatter)
+    def reduce_scatter(
+        output: Tensor,
+        input_list: list[Tensor],
+        op: Any = dist.ReduceOp.SUM,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        if async_op or _is_even(input_list):
+            return scatter(output, input_list, op, group, async_op)
+        for rank, part in enumerate(input_list):
+            reduced = part.clone()  # which gloo also writes to on other ranks
+            if reduced.numel():
+                dist.reduce(reduced, op=op, group=group, group_dst=rank)
+            if rank == dist.get_rank(group):
+                output.copy_(reduced)
+        return None
+
+    return reduce_scatter
+
+
+def _is_even(tensors: list[Tensor]) -> bool:
+    return len({tensor.shape for tensor in tensors}) <= 1
 
 
 def _over_gloo(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,11 +18,23 @@ from pytest_precision.te import stand_in
 @pytest.fixture
 def on_a_rank(resources: Resources) -> Callable[[Callable[[], object]], object]:
     """Run a function on one rank, as the fixture `ranks` does."""
+    run = _running(resources)
+    return lambda function: run(function, 1)[0]
+
+
+@pytest.fixture
+def on_two_ranks(resources: Resources) -> Callable[[Callable[[], object]], list[object]]:
+    """Run a function on two ranks, and return what each of them returned."""
+    run = _running(resources)
+    return lambda function: run(function, 2)
+
+
+def _running(resources: Resources) -> Callable[[Callable[[], object], int], list[object]]:
     pool = resources.ranks(Settings(timeout=120, device="cpu"))
 
-    def run(function: Callable[[], object]) -> object:
+    def run(function: Callable[[], object], number: int) -> list[object]:
         path = ImportPath.of(function, "function")
-        return pool.run(1, path, needs=Needs.of(path, Declared.of(function)))[0]
+        return pool.run(number, path, needs=Needs.of(path, Declared.of(function)))
 
     return run
 

@@ -62,6 +62,19 @@ def made_for_nccl() -> list[str]:
 
 
 @layouts.uses_transformer_engine
+def exchanged_unevenly(sizes: list[int]) -> tuple[list[float], list[float]]:
+    """Gather one part a rank, and return all of them; scatter as many, and return this one's."""
+    rank = dist.get_rank()
+    gathered = torch.zeros(sum(sizes))
+    dist.all_gather([*gathered.split(sizes)], torch.full((sizes[rank],), rank + 1.0))
+    parts = torch.arange(1.0 + rank, 1.0 + rank + sum(sizes))
+    kept, own = parts.clone(), torch.zeros(sizes[rank])
+    dist.reduce_scatter(own, [*parts.split(sizes)])
+    assert torch.equal(parts, kept)
+    return gathered.tolist(), own.tolist()
+
+
+@layouts.uses_transformer_engine
 def quantized_anew() -> list[float]:
     """Quantize a scalar, and quantize anew into a tensor of a derived class; return the values."""
     import transformer_engine.pytorch as te

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import planted_devices as planted
 import pytest
@@ -39,6 +40,20 @@ def test_types_name_the_device(on_a_rank: Callable[..., list[str]]) -> None:
 def test_groups_for_nccl_are_made_over_gloo(on_a_rank: Callable[..., list[str]]) -> None:
     """A script that asks for NCCL, its options and a GPU runs unchanged."""
     assert on_a_rank(planted.made_for_nccl) == ["gloo", "gloo"]
+
+
+@pytest.mark.parametrize("sizes", [[1, 2], [0, 3], [2, 2]])
+def test_parts_of_several_sizes_are_gathered_and_scattered(
+    on_two_ranks: Callable[..., list[object]], sizes: list[int]
+) -> None:
+    """As NCCL does it, for experts that get other numbers of tokens on each rank."""
+    first, number = sizes[0], sum(sizes)
+    gathered = [1.0] * first + [2.0] * (number - first)
+    summed = [2.0 * n + 3 for n in range(number)]
+    assert on_two_ranks(partial(planted.exchanged_unevenly, sizes)) == [
+        (gathered, summed[:first]),
+        (gathered, summed[first:]),
+    ]
 
 
 def test_scalars_and_derived_classes_are_quantized(on_a_rank: Callable[..., list[float]]) -> None:
