@@ -16,7 +16,7 @@ from pytest_precision.formats.in_blocks import InBlocks
 from pytest_precision.formats.inputs import Usage, checked_usage
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import FP32_MAXIMUM, scale_from_amax
-from pytest_precision.formats.tiles import Block, tiles
+from pytest_precision.formats.tiles import Block, own_transpose, tiles
 
 FP8_BLOCK = 128
 
@@ -88,9 +88,7 @@ def _transposed(operand: Operand) -> Operand:
     storage = Storage(
         operand.storage.element, operand.storage.scale, operand.storage.block, transposed=True
     )
-    return Operand(
-        operand.data.t().contiguous(), operand.scale.t().contiguous(), operand.amax, storage
-    )
+    return Operand(own_transpose(operand.data), own_transpose(operand.scale), operand.amax, storage)
 
 
 FORMATS: Makers = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from pytest_precision.errors import expected_but_got
@@ -12,6 +14,8 @@ SWIZZLE = (128, 4)
 
 def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> torch.Tensor:
     """Pad a scale matrix with zeros; the kernels leave the padding uninitialised.
+
+    One that needs none may be returned as it is.
 
     MXFP8 pads the rowwise scale to multiples of (128, 4) and the columnwise one to multiples of
     (4, 128); NVFP4 pads both to multiples of (128, 4).
@@ -24,6 +28,8 @@ def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> t
         -(-length // multiple) * multiple
         for length, multiple in zip(_matrix(scale).shape, multiples, strict=True)
     )
+    if (rows, columns) == scale.shape:
+        return scale.contiguous()
     padded = scale.new_zeros((rows, columns))
     padded[: scale.shape[0], : scale.shape[1]] = scale
     return padded
@@ -40,38 +46,60 @@ def gemm_ready_scale(scale: torch.Tensor, block: tuple[int, int]) -> torch.Tenso
     return padded_scale(_matrix(scale).t() if block[0] == 1 else scale, (1, 4))
 
 
-def swizzled_scale(scale: torch.Tensor) -> torch.Tensor:
+def swizzled_scale(scale: torch.Tensor, *, turned: bool = False) -> torch.Tensor:
     """Return a scale matrix in the order in which cuBLAS reads it, padded with zeros; uint8, flat.
 
     Entry (i, j) of a matrix of C columns goes to the place
     ((i // 128) ceil(C / 4) + j // 4) 512 + (i % 32) 16 + (i % 128) // 32 * 4 + j % 4.
 
     Args:
-        scale: uint8 [rows, columns] with blocks along a row. The columnwise scale of MXFP8 has
-            blocks along a column: transpose it first.
+        scale: uint8 [rows, columns] with blocks along a row.
+        turned: whether the blocks of `scale` lie along a column, as those of the columnwise scale
+            of MXFP8 do: it is its transpose that is stored.
     """
-    padded = padded_scale(scale)
-    split = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4)
-    return split.permute(0, 3, 2, 1, 4).flatten()
+    rows, columns = _matrix(scale).shape[::-1] if turned else _matrix(scale).shape
+    places = _places(rows, columns, turned, scale.device)
+    return scale.new_zeros(_bytes(rows, columns)).scatter_(0, places, scale.reshape(-1))
 
 
-def unswizzled_scale(swizzled: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+def unswizzled_scale(
+    swizzled: torch.Tensor, shape: tuple[int, int], *, turned: bool = False
+) -> torch.Tensor:
     """Return the scale matrix of this shape that `swizzled_scale` was given.
 
     Raises:
         ValueError: the number of bytes is not that of a padded matrix of this shape.
     """
-    rows, columns = -(-shape[0] // SWIZZLE[0]), -(-shape[1] // SWIZZLE[1])
-    if swizzled.numel() != rows * columns * 512:
+    rows, columns = shape[::-1] if turned else shape
+    if swizzled.numel() != _bytes(rows, columns):
         raise ValueError(
             expected_but_got(
-                f"{rows * columns * 512} bytes for a scale of shape {shape}",
+                f"{_bytes(rows, columns)} bytes for a scale of shape {shape}",
                 f"swizzled.numel()={swizzled.numel()} (int)",
                 "give the shape without padding",
             )
         )
-    split = swizzled.view(rows, columns, 32, 4, 4).permute(0, 3, 2, 1, 4)
-    return split.reshape(rows * SWIZZLE[0], columns * SWIZZLE[1])[: shape[0], : shape[1]]
+    places = _places(rows, columns, turned, swizzled.device)
+    return swizzled.index_select(0, places).view(shape)
+
+
+def _bytes(rows: int, columns: int) -> int:
+    """Return the number of bytes of a swizzled matrix of this shape."""
+    return -(-rows // SWIZZLE[0]) * -(-columns // SWIZZLE[1]) * SWIZZLE[0] * SWIZZLE[1]
+
+
+@lru_cache(maxsize=64)
+def _places(rows: int, columns: int, turned: bool, device: torch.device) -> torch.Tensor:
+    """Return the places of the entries of a matrix of this shape, int64 [rows * columns].
+
+    They are in the order of the matrix, or of its transpose.
+    """
+    with torch.inference_mode(False):  # such a tensor would be of no use outside of it
+        i = torch.arange(rows, device=device).unsqueeze(1)
+        j = torch.arange(columns, device=device)
+        tile = i // 128 * -(-columns // 4) + j // 4
+        places = tile * 512 + i % 32 * 16 + i % 128 // 32 * 4 + j % 4
+        return (places.t() if turned else places).flatten()
 
 
 def _matrix(scale: torch.Tensor) -> torch.Tensor:

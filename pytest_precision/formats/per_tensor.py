@@ -15,7 +15,7 @@ from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage
 from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import ReduceAmax, scale_from_amax, tensor_amax
-from pytest_precision.formats.tiles import empty_scratch, tile_spans
+from pytest_precision.formats.tiles import empty_scratch, own_transpose, tile_spans
 
 
 class PerTensor(Reducible):
@@ -123,7 +123,7 @@ def quantize_by(
     if columnwise:
         # Separate bytes, as the kernels write them: a transpose that is not updated must go stale.
         storage = Storage(element, "fp32", transposed=True)
-        operands["columnwise"] = Operand(data.t().contiguous(), inverse, amax, storage)
+        operands["columnwise"] = Operand(own_transpose(data), inverse, amax, storage)
     return QuantizedTensor(name, (x.shape[0], x.shape[1]), operands)
 
 

@@ -189,6 +189,11 @@ def tiles(
         yield Tile(x, rows, columns, block, known)
 
 
+def own_transpose(matrix: torch.Tensor) -> torch.Tensor:
+    """Return the transpose of a matrix in memory of its own, even if it is a row or a column."""
+    return matrix.t().clone(memory_format=torch.contiguous_format)
+
+
 def tile_spans(
     rows: int, columns: int, device: torch.device, block_rows: int = 1
 ) -> Iterator[tuple[slice, slice]]:

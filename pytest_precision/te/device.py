@@ -57,7 +57,12 @@ It is tables of torch's functions, or whether Triton is there.
 CPU = torch.device("cpu")
 HERE = torch.device("cuda", 0)
 
-_state = threading.local()
+
+class _State(threading.local):
+    plain = False
+
+
+_state = _State()
 _device = torch.device
 _clone = Tensor.clone
 
@@ -65,7 +70,7 @@ _clone = Tensor.clone
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
     """Have tensors of this thread say where they really are."""
-    before = getattr(_state, "plain", False)
+    before = _state.plain
     _state.plain = True
     try:
         yield
@@ -107,8 +112,10 @@ def _patch_tensors() -> None:
     where = Tensor.device.__get__
 
     def device_of(tensor: Tensor) -> torch.device:
-        if getattr(_state, "plain", False) and type(tensor) in marks.PLAIN:
-            return where(tensor)  # asked so often that the rest would cost more than a kernel
+        if type(tensor) in marks.PLAIN:  # asked so often that it should cost less than a kernel
+            here = where(tensor)
+            marked = _state.plain or here != CPU or marks.is_marked(tensor)
+            return here if marked else HERE
         # The getter would hand a subclass the name `torch.Tensor.device`, which is this property.
         with without_torch_functions():
             found: torch.device = where(tensor)
@@ -133,14 +140,14 @@ def _patch_tensors() -> None:
 
 def _says_cuda(tensor: Tensor) -> bool:
     # Transformer Engine's own tensors are moved by its own code, which also runs within `plain()`.
-    told = getattr(_state, "plain", False) and type(tensor) in marks.PLAIN
+    told = _state.plain and type(tensor) in marks.PLAIN
     return not told and not marks.is_marked(tensor)
 
 
 def _marked(made: Any, device: Any) -> Any:
     """Mark a tensor that was asked for on the CPU by name, and return it."""
     named = isinstance(device, (str, _device)) and _device(device).type == "cpu"
-    if named and isinstance(made, Tensor) and not getattr(_state, "plain", False):
+    if named and isinstance(made, Tensor) and not _state.plain:
         marks.mark(made)
     return made
 
@@ -158,7 +165,7 @@ def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        if getattr(_state, "plain", False) and (device is None or device == CPU):
+        if _state.plain and (device is None or device == CPU):
             return function(*args, **kwargs)  # nothing is marked there
         if device is not None:
             kwargs["device"] = real(device)
@@ -180,6 +187,9 @@ def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(to)
     def move(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and len(args) == 1 and type(args[0]) is torch.dtype:
+            moved = to(tensor, *args)
+            return _marked(moved, CPU) if moved is not tensor and marks.passes_on(tensor) else moved
         device = kwargs.get("device")
         if device is not None:
             kwargs["device"] = real(device)
@@ -191,7 +201,7 @@ def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
         moved = to(tensor, *args, **kwargs)
         if device is None:
             return _marked(moved, CPU) if moved is not tensor and marks.passes_on(tensor) else moved
-        if getattr(_state, "plain", False):
+        if _state.plain:
             return moved
         leaves = _says_cuda(tensor) != (_type(device) == "cuda")
         return _marked(_copied(moved, device) if leaves and moved is tensor else moved, device)

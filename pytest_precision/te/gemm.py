@@ -55,7 +55,9 @@ def generic_gemm(
             "Transformer Engine 2.20 lacks; build the module without ub_ arguments"
         )
     dtype = _dtype(A, output_dtype) if D is None else D.dtype
-    product = _product(A, transA, B, transB) * alpha
+    product = _product(A, transA, B, transB)  # fresh memory, which what follows may write to
+    if alpha != 1.0:
+        product.mul_(alpha)
     if _scales_blocks(A, B):
         epilogue = (bias is not None and bias.numel() > 0, gelu, grad)
         _refuse_blocks(A, B, product, dtype, epilogue, use_split_accumulator)
@@ -64,7 +66,7 @@ def generic_gemm(
         if grad:
             bias_grad = _summed(B, transB).to(bias.dtype)
         else:
-            product = product + bias.float()
+            product.add_(bias)
     if accumulate and D is not None:
         product = _plus(product, D, 1.0 if beta is None else beta, (A, B))
     if gelu and grad:
@@ -129,7 +131,7 @@ def te_general_grouped_gemm(
         if term.numel() and grad:
             term.copy_(_summed(b, transb))
         elif term.numel():
-            product = product + term.float()
+            product.add_(term)
         out.copy_(_plus(product, out, 1.0, (a, b)) if accumulate else product)
     return bias
 
@@ -194,7 +196,8 @@ def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) 
     """
     if _scales_blocks(*operands):
         product = product.to(out.dtype).float()
-    return out.float().reshape(product.shape).mul_(kept).add_(product)
+    held = out.float().reshape(product.shape)
+    return (held if kept == 1.0 else held.mul_(kept)).add_(product)
 
 
 def _scales_blocks(a: Any, b: Any) -> bool:

@@ -22,7 +22,7 @@ from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
 from pytest_precision.te import storages
-from pytest_precision.te.storages import DTYPES, ELEMENTS, Side, family, matrix
+from pytest_precision.te.storages import DTYPES, ELEMENTS, SIDES, Side, family, matrix
 
 _BLOCKS = {"MXFP8Quantizer": 32, "NVFP4Quantizer": 16}
 """Compiled quantizers that refuse a part of a block, and the size of a block."""
@@ -36,8 +36,8 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     if skipped(noop):
         return output
     if output is None:
-        output = create_empty_quantized_tensor(quantizer, tensor.shape, tensor.dtype)
-    elif family(output) in ("mxfp8", "nvfp4"):
+        return _quantized_tensor(tensor, quantizer)
+    if family(output) in ("mxfp8", "nvfp4"):
         output._with_gemm_swizzled_scales = bool(quantizer.optimize_for_gemm)
     if family(output) == "nvfp4":
         output._row_scaled_nvfp4 = quantizer.row_scaled_nvfp4
@@ -45,6 +45,26 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
         output._nvfp4_e4m3_max = quantizer.nvfp4_e4m3_max
     write(tensor, quantizer, output)
     return output
+
+
+def _quantized_tensor(tensor: Tensor, quantizer: Any) -> Any:
+    """Quantize into a new tensor, which takes the memory of the operands instead of a copy."""
+    shape = tuple(tensor.shape)
+    if type(quantizer).__name__ == "Float8Quantizer" or not tensor.numel():
+        output = create_empty_quantized_tensor(quantizer, shape, tensor.dtype)
+        write(tensor, quantizer, output)
+        return output
+    metadata = quantizer.create_metadata(shape, dtype=tensor.dtype)
+    kind, specs = storages.family_of(metadata["cls"]), quantizer.inner_tensor_specs(shape)
+    sides = [side for side in SIDES if storages.data_name(kind, side) in specs]
+    made = quantized(matrix(tensor.detach()).contiguous(), quantizer, sides)
+    swizzled = kind in ("mxfp8", "nvfp4") and bool(quantizer.optimize_for_gemm)
+    inner = storages.memory_of(kind, made.operands, swizzled=swizzled)
+    for name, (size, _) in specs.items():
+        # NVFP4's description halves the wrong dimension; see `create_empty_quantized_tensor`.
+        if inner[name].shape != size and (kind, name) != ("nvfp4", "_columnwise_data"):
+            inner[name] = inner[name].reshape(size)
+    return metadata["cls"].__tensor_unflatten__(inner, metadata, shape, None)
 
 
 def dequantize(tensor: Any, otype: int) -> Tensor:

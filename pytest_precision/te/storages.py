@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -45,14 +46,21 @@ cannot be imported before the module that stands in for the kernels."""
 
 def family(tensor: Any) -> str:
     """Return the family of a quantized tensor; empty for any other."""
-    return _family(type(tensor))  # type: ignore[arg-type]  # mypy: a class is hashable
+    return family_of(type(tensor))  # type: ignore[arg-type]  # mypy: a class is hashable
 
 
 @cache
-def _family(cls: type) -> str:
+def family_of(cls: type) -> str:
+    """Return the family of a class of tensors or storages; empty for any other."""
     names = (base.__name__ for base in cls.__mro__)
     found = (of for name in names for start, of in _FAMILIES.items() if name.startswith(start))
     return next(found, "")
+
+
+def data_name(kind: str, side: str) -> str:
+    """Return the name of the attribute in which tensors of a family hold the bytes of a side."""
+    of_tensor = {"rowwise": "_data", "columnwise": "_transpose"}
+    return of_tensor[side] if kind == "tensor" else f"_{side}_data"
 
 
 def matrix(tensor: Tensor) -> Tensor:
@@ -67,11 +75,8 @@ def transposed_matrix(tensor: Tensor) -> Tensor:
 
 def held_sides(tensor: Any) -> list[Side]:
     """Return the operands for which a quantized tensor has memory."""
-    if family(tensor) == "tensor":
-        held = {"rowwise": tensor._data, "columnwise": tensor._transpose}
-    else:
-        held = {side: getattr(tensor, f"_{side}_data") for side in SIDES}
-    return [side for side in SIDES if held[side] is not None]
+    kind = family(tensor)
+    return [side for side in SIDES if getattr(tensor, data_name(kind, side)) is not None]
 
 
 def operand(tensor: Any, side: Side) -> Operand | None:
@@ -146,13 +151,13 @@ def _nothing(held: Operand, dtype: torch.dtype) -> Tensor:
 def store(tensor: Any, side: Side, made: Operand) -> None:
     """Write an operand into the memory that a quantized tensor has for it."""
     kind = family(tensor)
+    data = getattr(tensor, data_name(kind, side))
     if kind == "tensor":
-        data = tensor._data if side == "rowwise" else tensor._transpose
         tensor._scale_inv.copy_(made.scale.reshape(tensor._scale_inv.shape))
     else:
-        data = getattr(tensor, f"_{side}_data")
         target = getattr(tensor, f"_{side}_scale_inv")
-        target.copy_(_as_stored(tensor, side, made).reshape(target.shape))
+        swizzled = getattr(tensor, "_with_gemm_swizzled_scales", False)
+        target.copy_(_as_stored(kind, made, swizzled=swizzled).reshape(target.shape))
     data.copy_(made.data.reshape(data.shape))
     if kind == "nvfp4":
         assert made.amax is not None
@@ -161,6 +166,24 @@ def store(tensor: Any, side: Side, made: Operand) -> None:
             amax.copy_(made.amax)
         else:  # the memory was made for one amax, and each row has its own
             setattr(tensor, f"_amax_{side}", made.amax)
+
+
+def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> dict[str, Tensor]:
+    """Return the tensors that a quantized tensor consists of, in the memory of its operands.
+
+    Args:
+        kind: the family of the tensor; see `family`.
+        operands: by side.
+        swizzled: whether scales are in the order in which the GEMM reads them.
+    """
+    made = {data_name(kind, side): one.data for side, one in operands.items()}
+    if kind == "tensor":
+        return made | {"_scale_inv": next(iter(operands.values())).scale}
+    for side, one in operands.items():
+        made[f"_{side}_scale_inv"] = _as_stored(kind, one, swizzled=swizzled)
+        if one.amax is not None:
+            made[f"_amax_{side}"] = one.amax.clone()  # both sides of a matrix may share one
+    return made
 
 
 def swizzle(tensor: Any) -> None:
@@ -173,7 +196,7 @@ def swizzle(tensor: Any) -> None:
         assert held is not None
         name = f"_{side}_scale_inv"
         shape = getattr(tensor, name).shape
-        setattr(tensor, name, _as_stored(tensor, side, held).reshape(shape))
+        setattr(tensor, name, _as_stored(family(tensor), held, swizzled=True).reshape(shape))
 
 
 def _per_tensor(tensor: Any, side: Side) -> Operand | None:
@@ -203,22 +226,20 @@ def _unpadded(
     scale: Tensor, shape: tuple[int, int], swizzled: bool, *, turned: bool = False
 ) -> Tensor:
     """Return the scales without padding, and MXFP8's columnwise scales no longer transposed."""
-    if swizzled and turned:
-        return unswizzled_scale(scale.reshape(-1), shape[::-1]).t()
     if swizzled:
-        return unswizzled_scale(scale.reshape(-1), shape)
+        return unswizzled_scale(scale.reshape(-1), shape, turned=turned)
     multiples = (4, 128) if turned else (128, 4)
     rows, columns = (-(-n // m) * m for n, m in zip(shape, multiples, strict=True))
     return scale.reshape(rows, columns)[: shape[0], : shape[1]]
 
 
-def _as_stored(tensor: Any, side: Side, made: Operand) -> Tensor:
-    """Return the scales of an operand, padded and ordered as the tensor keeps them."""
+def _as_stored(kind: str, made: Operand, *, swizzled: bool) -> Tensor:
+    """Return the scales of an operand, padded and ordered as a tensor of a family keeps them."""
     block = made.storage.block
     assert block is not None
-    if family(tensor) == "block":
+    if kind == "block":
         return gemm_ready_scale(made.scale, block)
     turned = block == (32, 1)
-    if tensor._with_gemm_swizzled_scales:
-        return swizzled_scale(made.scale.t().contiguous() if turned else made.scale)
+    if swizzled:
+        return swizzled_scale(made.scale, turned=turned)
     return padded_scale(made.scale, (4, 128) if turned else (128, 4))

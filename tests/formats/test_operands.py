@@ -144,9 +144,11 @@ def test_dequantizing_to_an_integer_is_refused() -> None:
         quantized.dequantize(torch.int8)
 
 
-def test_operands_share_no_memory() -> None:
-    """A transpose that is not rebuilt after a write must be able to go stale."""
-    quantized = formats.by_name("fp8_current_e4m3").quantize(sample())
+@pytest.mark.parametrize("name", ["fp8_current_e4m3", "fp8_block_128x128_e4m3_pow2"])
+@pytest.mark.parametrize("rows", [1, 160])
+def test_operands_share_no_memory(name: str, rows: int) -> None:
+    """A transpose that is not rebuilt after a write must be able to go stale, even of one row."""
+    quantized = formats.by_name(name).quantize(sample(rows))
     quantized.rowwise.data.zero_()
     assert quantized.columnwise.data.any()
 

@@ -34,6 +34,15 @@ def test_unswizzling_gives_the_scale_back(shape: tuple[int, int]) -> None:
     assert torch.equal(formats.unswizzled_scale(formats.swizzled_scale(scale), shape), scale)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (4, 128), (9, 130)])
+def test_a_scale_of_blocks_along_a_column_is_stored_transposed(shape: tuple[int, int]) -> None:
+    """MXFP8's columnwise scale, there and back."""
+    scale = numbered(*shape)
+    swizzled = formats.swizzled_scale(scale, turned=True)
+    assert torch.equal(swizzled, formats.swizzled_scale(scale.t()))
+    assert torch.equal(formats.unswizzled_scale(swizzled, shape, turned=True), scale)
+
+
 def test_padding_is_zero_and_behind() -> None:
     """The scale keeps its place; MXFP8's columnwise scale is padded the other way."""
     scale = numbered(33, 5)
