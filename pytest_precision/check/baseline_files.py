@@ -114,15 +114,12 @@ class BaselinePlace:
     def _lacking(self, key: Mapping[str, str]) -> str:
         """Say for which environments there are baselines."""
         update = "make one with --precision-baseline=update"
-        there = [read_baseline(path).key for path in sorted(self.folder.glob(self._pattern))]
+        pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
+        there = [read_baseline(path).key for path in sorted(self.folder.glob(pattern))]
         if not there:
             return f"there is no baseline in {self.folder}; {update}"
         others = "; ".join(_otherwise(other, key) for other in there)
         return f"there is no baseline for this environment, but {others}; {update}"
-
-    @property
-    def _pattern(self) -> str:
-        return re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
 
 
 def read_baseline(path: Path) -> CheckBaseline:

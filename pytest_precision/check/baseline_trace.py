@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from pytest_precision.check.baseline_text import KeptMoment, KeptSide, WholeTensor
 from pytest_precision.engine.observation import Chunk, Observation
@@ -99,8 +98,11 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
             yield WholeTensor(kind, name, *whole, f"#{first.digest}")
             continue
         nbytes = held.numel() * held.element_size()
-        short = kept_as_it_is(kind, nbytes) or criterion.tolerates
-        yield WholeTensor(kind, name, *whole, f"={_hex(held)}" if short else f"#{digest(held)}")
+        if kept_as_it_is(kind, nbytes) or criterion.tolerates:
+            value = f"={bytes(bytes_of(in_order(held))).hex()}"
+        else:
+            value = f"#{digest(held)}"
+        yield WholeTensor(kind, name, *whole, value)
 
 
 def _observation(one: WholeTensor) -> Observation:
@@ -118,8 +120,3 @@ def _observation(one: WholeTensor) -> Observation:
     tensor = torch.frombuffer(held, dtype=torch.uint8) if held else torch.empty(0)
     tensor = tensor.view(dtype) if held else tensor.to(dtype)
     return Observation(one.kind, one.name, tensor.view(one.shape), one.shape, place, local)
-
-
-def _hex(tensor: Tensor) -> str:
-    held = in_order(tensor)
-    return bytes(bytes_of(held)).hex()

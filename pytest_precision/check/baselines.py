@@ -7,14 +7,13 @@ both, as with another commit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pytest_precision.check.baseline_files import FOLDER, BaselinePlace, shown_from
-from pytest_precision.check.baseline_text import CheckBaseline, KeptSide
+from pytest_precision.check.baseline_text import CheckBaseline
 from pytest_precision.check.baseline_trace import kept_side, trace_of
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
@@ -154,20 +153,13 @@ class KeptCheck:
     @contextmanager
     def _traces(self, baseline: CheckBaseline) -> Iterator[dict[str, Trace]]:
         """Yield each side as a trace, while its files are there."""
-        folders: list[Path] = []
-        try:
-            yield {
-                name: self._trace(side, dict(baseline.key), folders)
-                for name, side in baseline.sides.items()
-            }
-        finally:
-            for folder in folders:
-                self.traces.drop(folder)
-
-    def _trace(self, side: KeptSide, key: dict[str, str], folders: list[Path]) -> Trace:
-        with self.traces.new_folder() as folder:
-            folders.append(folder)
-            return trace_of(side, folder, key)
+        found: dict[str, Trace] = {}
+        with ExitStack() as stack:
+            for name, side in baseline.sides.items():
+                with self.traces.new_folder() as folder:
+                    stack.callback(self.traces.drop, folder)
+                    found[name] = trace_of(side, folder, dict(baseline.key))
+            yield found
 
     def _moved(self, ours: Trace, theirs: Trace) -> Ruling | None:
         """Return how a trace differs from another one, if it does."""

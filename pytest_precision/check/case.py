@@ -152,8 +152,12 @@ class Case:
             return None
         runs = range(1, self.terms.criteria.noise_runs + 1)
         noisy = [self._again.noisy(self._window, number).trace for number in runs]
-        unit = torch.finfo(DTYPE_OF_NAME.get(self.reference.cell.precision, torch.bfloat16)).eps
-        return NoiseMeter(self.reference.trace, noisy, unit) if noisy else None
+        return NoiseMeter(self.reference.trace, noisy, self.unit) if noisy else None
+
+    @property
+    def unit(self) -> float:
+        """Return the unit in the last place of 1 in what both sides compute in."""
+        return torch.finfo(DTYPE_OF_NAME.get(self.reference.cell.precision, torch.bfloat16)).eps
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:

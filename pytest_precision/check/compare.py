@@ -94,7 +94,7 @@ def _compared(
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,
-        axes=_axes(sides[0]) if axes is None else dict(axes),
+        axes=dict(_axes(sides[0]) if axes is None else axes),
         candidate=str(candidate),
         reference=str(reference),
         workload="",

@@ -15,7 +15,6 @@ from pytest_precision.check.repeatable import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, wording
-from pytest_precision.parity.explain.locate import failed_at
 from pytest_precision.parity.self_checks import data_check, identities
 from pytest_precision.parity.self_checks.oracle_findings import (
     GRADIENT_ADVICE,
@@ -66,6 +65,9 @@ def undisturbed(case: Case) -> Ruling | None:
     for number, side in enumerate(case.judged):
         found = _disturbed(case, number)
         if found is not None:
+            # Only here, as above.
+            from pytest_precision.parity.explain.locate import failed_at
+
             again = _disturbed(case.around(found.pair.moment.step), number) or found
             lines = wording.statistics_lines(again, "before") + wording.swap_lines(again, side)
             reason = wording.disturbance(again, side.name)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import torch
-
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed
-from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.divergences import judge
@@ -67,7 +64,7 @@ def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criter
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
     for floors in (True, False):
-        criteria = proposed(runs, _unit(cases[0]), noise, floors=floors)
+        criteria = proposed(runs, cases[0].unit, noise, floors=floors)
         if criteria is None:
             return ""
         criteria, refused = _without_freedom(cases[0], criteria)
@@ -85,14 +82,10 @@ def _without_freedom(
         if criteria.get(free.kind) == free.tolerance:
             return criteria, free.words
         criteria = {
-            key: LEFT_OUT if _is_named(key, free.kind) and own == free.tolerance else own
+            key: LEFT_OUT if key.startswith(f"{free.kind}:") and own == free.tolerance else own
             for key, own in criteria.items()
         }
     return criteria, ""
-
-
-def _is_named(key: str, kind: str) -> bool:
-    return key.startswith(f"{kind}:")
 
 
 def _holds(case: Case, criteria: Mapping[str, Criterion]) -> bool:
@@ -105,8 +98,3 @@ def _left_out_by_the_test(case: Case) -> dict[str, Criterion]:
     """Return what the test compares nothing of, which it goes on to leave out."""
     rules = case.terms.criteria.rules
     return {rule.key: rule.criterion for rule in rules if rule.criterion.left_out}
-
-
-def _unit(case: Case) -> float:
-    """Return the unit in the last place of 1 in what both sides compute in."""
-    return torch.finfo(DTYPE_OF_NAME.get(case.reference.cell.precision, torch.bfloat16)).eps

@@ -11,7 +11,6 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Finding, Tally, compare_pair
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.parity.explain import wording
-from pytest_precision.parity.explain.locate import failed_at
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.delays import late_rank
 from pytest_precision.trace.recording import Recording
@@ -52,6 +51,9 @@ def races(case: Case) -> Ruling | None:
             reason = f"race: {late}, {failed.reason}"
             return Ruling(outcome="fail", reason=reason, details=tuple(failed.details))
         if found is not None:
+            # Only here, so that a check that passes does not import what explains one that fails.
+            from pytest_precision.parity.explain.locate import failed_at
+
             lines = wording.statistics_lines(found, "without delays")
             return failed_at(found, f"race: {what_differs(found)} {late}", lines)
     return None

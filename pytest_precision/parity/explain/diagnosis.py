@@ -74,7 +74,10 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     found = [one._replace(looked_at=len(alike)) for one in _looked_at(alike)]
     telling = [one for one in found if one.telling]
     if not telling:
-        return _last(found) if first.pair.kind in GRADIENTS else found[0]
+        if first.pair.kind not in GRADIENTS:
+            return found[0]
+        # The last one in the microbatch in which the first one differs, if it is in one.
+        return [one for one in found if _microbatch(one) == _microbatch(found[0])][-1]
     chosen = telling[0]
     same = [one.finding.pair.name for one in telling[1:] if one.signature == chosen.signature]
     if not same:
@@ -116,12 +119,6 @@ def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagn
 
 def _diagnosis(finding: Finding, signature: Signature) -> Diagnosis:
     return Diagnosis(finding, signature.words, signature.error)
-
-
-def _last(found: list[Diagnosis]) -> Diagnosis:
-    """Return the last tensor of the microbatch in which the first one differs, if it is in one."""
-    of_first = [one for one in found if _microbatch(one) == _microbatch(found[0])]
-    return of_first[-1]
 
 
 def _microbatch(diagnosis: Diagnosis) -> int | None:

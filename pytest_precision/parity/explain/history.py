@@ -15,10 +15,7 @@ from pytest_precision.engine.kinds import is_state
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.pairs import Pair, assemble
 from pytest_precision.parity.compare.ratio import COARSEST, ROUNDINGS, Fit, unit_of, words_of
-from pytest_precision.parity.compare.signature import (
-    Signature,
-    is_measured,
-)
+from pytest_precision.parity.compare.signature import Signature, is_measured
 from pytest_precision.parity.compare.stretches import LEAST_ELEMENTS, is_stretch, place
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
@@ -136,7 +133,7 @@ def loss_scale(pair: Pair) -> float | None:
     trace = pair.reference.trace
     scale = None
     for moment in trace.moments:
-        if _is_after(moment, pair.moment):
+        if (moment.step, moment.op) > (pair.moment.step, pair.moment.op):
             break
         for entry in trace.entries(moment):
             if (entry.kind, entry.name) == ("loss_scale", "scale") and not entry.digest:
@@ -144,19 +141,12 @@ def loss_scale(pair: Pair) -> float | None:
     return scale
 
 
-def _is_after(moment: Moment, other: Moment) -> bool:
-    return (moment.step, moment.op) > (other.step, other.op)
-
-
 def _earlier(pair: Pair) -> Iterator[Moment]:
     """Yield the reference's moments before that of a pair, the last one first."""
     assert pair.reference is not None
     moments = pair.reference.trace.moments
-    alike = [
-        number
-        for number, moment in enumerate(moments)
-        if moment[1:] == pair.moment[1:] and moment.step == pair.moment.step
-    ]
+    # The reference may run other operations in between, so that its index says nothing.
+    alike = [number for number, moment in enumerate(moments) if moment[1:] == pair.moment[1:]]
     yield from reversed(moments[: alike[0]] if alike else ())
 
 
@@ -186,14 +176,20 @@ def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
     """Return the reference's tensor of the pair's kind and rank; None where no values were kept."""
     assert pair.reference is not None
     trace = pair.reference.trace
-    pieces = [
-        entry
-        for entry in trace.entries(moment)
-        if (entry.kind, entry.name) == (pair.kind, name) and pair.rank in (None, entry.rank)
-    ]
+    pieces = _pieces(pair, moment).get(name, [])
     if not pieces or any(piece.digest for piece in pieces):
         return None
     return assemble(trace, pieces).tensor
+
+
+def _pieces(pair: Pair, moment: Moment) -> dict[str, list[Entry]]:
+    """Return the reference's tensors of the pair's kind and rank at a moment, by name."""
+    assert pair.reference is not None
+    found: dict[str, list[Entry]] = {}
+    for entry in pair.reference.trace.entries(moment):
+        if entry.kind == pair.kind and pair.rank in (None, entry.rank):
+            found.setdefault(entry.name, []).append(entry)
+    return found
 
 
 def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
@@ -237,11 +233,7 @@ def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
     """Yield the names of the reference's tensors of the pair's kind with the candidate's bytes."""
     assert pair.reference is not None
     trace = pair.reference.trace
-    found: dict[str, list[Entry]] = {}
-    for entry in trace.entries(moment):
-        if entry.kind == pair.kind and pair.rank in (None, entry.rank):
-            found.setdefault(entry.name, []).append(entry)
-    for name, pieces in found.items():
+    for name, pieces in _pieces(pair, moment).items():
         if pieces[0].shape == candidate.shape and not pieces[0].digest:
             other = assemble(trace, pieces).tensor
             if other is not None and same_bytes(candidate, other):

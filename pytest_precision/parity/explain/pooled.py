@@ -89,7 +89,10 @@ def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
     if exact is not None:
         return [scaled(compared[0].pair, factor(exact))] * len(compared)
     unit = max(one.unit for one in compared)
-    return _left_over(compared, unit) or _of_all(compared, unit) or _by_part(compared, unit)
+    kept = not_zeroed([(one.pair, one.ours, one.theirs) for one in compared], unit)
+    if kept is not None:
+        return [kept] * len(compared)
+    return _of_all(compared, unit) or _by_part(compared, unit)
 
 
 def scaled(pair: Pair, found: Signature) -> Signature:
@@ -106,11 +109,6 @@ def scaled(pair: Pair, found: Signature) -> Signature:
 def _joined(compared: Sequence[Compared]) -> tuple[Tensor, Tensor]:
     ours, theirs = zip(*(one.values for one in compared), strict=True)
     return torch.cat(ours), torch.cat(theirs)
-
-
-def _left_over(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    found = not_zeroed([(one.pair, one.ours, one.theirs) for one in compared], unit)
-    return None if found is None else [found] * len(compared)
 
 
 def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None:

@@ -182,18 +182,12 @@ def _errors(tally: Tally | None) -> dict[str, float | None]:
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)
     for finding in tally.findings:
         name = finding.pair.name
-        error = _error(finding)
+        statistics = finding.difference and finding.difference.statistics
+        # Three digits are enough for a colour.
+        error = float(f"{statistics.rel_l2:.3g}") if statistics else None
         known = errors.get(name)
         errors[name] = max(error, known or 0.0) if error is not None else known or None
     return errors
-
-
-def _error(finding: Finding) -> float | None:
-    """Return the error with three digits, which are enough for a colour; None without one."""
-    statistics = finding.difference and finding.difference.statistics
-    if not statistics or statistics.rel_l2 is None:
-        return None
-    return float(f"{statistics.rel_l2:.3g}")
 
 
 def _thinned(names: list[str], errors: Sequence[dict[str, float | None]]) -> list[str]:

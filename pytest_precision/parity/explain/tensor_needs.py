@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -65,11 +65,10 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
             for name, found in measured_pairs(tally):
                 of_kind = needs.setdefault(kind, {})
                 of_kind[name] = of_kind.get(name, Need()) | Need(found.rel_l2, found.numel)
-        for entry in _entries(reference):
+        for entry in (one for moment in reference.moments for one in reference.entries(moment)):
             of_kind = needs.get(entry.kind, {})
-            of_kind[entry.name] = of_kind.get(entry.name, Need()) | Need(
-                0.0, math.prod(entry.shape)
-            )
+            size = Need(numel=math.prod(entry.shape))
+            of_kind[entry.name] = of_kind.get(entry.name, Need()) | size
     return needs | _weights_alike(needs)
 
 
@@ -83,11 +82,6 @@ def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[st
         }
         for kind in kinds
     }
-
-
-def _entries(trace: Trace) -> Iterator[Entry]:
-    for moment in trace.moments:
-        yield from trace.entries(moment)
 
 
 def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:

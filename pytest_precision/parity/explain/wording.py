@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
 from pytest_precision.parity.compare.uncalled import shows_reads
-from pytest_precision.parity.explain.diagnosis import Diagnosis
 from pytest_precision.parity.explain.unlike import other_number, other_weights, rate_has_moved
 from pytest_precision.parity.words import listed, percent, power_of_two
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
+
+if TYPE_CHECKING:
+    from pytest_precision.parity.explain.diagnosis import Diagnosis
 
 FEW = 10
 """Mismatched elements up to which a count says more than a share."""

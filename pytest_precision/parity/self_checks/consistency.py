@@ -212,7 +212,9 @@ class _Walk:
         self._norms = norms
         if self._log.shown_by != "phases" or not self._log.by_l2:
             return
-        scale = self._loss_scale()
+        scale: float | None = 1.0  # what reduced gradients are multiplied by
+        if self._cell.precision == "fp16":
+            scale = self._shown.numbers(self._state.get("loss_scale", {})).get("scale")
         if not scale:
             return
         found = [
@@ -244,12 +246,6 @@ class _Walk:
             claim = self._shown.claim(moment, "loss_scale", name, "what its rule makes of it")
             exact = torch.tensor(rule.state_dict()[name], dtype=torch.float64)
             yield claim.broken(torch.tensor(got, dtype=torch.float64), exact, 0.0)
-
-    def _loss_scale(self) -> float | None:
-        """Return what reduced gradients are multiplied by; None where nothing says it."""
-        if self._cell.precision != "fp16":
-            return 1.0
-        return self._shown.numbers(self._state.get("loss_scale", {})).get("scale")
 
 
 def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
