@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision import _lazy
-from pytest_precision.errors import RankError
+from pytest_precision import RankError, _lazy
 
 
 def test_an_old_name_works_and_names_the_new_form() -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import Cell, Engine, Parity, layouts, norm, unchecked, workloads
-from pytest_precision.errors import ParityError
+from pytest_precision import Cell, Engine, Parity, ParityError, layouts, norm, unchecked, workloads
 from pytest_precision.recorders.perturb.mutants import MUTANTS
 from pytest_precision.workloads.perceptron import Mlp
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pytest_precision import Engine, Workload
+from pytest_precision import Cell, Engine, Workload
 from pytest_precision.layouts.dtypes import resident
-from pytest_precision.matrix.cell import Cell
 
 
 class Doubling(Engine):

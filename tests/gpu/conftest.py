@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.check.parity import Parity
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 

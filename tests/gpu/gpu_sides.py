@@ -12,9 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_precision import Engine, layouts, workloads
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.workloads.base import Workload
+from pytest_precision import Cell, Engine, Workload, layouts, workloads
 
 Layout = Callable[[Workload, Cell], Engine]
 

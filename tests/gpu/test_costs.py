@@ -11,10 +11,8 @@ from pathlib import Path
 
 import torch
 
-from pytest_precision import layouts, workloads
-from pytest_precision.engine.capture import Capture
+from pytest_precision import Capture, Cell, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.trace.digests import digested, in_order
 from pytest_precision.trace.moment import Moment

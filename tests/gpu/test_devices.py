@@ -9,9 +9,7 @@ import gpu_sides
 import pytest
 import torch
 
-from pytest_precision import workloads
-from pytest_precision.errors import DevicesBusyError, PrecisionLeakWarning
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, DevicesBusyError, PrecisionLeakWarning, workloads
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state import devices
 from pytest_precision.ranks.state.devices import listed_devices

@@ -11,10 +11,8 @@ from functools import partial
 import gpu_sides
 import pytest
 
-from pytest_precision import ParityError, layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Parity, ParityError, layouts, unchecked, workloads
 from pytest_precision.formats.backend import installed_version
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
 

@@ -11,10 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from workload_violators import NeverQuiet, NothingFrozen
 
-from pytest_precision import Cell, Engine, layouts
+from pytest_precision import Cell, Engine, Workload, layouts
 from pytest_precision.layouts.megatron.stored_model import BUCKET_SIZE
 from pytest_precision.layouts.replicated import MasterEngine
-from pytest_precision.workloads import Workload
 from pytest_precision.workloads.batches import Microbatch
 from pytest_precision.workloads.mixture import Moe, MoeBlock
 from pytest_precision.workloads.recipe import TrainingRecipe

@@ -17,11 +17,11 @@ from pytest_precision import (
     Parity,
     ParityError,
     PrecisionLeakWarning,
+    Workload,
     layouts,
     unchecked,
     workloads,
 )
-from pytest_precision.workloads import Workload
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -11,13 +11,8 @@ import wrong_engines
 from marked_lines import marked
 from wrong_engines import of
 
-from pytest_precision import workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.engine.engine import Engine
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, workloads
 from pytest_precision.optim import FusedAdam
-from pytest_precision.parity.verdict import Verdict
 
 ParityIn = Callable[[Cell], Parity]
 

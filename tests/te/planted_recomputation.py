@@ -9,11 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision import layouts
-from pytest_precision.engine.engine import Engine
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Engine, Workload, layouts
 from pytest_precision.te import cuda
-from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.perceptron import Mlp
 
 MICROBATCHES = 3

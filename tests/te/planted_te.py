@@ -10,9 +10,7 @@ import golden_vectors as golden
 import torch
 import torch.distributed as dist
 
-from pytest_precision import formats, layouts
-from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.observation import Observation
+from pytest_precision import Cell, Engine, Observation, Workload, formats, layouts
 from pytest_precision.layouts.optimizer_layouts import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
 from pytest_precision.layouts.transformer_engine.casting import store_master
@@ -25,10 +23,8 @@ from pytest_precision.layouts.transformer_engine.layers import (
 from pytest_precision.layouts.transformer_engine.layouts import in_bf16
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, OutsideMasters
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.slots import Quantizers
 from pytest_precision.te import cuda, storages
-from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.batches import Microbatch
 from pytest_precision.workloads.mixture import Moe
 from pytest_precision.workloads.perceptron import Mlp

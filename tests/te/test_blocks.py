@@ -8,11 +8,9 @@ from functools import partial
 import pytest
 import te_wheel
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
+from pytest_precision import Cell, Parity, layouts, workloads
 from pytest_precision.layouts.transformer_engine.data_parallel import EngineInDdp
 from pytest_precision.layouts.transformer_engine.transformer_blocks import with_blocks
-from pytest_precision.matrix.cell import Cell
 
 ParityIn = Callable[[Cell], Parity]
 

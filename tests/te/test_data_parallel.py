@@ -9,10 +9,7 @@ import pytest
 import te_wheel
 from planted_te import OneMicrobatch
 
-from pytest_precision import layouts, norm, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, layouts, norm, unchecked, workloads
 from pytest_precision.parity.compare.criterion import Criterion
 
 pytestmark = [pytest.mark.slow, te_wheel.NEEDED]

@@ -9,11 +9,8 @@ import planted_te as planted
 import pytest
 import te_wheel
 
-from pytest_precision import layouts, unchecked, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
+from pytest_precision import Cell, Parity, ParityError, layouts, unchecked, workloads
 from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters
-from pytest_precision.matrix.cell import Cell
 
 pytestmark = [pytest.mark.slow, te_wheel.NEEDED]
 

@@ -9,10 +9,7 @@ import planted_te as planted
 import pytest
 import te_wheel
 
-from pytest_precision import layouts, workloads
-from pytest_precision.check.parity import Parity
-from pytest_precision.errors import ParityError
-from pytest_precision.matrix.cell import Cell
+from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 
 pytestmark = [pytest.mark.slow, te_wheel.NEEDED]
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision import Cell, workloads
-from pytest_precision.workloads import Workload
+from pytest_precision import Cell, Workload, workloads
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from workload_measures import CELL, fingerprint
 from workload_properties import PROPERTIES
 from workload_violators import VIOLATIONS
 
-from pytest_precision import workloads
-from pytest_precision.workloads import Workload
+from pytest_precision import Workload, workloads
 
 BUILT_IN = pytest.mark.parametrize("make", [workloads.mlp, workloads.gpt, workloads.moe])
 Property = Callable[[Workload], Iterator[str]]

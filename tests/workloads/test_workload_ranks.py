@@ -12,8 +12,7 @@ import torch.multiprocessing
 from torch import nn
 from workload_measures import CELL, seeded
 
-from pytest_precision import workloads
-from pytest_precision.workloads import Workload
+from pytest_precision import Workload, workloads
 
 RANKS = 2
 DEADLINE = 200

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import Cell
-from pytest_precision.workloads import Workload
+from pytest_precision import Cell, Workload
 from pytest_precision.workloads.routing import Router
 
 CELL = Cell()

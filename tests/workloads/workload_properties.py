@@ -25,7 +25,7 @@ from workload_measures import (
     trained,
 )
 
-from pytest_precision.workloads import Workload
+from pytest_precision import Workload
 from pytest_precision.workloads.batches import IGNORED, QUIET_STEP
 
 
