@@ -156,10 +156,17 @@ def _problem(tensor: Any) -> str:
         return f"layout={tensor.layout}"
     if tensor.is_meta:
         return "device=meta"
-    # An address that is 0 is no address: of fake and functional tensors, and of freed memory.
-    if tensor.numel() and not tensor.data_ptr():
+    if tensor.numel() and not _has_memory(tensor):
         return f"a {type(tensor).__name__} without memory"
     return ""
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Return whether a tensor has an address: none is 0, as of functional and freed ones."""
+    try:
+        return bool(tensor.data_ptr())
+    except RuntimeError:  # of a fake tensor, which a compiler keeps of what it has traced
+        return False
 
 
 def in_graph(tensor: Tensor) -> bool:

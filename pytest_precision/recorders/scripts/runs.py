@@ -135,7 +135,7 @@ def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
     if ON_DEMAND not in seen:
         yield ON_DEMAND, way.shows_grad
     if "used_param" not in seen:
-        yield "used_param", "no module was called while gradients were on"
+        yield "used_param", "no module was called while gradients were on, unless in compiled code"
     if "loss" not in seen:
         yield "loss", "Tensor.backward was not called"
     for module, why in steps.buffer.unread.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, multiprocessing, nn
@@ -35,8 +35,8 @@ def opened(steps: Steps) -> Iterator[None]:
             stack.callback(before_compiled_call(module, partial(hooks.forward, module, ())))
 
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
-        stack.enter_context(register_optimizer_step_pre_hook(hooks.before_step))
-        stack.enter_context(register_optimizer_step_post_hook(hooks.after_step))
+        stack.enter_context(register_optimizer_step_pre_hook(untraced(hooks.before_step)))
+        stack.enter_context(register_optimizer_step_post_hook(untraced(hooks.after_step)))
         for replacement in (*_wrapped(steps), (nn.Module, "compile", None, compiled)):
             stack.enter_context(replaced(*replacement))
         yield
@@ -95,6 +95,14 @@ def has_closure(args: Any, kwargs: Any) -> bool:
 
 Told = Callable[..., object]
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def untraced(function: _Function) -> _Function:
+    """Return a function that torch.compile calls rather than traces, where it meets it."""
+    why = "pytest_precision observes the loop here, so that a graph ends; leave fullgraph=True out"
+    return cast(_Function, torch.compiler.disable(function, reason=why))  # type: ignore[no-untyped-call]
+
 
 def _wrapped(steps: Steps) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
     """Yield what has no hook: its holder, its name, and what to call before it and after it.
@@ -142,4 +150,4 @@ def replaced(
             after(*args, **kwargs)
         return result
 
-    return around_calls(holder, name, wrapped)
+    return around_calls(holder, name, untraced(wrapped))

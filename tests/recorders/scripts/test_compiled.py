@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import unchanged
 from checked import Recorded
-from torch import nn
+from torch import Tensor, nn
 
 from pytest_precision import Cell
 from pytest_precision._torch.training import compiled_call
 from pytest_precision.recorders.scripts.compiled import ToldCall
 from pytest_precision.recorders.scripts.runs import record_script
+from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.store import Trace
+
+
+def seen_of(script: Callable[..., None], folder: Path) -> set[tuple[object, ...]]:
+    """Return what a trace has of a loop: moment, kind, name and bytes of each tensor."""
+    folder.mkdir()
+    record_script(script, Cell(sequence="train3"), folder, EVERYTHING)
+    trace = Trace(folder, 1)
+    entries = ((moment, entry) for moment in trace.moments for entry in trace.entries(moment))
+    return {(at, e.kind, e.name, bytes_of(trace.tensor(e))) for at, e in entries}
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Return what a tensor holds."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def evaluating(model: nn.Module) -> None:
@@ -81,3 +97,50 @@ def test_a_compiled_call_is_taken_back(recorded: Recorded) -> None:
     recorded(compiling)
     assert callable(compiled_call(trained))
     assert not isinstance(compiled_call(trained), ToldCall)
+
+
+def step_by_step(compiled: str, grad_factor: float = 1.0) -> Callable[..., None]:
+    """Return a loop that compiles one of its functions: `clip`, `update` or all of a `step`."""
+
+    def script(cell, record):  # type: ignore[no-untyped-def]
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def maybe(function: Callable[..., Any]) -> Callable[..., Any]:
+            chosen = function.__name__ == compiled
+            return torch.compile(function, backend="eager") if chosen else function
+
+        @maybe
+        def clip() -> None:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+        @maybe
+        def update() -> None:
+            optimizer.step()
+
+        @maybe
+        def step(inputs: Tensor, targets: Tensor) -> None:
+            (grad_factor * nn.functional.mse_loss(model(inputs), targets)).backward()
+            clip()
+            update()
+            optimizer.zero_grad()
+
+        with record():
+            for batch in unchanged.batches():
+                step(*batch)
+
+    return script
+
+
+@pytest.mark.parametrize("compiled", ["clip", "update", "step"])
+def test_a_compiled_function_of_the_loop_is_seen(
+    one_rank: None, few_objects: None, tmp_path: Path, compiled: str
+) -> None:
+    """Its trace has the names and the bits of the eager loop, though no hook runs in its graphs."""
+    eager = seen_of(step_by_step(""), tmp_path / "eager")
+    shown = {one for one in eager if compiled != "step" or one[1] != "used_param"}
+    assert len(shown) > 100
+    assert seen_of(step_by_step(compiled), tmp_path / "compiled") == shown
+    wrong = seen_of(step_by_step(compiled, grad_factor=1.01), tmp_path / "wrong")
+    assert {one[1] for one in shown - wrong} >= {"loss", "reduced_grad", "grad_norm"}
