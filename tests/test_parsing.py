@@ -52,7 +52,7 @@ NO_NAMES = {
     "parity/explain/source.py": "names of files, and lines of source code",
     "parity/self_checks/oracle_findings.py": "names of an optimizer's options",
     "parity/verdict.py": "node ids of pytest",
-    "recipes/megatron/started.py": "names of devices",
+    "recipes/megatron/cuda_calls.py": "names of devices",
     "recipes/megatron/memory.py": "names of modules of a model",
     "recipes/__init__.py": "numbers of releases",
     "recorders/run_environment.py": "names of variables",

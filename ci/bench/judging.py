@@ -62,7 +62,7 @@ class Clock:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Watch what only then may be imported: before, nothing needs torch."""
-        from pytest_precision.check import case, gates
+        from pytest_precision.check import case, disagreement
         from pytest_precision.check.parity import Parity
         from pytest_precision.parity.explain import required_tolerance
         from pytest_precision.parity.self_checks.consistency import Consistency
@@ -81,7 +81,7 @@ class Clock:
         self.watch(UpdateLog, "read", "lost updates")
         self.watch(required_tolerance, "columns", "bounds")
         self.watch(case, "unexercised", "coverage gaps")
-        self.watch(gates, "diagnose", "signatures")
+        self.watch(disagreement, "diagnose", "signatures")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write median and maximum of the shares, each of the checks that have the part."""

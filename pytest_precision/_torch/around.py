@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pytest_precision._torch.dispatch import tree_leaves
+
+_Result = TypeVar("_Result")
 
 TRANSFERS = frozenset({"send", "recv_", "recv_any_source_"})
 """Names of the operators of c10d between two ranks."""
@@ -56,6 +58,19 @@ def around_calls(holder: Any, name: str, call: Callable[..., Any]) -> Iterator[N
         yield
     finally:
         setattr(holder, name, original)
+
+
+def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Return a function that torch.compile calls rather than traces, where it meets it.
+
+    The compiler is imported at its first call: a script may choose before how it is set up.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> _Result:
+        return function(*args, **kwargs)
+
+    return torch._compile._disable_dynamo(call)  # a method takes no mark of having been disabled
 
 
 def has_own_memory(kind: type[Tensor]) -> bool:

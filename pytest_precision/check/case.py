@@ -124,7 +124,7 @@ class Case:
         """List the sides that are judged by themselves, each with what was recorded from it."""
         assert self._again is not None
         made = self._again.candidate, self._again.reference
-        return list(zip(made, self.judged, strict=False))
+        return list(zip(made[: len(self.judged)], self.judged, strict=True))
 
     @property
     def cells(self) -> tuple[Cell, Cell]:

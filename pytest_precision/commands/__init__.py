@@ -7,9 +7,13 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print text; a reader such as `head`, who has had enough, is no error."""
+    """Print text; a reader such as `head`, who has had enough, is no error.
+
+    A character that the terminal's encoding lacks is printed as its escape sequence.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
     try:
-        print(text, flush=True)
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
         # Python writes what is left when it ends, and would say that it cannot.
         nowhere = os.open(os.devnull, os.O_WRONLY)

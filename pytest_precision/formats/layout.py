@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from pytest_precision.errors import expected_but_got
@@ -38,6 +39,8 @@ def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> t
 def gemm_ready_scale(scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
     """Return the fp32 scale of a blockwise fp8 operand as the kernels store it.
 
+    One that is stored as it is may be returned itself.
+
     Args:
         scale: fp32, the scale of an `Operand`.
         block: the `block` of its `Storage`. Scales of 1 x 128 blocks are stored transposed; the
@@ -58,7 +61,7 @@ def swizzled_scale(scale: torch.Tensor, *, turned: bool = False) -> torch.Tensor
             of MXFP8 do: it is its transpose that is stored.
     """
     rows, columns = _matrix(scale).shape[::-1] if turned else _matrix(scale).shape
-    places = _places(rows, columns, turned, scale.device)
+    places = torch.from_numpy(_places(rows, columns, turned)).to(scale.device)
     return scale.new_zeros(_bytes(rows, columns)).scatter_(0, places, scale.reshape(-1))
 
 
@@ -79,8 +82,8 @@ def unswizzled_scale(
                 "give the shape without padding",
             )
         )
-    places = _places(rows, columns, turned, swizzled.device)
-    return swizzled.index_select(0, places).view(shape)
+    places = torch.from_numpy(_places(rows, columns, turned)).to(swizzled.device)
+    return swizzled.reshape(-1).index_select(0, places).view(shape)
 
 
 def _bytes(rows: int, columns: int) -> int:
@@ -88,18 +91,17 @@ def _bytes(rows: int, columns: int) -> int:
     return -(-rows // SWIZZLE[0]) * -(-columns // SWIZZLE[1]) * SWIZZLE[0] * SWIZZLE[1]
 
 
-@lru_cache(maxsize=64)
-def _places(rows: int, columns: int, turned: bool, device: torch.device) -> torch.Tensor:
+@lru_cache(maxsize=16)
+def _places(rows: int, columns: int, turned: bool) -> np.ndarray:
     """Return the places of the entries of a matrix of this shape, int64 [rows * columns].
 
-    They are in the order of the matrix, or of its transpose.
+    They are in the order of the matrix, or of its transpose. No tensor is kept: one that is made
+    in inference mode, or is a fake one, would be of no use outside of it.
     """
-    with torch.inference_mode(False):  # such a tensor would be of no use outside of it
-        i = torch.arange(rows, device=device).unsqueeze(1)
-        j = torch.arange(columns, device=device)
-        tile = i // 128 * -(-columns // 4) + j // 4
-        places = tile * 512 + i % 32 * 16 + i % 128 // 32 * 4 + j % 4
-        return (places.t() if turned else places).flatten()
+    i, j = np.ogrid[:rows, :columns]
+    tile = i // 128 * -(-columns // 4) + j // 4
+    places = tile * 512 + i % 32 * 16 + i % 128 // 32 * 4 + j % 4
+    return np.ravel(places.T if turned else places)
 
 
 def _matrix(scale: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,8 @@
 """Recipes: what a recorder must be told of a framework whose optimizer keeps flat partitions.
 
 Each module has a `locate` for `record(locate=...)`, and `on_cpu` where the framework needs help
-there. A recipe reads what a framework keeps to
-itself, which holds for the releases that it was tested with. No framework is imported here; import
-the module of yours.
+there. A recipe reads what a framework keeps to itself, which holds for the releases that it was
+tested with. No framework is imported here; import the module of yours.
 """
 
 from __future__ import annotations

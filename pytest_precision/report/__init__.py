@@ -2,7 +2,7 @@
 
 The data flows one way. In the process that runs a test, `report_attributes.attach` puts the cell
 and its verdicts on pytest's reports. On the controller, `collect.Results` makes one `CellResult`
-from the reports of a test, and `json_file`, `progress` and `terminal` render it. pytest's hooks
+from the reports of a test, and `json_file`, `session` and `terminal` render it. pytest's hooks
 call `session.SessionReport`. `read` makes the cells again from report.json, and `page` renders
 those.
 """

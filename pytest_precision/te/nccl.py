@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
@@ -33,6 +34,7 @@ def enter() -> None:
 
 def _gathering_unevenly(gather: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(gather)
+    @torch.no_grad()
     def all_gather(
         tensor_list: list[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
     ) -> Any:
@@ -50,6 +52,7 @@ def _gathering_unevenly(gather: Callable[..., Any]) -> Callable[..., Any]:
 
 def _scattering_unevenly(scatter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(scatter)
+    @torch.no_grad()
     def reduce_scatter(
         output: Tensor,
         input_list: list[Tensor],

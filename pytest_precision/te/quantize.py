@@ -27,6 +27,10 @@ from pytest_precision.te.storages import DTYPES, ELEMENTS, SIDES, Side, family, 
 _BLOCKS = {"MXFP8Quantizer": 32, "NVFP4Quantizer": 16}
 """Compiled quantizers that refuse a part of a block, and the size of a block."""
 
+_DESCRIBED_OTHERWISE = (("nvfp4", "_columnwise_data"), ("nvfp4", "_amax_columnwise"))
+"""Buffers of other shapes than their quantizer says: it halves the wrong dimension of the bytes
+(see `create_empty_quantized_tensor`), and has one amax where each row has its own."""
+
 SCALED_ERROR = "NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"
 """Environment variable by which the kernels choose how 4over6 computes errors."""
 
@@ -50,6 +54,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 def _quantized_tensor(tensor: Tensor, quantizer: Any) -> Any:
     """Quantize into a new tensor, which takes the memory of the operands instead of a copy."""
     shape = tuple(tensor.shape)
+    _expect_whole_blocks(type(quantizer).__name__, shape)
     if type(quantizer).__name__ == "Float8Quantizer" or not tensor.numel():
         output = create_empty_quantized_tensor(quantizer, shape, tensor.dtype)
         write(tensor, quantizer, output)
@@ -61,8 +66,7 @@ def _quantized_tensor(tensor: Tensor, quantizer: Any) -> Any:
     swizzled = kind in ("mxfp8", "nvfp4") and bool(quantizer.optimize_for_gemm)
     inner = storages.memory_of(kind, made.operands, swizzled=swizzled)
     for name, (size, _) in specs.items():
-        # NVFP4's description halves the wrong dimension; see `create_empty_quantized_tensor`.
-        if inner[name].shape != size and (kind, name) != ("nvfp4", "_columnwise_data"):
+        if inner[name].shape != size and (kind, name) not in _DESCRIBED_OTHERWISE:
             inner[name] = inner[name].reshape(size)
     return metadata["cls"].__tensor_unflatten__(inner, metadata, shape, None)
 

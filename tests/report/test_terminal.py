@@ -355,11 +355,11 @@ def test_junit_properties(session, mode):
 
 PATIENT = """
 import pytest
-from pytest_precision.report import progress
+from pytest_precision.report import session
 
 def pytest_configure(config):
     patch = pytest.MonkeyPatch()
-    patch.setattr(progress, "INTERVAL", 0.0)
+    patch.setattr(session, "INTERVAL", 0.0)
     config.add_cleanup(patch.undo)
 """
 

@@ -205,10 +205,11 @@ def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
     for grid in COARSER.get(candidate.dtype, ()):
+        if not has_all(grid, candidate) or has_all(grid, reference):
+            continue
         # A 1 is a number of every grid, but is no rounding of a value that is far from it.
-        rounded = has_all(grid, candidate) and not has_all(grid, reference)
         ours, theirs = candidate.double(), reference.double()
-        if rounded and bool(((ours - theirs).abs() <= step_at(theirs, grid)).all()):
+        if bool(((ours - theirs).abs() <= step_at(theirs, grid)).all()):
             return Signature("rounded", f"rounded to {dtype_name(grid)}")
     return None
 

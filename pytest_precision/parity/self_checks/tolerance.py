@@ -113,7 +113,7 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
     bound = criterion.bound(size.numpy())
     if criterion.measure is not Measure.STEPS:
         return torch.as_tensor(bound, dtype=torch.float64)
-    return int(bound) * step_at(size, dtype)  # as if steps did not grow on the way
+    return float(bound) * step_at(size, dtype)  # as if steps did not grow on the way
 
 
 def _histories(

@@ -7,6 +7,7 @@ comparison), so each side is checked alone: `vacuous` finds runs in which nothin
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Set
 
 import torch
@@ -212,11 +213,17 @@ def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
     if not updates:
         return False
     # Not by the place of a piece, which need not be described alike at both moments.
-    start, end = (
-        {(e.name, e.rank): e for e in trace.entries(moment) if e.kind == "master"}
-        for moment in (moments[0], updates[-1])
+    start: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+    end: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+    for moment, pieces in ((moments[0], start), (updates[-1], end)):
+        for entry in trace.entries(moment):
+            if entry.kind == "master":
+                pieces[entry.name, entry.rank].append(entry)
+    return any(
+        not trace.same_bytes(now, trace, before)
+        for key in end.keys() & start
+        for now, before in zip(end[key], start[key], strict=False)
     )
-    return any(not trace.same_bytes(end[key], trace, start[key]) for key in end.keys() & start)
 
 
 def computed_elsewhere(trace: Trace, cell: Cell) -> str | None:

@@ -65,9 +65,10 @@ class Definitions:
         new = sys.modules.keys() - self._known
         self._known |= new
         for name in sorted(new, key=len):  # a class is named by its shortest name
-            module = sys.modules[name]
-            is_watched = is_torchs(name) or users_file(module) is not None
-            if isinstance(module, ModuleType) and is_watched:
+            module: object = sys.modules[name]
+            if not isinstance(module, ModuleType):
+                continue  # asking an object in its place for its file might run anything
+            if is_torchs(name) or users_file(module) is not None:
                 self._holders += _holders(name, module)
 
     def replaced(self) -> list[str]:

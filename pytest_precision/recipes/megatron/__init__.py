@@ -11,9 +11,10 @@ from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.recipes.megatron.core_engine import MegatronEngine
+    from pytest_precision.recipes.megatron.cuda_calls import on_cpu
     from pytest_precision.recipes.megatron.flat_shards import locate
     from pytest_precision.recipes.megatron.placement import weights_by_name
-    from pytest_precision.recipes.megatron.started import config, initialize, on_cpu
+    from pytest_precision.recipes.megatron.started import config, initialize
     from pytest_precision.recipes.megatron.tokens import Tokens
 
 __all__ = [
@@ -30,9 +31,10 @@ __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "core_engine": ("MegatronEngine",),
+        "cuda_calls": ("on_cpu",),
         "flat_shards": ("locate",),
         "placement": ("weights_by_name",),
-        "started": ("config", "initialize", "on_cpu"),
+        "started": ("config", "initialize"),
         "tokens": ("Tokens",),
     },
 )

@@ -1,23 +1,20 @@
 """Started: what Megatron-core needs in a rank before a run, and what is released after it.
 
-These are its process groups, the configuration of a cell, and CUDA calls on a machine without a
-GPU; a model and its process groups would outlive their run.
+These are its process groups and the configuration of a cell; a model and its process groups would
+outlive their run.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from pytest_precision import te
 from pytest_precision.matrix.cell import Cell
@@ -137,26 +134,6 @@ def optimizer_of(ddp: Any, options: Mapping[str, Any]) -> Any:
     optimizer = import_module("megatron.core.optimizer")
     config = optimizer.OptimizerConfig(**made | dict(options))
     return optimizer.get_megatron_optimizer(config, [ddp])
-
-
-class _OnCpu(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if str(kwargs.get("device", "")).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        if func is Tensor.cuda:
-            return args[0]
-        result = func(*args, **kwargs)
-        names_type = func is Tensor.type and len(args) == 1
-        return result.replace("torch.", "torch.cuda.") if names_type else result
-
-
-@contextmanager
-def on_cpu() -> Iterator[None]:
-    """Let the CUDA calls of Megatron-core mean the CPU."""
-    current = patch("torch.cuda.current_device", lambda: torch.device("cpu"))
-    with _OnCpu(), current, patch("torch.cuda.synchronize", lambda *_: None):
-        yield
 
 
 def end_groups_with(engine: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import torch
@@ -39,8 +38,7 @@ class ByHand:
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.
         """
-        looked_at = islice(filter(_is_looked_at, leaves_of(loss)), LOOKED_AT)
-        now = [leaf.detach().clone() for leaf in looked_at]
+        now = [leaf.detach().clone() for leaf in _leaves(loss)]
         pairs = zip(self._before, now, strict=False)
         self._moves += any(a.shape != b.shape or not torch.equal(a, b) for a, b in pairs)
         self._before = now
@@ -56,26 +54,25 @@ class ByHand:
             )
 
 
-def leaves_of(loss: Tensor) -> Iterator[Any]:
-    """Yield what a loss depends on and no operation has made: weights, and inputs with gradients.
-
-    At most `SEARCHED_NODES` nodes of its graph are searched.
-    """
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Yield some small weights that a loss depends on."""
     nodes = [loss.grad_fn]
     seen = set[Any]()
-    while nodes and len(seen) < SEARCHED_NODES:
+    found = 0
+    while nodes and found < LOOKED_AT and len(seen) < SEARCHED_NODES:
         node = nodes.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        if (leaf := getattr(node, "variable", None)) is not None:
+        leaf: Any = getattr(node, "variable", None)
+        if (
+            type(leaf) in (Tensor, nn.Parameter)
+            and 0 < leaf.numel() <= LARGEST_LEAF
+            and _held(leaf)
+        ):
+            found += 1
             yield leaf
         nodes.extend(following for following, _ in node.next_functions)
-
-
-def _is_looked_at(leaf: Any) -> bool:
-    plain = type(leaf) in (Tensor, nn.Parameter)
-    return plain and 0 < leaf.numel() <= LARGEST_LEAF and _held(leaf)
 
 
 def _held(leaf: Tensor) -> bool:

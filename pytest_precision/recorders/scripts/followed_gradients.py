@@ -122,9 +122,10 @@ class FollowedGradients:
         """
         for parameter in parameters:
             self.end([parameter])
+            if not (parameter.requires_grad and parameter.is_leaf):
+                continue  # torch warns of whoever asks another tensor for its gradient
             gradient = parameter.grad
-            if parameter.requires_grad and parameter.is_leaf and has_plain_values(gradient):
-                assert gradient is not None
+            if gradient is not None and has_plain_values(gradient):
                 norm = float(gradient.norm()) if may_shrink else None
                 self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm)
 

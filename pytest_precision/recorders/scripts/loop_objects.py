@@ -118,19 +118,6 @@ def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
     )
 
 
-def model_in_memory(weights: set[int]) -> nn.Module | None:
-    """Return the outermost module that holds these weights; None if there is none, or several.
-
-    Args:
-        weights: the id of each.
-    """
-    modules = [one for one in found_in_memory()[1] if isinstance(one, nn.Module)]
-    holders = [one for one in modules if weights <= {id(held) for held in one.parameters()}]
-    parts = {part for one in holders for part in one.modules() if part is not one}
-    outermost = [one for one in holders if one not in parts]
-    return outermost[0] if len(outermost) == 1 else None
-
-
 def _kinds_of(base: type) -> Iterator[type]:
     """Yield a class and all that inherit from it; asking each object is dearer."""
     yield base

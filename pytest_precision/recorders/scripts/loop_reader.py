@@ -22,7 +22,6 @@ from pytest_precision.engine.training_state import (
     of_optimizer,
 )
 from pytest_precision.errors import expect_type, expected_but_got, named
-from pytest_precision.recorders.scripts.by_hand import leaves_of
 from pytest_precision.recorders.scripts.group_updates import Updates
 from pytest_precision.recorders.scripts.located import (
     Locate,
@@ -32,7 +31,7 @@ from pytest_precision.recorders.scripts.located import (
     located,
 )
 from pytest_precision.recorders.scripts.loop_names import LoopNames
-from pytest_precision.recorders.scripts.loop_objects import LoopObjects, model_in_memory
+from pytest_precision.recorders.scripts.loop_objects import LoopObjects
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.recorders.weights import Weight
 
@@ -64,7 +63,6 @@ class LoopReader(TrainingState):
         self.optimizers: list[Optimizer] = []
         self.unnamed: dict[str, None] = {}
         self._updates = Updates()
-        self._sought: set[int] = set()
         self.objects = LoopObjects(self.names, self.optimizers)
         self.since = Since()
 
@@ -80,18 +78,6 @@ class LoopReader(TrainingState):
         """
         self.take_in(optimizer)
         return self._updates.add(optimizer, goes_on=goes_on)
-
-    def find_model(self, loss: Tensor) -> Iterator[nn.Module]:
-        """Register and yield the model that has made a loss, if no call of a module was seen yet.
-
-        No hook tells of a call inside of a function that torch has compiled.
-        """
-        if not self.names.anything:
-            weights = {id(one) for one in leaves_of(loss) if isinstance(one, nn.Parameter)}
-            found = model_in_memory(weights) if weights - self._sought else None
-            self._sought |= weights
-            if found is not None and self.names.meet(found):
-                yield found
 
     def take_in(self, optimizer: Optimizer) -> None:
         """Register an optimizer that steps, which may not have updated anything yet."""

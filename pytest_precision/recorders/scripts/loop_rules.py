@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from pytest_precision._torch.around import untraced
 from pytest_precision._torch.dispatch import version
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.followed_gradients import (
@@ -120,8 +121,8 @@ class LoopRules:
         with (
             closing(self._old),
             closing(self._divided),
-            register_optimizer_step_pre_hook(self.before),
-            register_optimizer_step_post_hook(self.after),
+            register_optimizer_step_pre_hook(untraced(self.before)),
+            register_optimizer_step_post_hook(untraced(self.after)),
             replaced(Tensor, "backward", self._backward, None),
             replaced(scaler, "unscale_", self._unscales, self._has_unscaled),
             replaced(scaler, "step", None, self._has_stepped),

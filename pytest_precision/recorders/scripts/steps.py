@@ -150,8 +150,6 @@ class Steps:
         """
         self._ends.end_if_over()
         self._ends.go_on()
-        for model in self.reader.find_model(loss):
-            self._watch(model, called=False)
         self._begin()
         self.buffer.loss(loss)
         start = self._ends.overflow.backward(loss)

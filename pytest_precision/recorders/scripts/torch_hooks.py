@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, multiprocessing, nn
@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from pytest_precision._torch.around import around_calls
+from pytest_precision._torch.around import around_calls, untraced
 from pytest_precision._torch.dispatch import in_transform
 from pytest_precision._torch.training import function_that_clamps, function_that_scales
 from pytest_precision.ranks.state.accelerator import capturing
@@ -95,14 +95,6 @@ def has_closure(args: Any, kwargs: Any) -> bool:
 
 Told = Callable[..., object]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def untraced(function: _Function) -> _Function:
-    """Return a function that torch.compile calls rather than traces, where it meets it."""
-    why = "pytest_precision observes the loop here, so that a graph ends; leave fullgraph=True out"
-    return cast(_Function, torch.compiler.disable(function, reason=why))  # type: ignore[no-untyped-call]
-
 
 def _wrapped(steps: Steps) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
     """Yield what has no hook: its holder, its name, and what to call before it and after it.
@@ -132,6 +124,8 @@ def replaced(
 ) -> AbstractContextManager[None]:
     """Call `before` and `after` around a function, by its arguments; see `_wrapped`."""
     running: list[Any] = []
+    # Not `wrapped`: what is compiled of the function itself is to stay compiled.
+    before, after = before and untraced(before), after and untraced(after)
 
     def wrapped(original: Told, *args: Any, **kwargs: Any) -> Any:
         # Under a function mode, such as `with torch.device(...)`, torch calls it once more.
@@ -150,4 +144,4 @@ def replaced(
             after(*args, **kwargs)
         return result
 
-    return around_calls(holder, name, untraced(wrapped))
+    return around_calls(holder, name, wrapped)

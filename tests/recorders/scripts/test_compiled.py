@@ -99,8 +99,21 @@ def test_a_compiled_call_is_taken_back(recorded: Recorded) -> None:
     assert not isinstance(compiled_call(trained), ToldCall)
 
 
-def step_by_step(compiled: str, grad_factor: float = 1.0) -> Callable[..., None]:
-    """Return a loop that compiles one of its functions: `clip`, `update` or all of a `step`."""
+def step_by_step(
+    compiled: str, grad_factor: float = 1.0, operations: list[str] | None = None
+) -> Callable[..., None]:
+    """Return a loop that compiles one of its functions: `clip`, `update` or all of a `step`.
+
+    Args:
+        compiled: which of them.
+        grad_factor: what all gradients are multiplied by.
+        operations: takes the operations that are compiled.
+    """
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        if operations is not None:
+            operations.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
 
     def script(cell, record):  # type: ignore[no-untyped-def]
         torch.manual_seed(0)
@@ -109,7 +122,7 @@ def step_by_step(compiled: str, grad_factor: float = 1.0) -> Callable[..., None]
 
         def maybe(function: Callable[..., Any]) -> Callable[..., Any]:
             chosen = function.__name__ == compiled
-            return torch.compile(function, backend="eager") if chosen else function
+            return torch.compile(function, backend=backend) if chosen else function
 
         @maybe
         def clip() -> None:
@@ -126,7 +139,7 @@ def step_by_step(compiled: str, grad_factor: float = 1.0) -> Callable[..., None]
             update()
             optimizer.zero_grad()
 
-        with record():
+        with record(model):
             for batch in unchanged.batches():
                 step(*batch)
 
@@ -141,6 +154,10 @@ def test_a_compiled_function_of_the_loop_is_seen(
     eager = seen_of(step_by_step(""), tmp_path / "eager")
     shown = {one for one in eager if compiled != "step" or one[1] != "used_param"}
     assert len(shown) > 100
-    assert seen_of(step_by_step(compiled), tmp_path / "compiled") == shown
+    operations: list[str] = []
+    loop = step_by_step(compiled, operations=operations)
+    assert seen_of(loop, tmp_path / "compiled") == shown
+    made = "_foreach_mul_" if compiled == "clip" else "add_"
+    assert any(made in one for one in operations)  # they stay compiled while they are recorded
     wrong = seen_of(step_by_step(compiled, grad_factor=1.01), tmp_path / "wrong")
     assert {one[1] for one in shown - wrong} >= {"loss", "reduced_grad", "grad_norm"}
