@@ -15,7 +15,7 @@ from pytest_precision._torch.dispatch import in_transform
 from pytest_precision._torch.training import compiled_call
 from pytest_precision.engine.capture import ModuleHook
 from pytest_precision.ranks.state.accelerator import capturing
-from pytest_precision.recorders.scripts.compiled import before_compiled_call
+from pytest_precision.recorders.scripts.compiled import ToldCall, before_compiled_call
 from pytest_precision.recorders.scripts.wrappers import readers
 
 CLIP = "clip_grad_norm_"
@@ -26,6 +26,7 @@ class ModelHooks:
     """Tells what modules read and which gradients are there, until it is closed.
 
     Args:
+        begins: is called before a forward of compiled code, for which torch calls no hook.
         reads: is called before modules read their weights in a forward with gradients.
         accumulated: is called after a backward has added to the gradient of a parameter.
         clipping: is called before a model clips its gradients by a method of its own.
@@ -37,11 +38,13 @@ class ModelHooks:
 
     def __init__(
         self,
+        begins: Callable[[nn.Module], None],
         reads: Callable[[Sequence[nn.Module]], None],
         accumulated: Callable[[Tensor], None],
         clipping: Callable[[], None],
         clipped: Callable[[Tensor], None],
     ) -> None:
+        self._begins = begins
         self._reads = reads
         self._accumulated = accumulated
         self._clipping = clipping
@@ -65,10 +68,19 @@ class ModelHooks:
             self._read.add(module)
             hook = ModuleHook(partial(self._before_forward, read))
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
-            if compiled_call(module) is not None:
+            call = compiled_call(module)
+            if call is not None and not isinstance(call, ToldCall):  # compiled before the loop
+                begins = ModuleHook(partial(self._before_call, module))
+                self._handles.callback(before_compiled_call(module, begins))
+            if call is not None:
                 self._handles.callback(before_compiled_call(module, hook))
             if called and module is root:
                 hook()
+
+    def watch_compiled(self, module: nn.Module) -> None:
+        """Watch what a module reads that has just been compiled, in which no hook is called."""
+        self._read.discard(module)
+        self.watch_reads(module, called=False)
 
     def watch_clip(self, root: nn.Module) -> None:
         """Watch the method by which FSDP1 clips: no function of torch sees all of its shards."""
@@ -100,6 +112,10 @@ class ModelHooks:
     def close(self) -> None:
         """Take back what was put into modules and parameters."""
         self._handles.close()
+
+    def _before_call(self, module: nn.Module, *_: object) -> None:
+        if not in_transform() and not capturing():
+            self._begins(module)
 
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
         if torch.compiler.is_compiling() or in_transform() or not torch.is_grad_enabled():

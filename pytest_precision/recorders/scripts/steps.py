@@ -52,7 +52,11 @@ class Steps:
         self.buffer = StepBuffer(reader, trace, schedule.done + 1)
         self._ends = StepEnds(self.buffer, trace, schedule)
         self._hooks = ModelHooks(
-            self.buffer.used_by, self.buffer.accumulated, self.buffer.gradients, self.clip
+            self.forward,
+            self.buffer.used_by,
+            self.buffer.accumulated,
+            self.buffer.gradients,
+            self.clip,
         )
         self._watched: list[Watched] = []
         self._local_grads = False
@@ -133,6 +137,11 @@ class Steps:
             self._watch(module, called=True)
         elif begins and not self._ends.overflow.backwards:
             self.buffer.read_anew(module)
+
+    def compiled(self, module: nn.Module) -> None:
+        """Watch a module that has just been compiled, if the loop has shown it before."""
+        if self.reader.names.knows(module):
+            self._hooks.watch_compiled(module)
 
     def hidden(self, module: nn.Module, why: str) -> None:
         """Note a call that nothing can be seen of."""

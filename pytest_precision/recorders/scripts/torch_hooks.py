@@ -33,6 +33,7 @@ def opened(steps: Steps) -> Iterator[None]:
 
         def compiled(module: nn.Module, *_: Any, **__: Any) -> None:
             stack.callback(before_compiled_call(module, partial(hooks.forward, module, ())))
+            steps.compiled(module)
 
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
         stack.enter_context(register_optimizer_step_pre_hook(untraced(hooks.before_step)))
