@@ -9,6 +9,7 @@ module, which has imported before what sessions need.
 from __future__ import annotations
 
 import torch._dynamo  # which the first optimizer of a process imports
+import torch._inductor.output_code  # which the naming of a line imports
 import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
