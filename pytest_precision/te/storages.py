@@ -227,7 +227,7 @@ def _unpadded(
 ) -> Tensor:
     """Return the scales without padding, and MXFP8's columnwise scales no longer transposed."""
     if swizzled:
-        return unswizzled_scale(scale.reshape(-1), shape, turned=turned)
+        return unswizzled_scale(scale, shape, turned=turned)
     multiples = (4, 128) if turned else (128, 4)
     rows, columns = (-(-n // m) * m for n, m in zip(shape, multiples, strict=True))
     return scale.reshape(rows, columns)[: shape[0], : shape[1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -11,6 +12,7 @@ import pytest
 
 import pytest_precision
 from pytest_precision.__main__ import main
+from pytest_precision.commands import say
 from pytest_precision.parity.compare.calls import CALLS
 
 if sys.version_info >= (3, 11):
@@ -33,6 +35,14 @@ def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="2"):
         main(["recrod"])
     assert "invalid choice: 'recrod' (choose from" in capsys.readouterr().err
+
+
+def test_a_terminal_may_lack_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets the escape sequence, and no difference is taken for what cannot be compared."""
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    say("1.5 × the reference")
+    assert printed.getvalue() == b"1.5 \\xd7 the reference\n"
 
 
 def test_it_is_installed_under_the_name_of_the_package() -> None:

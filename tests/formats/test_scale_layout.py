@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_precision import formats
 
@@ -41,6 +42,14 @@ def test_a_scale_of_blocks_along_a_column_is_stored_transposed(shape: tuple[int,
     swizzled = formats.swizzled_scale(scale, turned=True)
     assert torch.equal(swizzled, formats.swizzled_scale(scale.t()))
     assert torch.equal(formats.unswizzled_scale(swizzled, shape, turned=True), scale)
+
+
+def test_no_fake_tensor_is_kept_for_later_scales() -> None:
+    """Real scales of a shape that was fake at first are swizzled as any others."""
+    with FakeTensorMode():
+        formats.swizzled_scale(torch.zeros((7, 11), dtype=torch.uint8))
+    scale = numbered(7, 11)
+    assert torch.equal(formats.unswizzled_scale(formats.swizzled_scale(scale), (7, 11)), scale)
 
 
 def test_padding_is_zero_and_behind() -> None:

@@ -88,7 +88,7 @@ def breach_headline(sides: Sequence[Broken]) -> str:
         sides: those with such an update, at least one.
     """
     first = sides[0]
-    breach = sides[0].breach
+    breach = first.breach
     who = "both sides" if len(sides) > 1 else f"the {first.side}"
     return (
         f"{breach.kind} of {breach.name} is not what the workload's {first.log.rule} makes of it "

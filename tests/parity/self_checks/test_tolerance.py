@@ -53,6 +53,7 @@ def test_a_tolerance_above_the_way_of_a_weight_is_named(write_trace: Write) -> N
     assert empty(trace, close(rtol=0.02, atol=0), "param") == [f"close(rtol=0.02, atol=0) {words}"]
     assert empty(trace, close(rtol=0.005, atol=0), "param") == []
     assert empty(trace, ulp(2**17), "param")
+    assert empty(trace, ulp(2**64), "param")
     assert not empty(trace, ulp(2**15), "param")
 
 
