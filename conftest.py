@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
 
@@ -40,7 +40,12 @@ SLOWEST_LAST = (
 INSTALLED = "precision"
 """Name of the plugin where its entry point loads it."""
 
-settings.register_profile("reproducible", derandomize=True)
+settings.register_profile(
+    "reproducible",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # on a busy machine, time says nothing of a test
+)
 settings.load_profile("reproducible")
 
 

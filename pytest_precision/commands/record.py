@@ -135,6 +135,7 @@ def run(given: argparse.Namespace) -> int:
 
     if given.moved:
         move_imports(*given.moved)
+    before = threading.enumerate()
     try:
         done = record_file(
             Path(file),
@@ -153,7 +154,7 @@ def run(given: argparse.Namespace) -> int:
         expect_moved(*given.moved)
     if done < given.steps:
         print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
-    _leave_threads()
+    _leave_threads(before)
     return 0
 
 
@@ -188,11 +189,14 @@ def _let_stand_in(given: argparse.Namespace) -> None:
         print(f"pytest_precision: Transformer Engine {te.running()}", file=sys.stderr)
 
 
-def _leave_threads() -> None:
-    """End the process if the script, cut short, has left threads that would keep it alive."""
+def _leave_threads(before: list[threading.Thread]) -> None:
+    """End the process if the script, cut short, has left threads that would keep it alive.
+
+    Args:
+        before: threads that ran before the script, which are not its own.
+    """
     until = time.monotonic() + THREAD_SECONDS
-    main = threading.main_thread()
-    left = [one for one in threading.enumerate() if one is not main and not one.daemon]
+    left = [one for one in threading.enumerate() if one not in before and not one.daemon]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))
     alive = [thread.name for thread in left if thread.is_alive()]

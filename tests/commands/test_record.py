@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,26 @@ def test_a_small_run_keeps_all_values(record: RecordFile) -> None:
     """They take some 10 MB at most, and nobody has to ask for them."""
     trace = Recording.of_folder("candidate", record("a", "--steps", "2")).trace
     assert [of_step(trace, step) for step in (0, 1, 2)] == [{True}, {True}, {True}]
+
+
+def test_threads_of_the_process_are_not_the_scripts(
+    record: RecordFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever records in a process of their own keeps it, though a thread of theirs goes on."""
+
+    def end(status: int) -> None:
+        raise AssertionError(f"the process would have ended with {status}")
+
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("pytest_precision.commands.record.THREAD_SECONDS", 0.1)
+    done = threading.Event()
+    own = threading.Thread(target=done.wait)
+    own.start()
+    try:
+        assert record("a", "--steps", "1").is_dir()
+    finally:
+        done.set()
+        own.join()
 
 
 @pytest.mark.parametrize("ending", ["raise KeyError('own')", "sys.exit(3)"])
