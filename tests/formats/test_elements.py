@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_precision.formats import e2m1
@@ -124,7 +124,6 @@ def test_e2m1_ties_go_to_the_even_code() -> None:
     assert codes_of(torch.nextafter(middle, grid[1:])).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
-@settings(deadline=None)
 @given(st.floats(0, 8, width=32))
 def test_e2m1_rounds_to_the_nearest(value: float) -> None:
     """No other code is nearer, and saturation is at 6."""
@@ -132,7 +131,6 @@ def test_e2m1_rounds_to_the_nearest(value: float) -> None:
     assert abs(GRID[code] - min(value, 6)) == min(abs(g - min(value, 6)) for g in GRID)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 255), st.floats(0, 6, width=32))
 def test_stochastic_e2m1_follows_its_bits(bits: int, value: float) -> None:
     """The code is the largest whose value does not exceed value + bits / 256 of the step."""

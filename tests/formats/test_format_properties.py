@@ -31,7 +31,7 @@ def random_matrix(seed: int, spread: float, shape: tuple[int, int] = (32, 48)) -
     return (torch.randn(shape, generator=generator) * torch.exp2(exponents)).bfloat16()
 
 
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=15)
 seeds = st.integers(0, 2**32 - 1)
 spreads = st.sampled_from([0.0, 3.0, 12.0, 30.0])
 
@@ -139,7 +139,6 @@ def test_the_floor_scale_saturates(name: str) -> None:
     assert torch.equal(quantize(name, x).dequantize(), torch.full((1, 32), element.maximum))
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=32, max_size=32))
 @example([448 * 2.0**10] * 32)
 @example([math.nextafter(448.0, math.inf)] * 32)

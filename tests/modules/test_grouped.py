@@ -106,7 +106,7 @@ def test_each_expert_is_a_linear_layer(precision: str) -> None:
         start += count
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(counts=st.lists(st.integers(0, 40), min_size=EXPERTS, max_size=EXPERTS))
 def test_however_tokens_are_spread_both_compute_the_same(counts: list[int]) -> None:
     """Also where all experts but one are idle, or all of them."""

@@ -23,7 +23,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=st.integers(1, 150), columns=st.integers(1, 150), seed=st.integers(0, 99))
 def test_a_partial_block_is_a_block_with_zeros(
     name: str, rows: int, columns: int, seed: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_precision.optim.remainder import join, split
@@ -11,7 +11,6 @@ from pytest_precision.optim.remainder import join, split
 BLOCK = 1 << 14
 """Bit patterns a drawn example stands for; so few that torch computes them in one thread."""
 
-by_blocks = settings(deadline=None)
 blocks = st.integers(0, 2**32 // BLOCK - 1)
 
 
@@ -20,7 +19,6 @@ def patterns(block: int) -> torch.Tensor:
     return torch.arange(block * BLOCK, (block + 1) * BLOCK).to(torch.int32)
 
 
-@by_blocks
 @given(blocks)
 def test_joining_what_was_split_gives_every_master_back(block: int) -> None:
     """Infinities, subnormals and zeros included; a NaN gives the quiet NaN."""
@@ -30,7 +28,6 @@ def test_joining_what_was_split_gives_every_master_back(block: int) -> None:
     assert torch.equal(join(*split(masters)).view(torch.int32), expected)
 
 
-@by_blocks
 @given(blocks)
 def test_splitting_what_was_joined_gives_every_pair_back(block: int) -> None:
     """No two pairs of a parameter and a remainder are the same number."""
@@ -43,7 +40,6 @@ def test_splitting_what_was_joined_gives_every_pair_back(block: int) -> None:
     assert torch.equal(remainder[numbers], pairs.to(torch.int16)[numbers])
 
 
-@by_blocks
 @given(blocks)
 def test_only_a_tie_is_rounded_otherwise_than_by_a_cast(block: int) -> None:
     """A master's parameter is its bf16 cast, but ties go away from zero, not to even."""
@@ -62,7 +58,6 @@ def test_a_tie_goes_away_from_zero() -> None:
     assert parameter.view(torch.int16).tolist() == [0x3F81, 0x3F81 - 2**15]
 
 
-@by_blocks
 @given(st.integers(0x7F800001, 0x7FFFFFFF), st.booleans())
 def test_every_nan_is_a_nan_in_the_parameter(bits: int, negative: bool) -> None:
     """That of CUDA too, 0x7FFFFFFF, which rounding up would make -0 of."""

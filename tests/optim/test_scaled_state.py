@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_precision.optim.scaled_state import NAN_BYTE, decode_scaled, encode_
@@ -25,7 +25,6 @@ def stored(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torc
 
 
 @DTYPES
-@settings(deadline=None)
 @given(data=st.lists(st.floats(-1, 1, width=32), max_size=20), exponent=st.integers(-100, 100))
 def test_what_is_read_is_what_was_written_to_half_a_step_of_the_format(
     dtype: torch.dtype, data: list[float], exponent: int
@@ -40,7 +39,6 @@ def test_what_is_read_is_what_was_written_to_half_a_step_of_the_format(
 
 
 @DTYPES
-@settings(deadline=None)
 @given(largest=st.floats(2.0**-100, 2.0**100, width=32), sign=st.sampled_from([1, -1]))
 def test_the_largest_magnitude_fills_the_range(
     dtype: torch.dtype, largest: float, sign: int

@@ -191,7 +191,7 @@ def test_axes_of_one_value_are_stated_once():
     assert "bf16" not in text(cells)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_cell_has_its_mark(data):
     """Whatever the shape, there are as many marks as cells, and 80 columns are enough."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from made_up import cell, matrix
 
@@ -150,7 +150,6 @@ POINTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(POINTS)
 def test_statements_are_true(points):
     """Every failing cell is in one part, has what is said of it, and no passing cell has."""

@@ -116,7 +116,7 @@ def reader(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.timeout(300 + 2 * EXAMPLES)
 @given(st.data())
-@settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=EXAMPLES, database=None, suppress_health_check=[*HealthCheck])
 def test_no_edit_is_believed(
     recording: Path, reader: Reader, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -222,7 +222,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), criterion=CRITERIA, parts=PARTS)
 def test_figures(dtype, data, criterion, parts):
     """Each figure is what its definition says, whatever the values and the parts."""
@@ -309,7 +309,7 @@ def test_every_value(dtype):
     assert statistics(above, below, ulp(0)).beyond == len(steps) - 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     data=st.lists(
         st.tuples(*[st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0])] * 4),

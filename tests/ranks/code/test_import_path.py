@@ -68,7 +68,7 @@ def test_an_import_path_is_given_back_as_it_is():
     assert ImportPath.of(path) is path
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers()), st.dictionaries(st.sampled_from("abc"), st.text()), st.text())
 def test_bound_arguments_are_those_of_partial(args, kwargs, later):
     """Binding twice calls the function as two functools.partial would."""
