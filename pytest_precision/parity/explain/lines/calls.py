@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_precision.trace.operations import (
@@ -128,6 +128,20 @@ def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgumen
         several = isinstance(listed, list) and len(listed) == number
         return argument._replace(text=repr(listed[place])) if several else argument
     return argument[place] if len(argument) == number else argument
+
+
+def last_maker(
+    made: Sequence[SingleCall], before: int, is_meant: Callable[[Value], bool]
+) -> SingleCall | None:
+    """Return the last call before an operation that made a value of some sort.
+
+    Args:
+        made: the calls of a rank.
+        before: number of the operation.
+        is_meant: says of a result whether it is meant.
+    """
+    earlier = (one for one in reversed(made) if one.number < before)
+    return next((one for one in earlier if any(map(is_meant, one.results))), None)
 
 
 def is_telling(value: Value) -> bool:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, is_same, is_telling
+from pytest_precision.parity.explain.lines.calls import (
+    SingleCall,
+    is_common,
+    is_same,
+    is_telling,
+    last_maker,
+)
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import Constant, Value
@@ -26,12 +33,8 @@ def all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
 
 def unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
     """List the constants in which two operations differ, with the values of `call` first."""
-    ours, theirs = list(call.constants), list(other.constants)
-    if len(ours) != len(theirs):
-        longer = max(len(ours), len(theirs))
-        ours += [NOTHING] * (longer - len(ours))
-        theirs += [NOTHING] * (longer - len(theirs))
-    return [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+    pairs = zip_longest(call.constants, other.constants, fillvalue=NOTHING)
+    return [(ours, theirs) for ours, theirs in pairs if ours != theirs]
 
 
 def reads(call: SingleCall, value: Value) -> bool:
@@ -123,17 +126,6 @@ def _terms(value: Value, known: Known) -> set[str]:
     return found
 
 
-def last_maker(value: Value, wrong: Wrong) -> SingleCall | None:
-    """Return the last operation of the candidate that made a value before it was read."""
-    found = None
-    for call in wrong.calls:
-        if call.number >= wrong.call.number:
-            break
-        if any(one.digest == value.digest and one.storage == value.storage for one in call.results):
-            found = call
-    return found
-
-
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
     """Return the candidate's nearest call of what it lacks here, made for other values."""
     same = [
@@ -150,10 +142,6 @@ def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
 def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:
     """Return what made the number of which all that an operation reads consists; None of others."""
     value = call.read[0]
-    found = None
-    for one in calls:
-        if one.number < call.number and any(
-            (made.storage, made.element) == (value.storage, value.element) for made in one.results
-        ):
-            found = one
-    return found if value.uniform else None
+    number = value.storage, value.element
+    made = last_maker(calls, call.number, lambda one: (one.storage, one.element) == number)
+    return made if value.uniform else None

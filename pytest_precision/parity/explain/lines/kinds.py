@@ -10,6 +10,7 @@ from pytest_precision.parity.explain.lines.calls import (
     is_common,
     is_same,
     is_telling,
+    last_maker,
     moves,
 )
 from pytest_precision.parity.explain.lines.counterparts import (
@@ -17,7 +18,6 @@ from pytest_precision.parity.explain.lines.counterparts import (
     added_later,
     all_same,
     is_reordered,
-    last_maker,
     maker_of_number,
     most_alike,
     nearest_call,
@@ -165,13 +165,13 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
         if between is not None and is_reordered(between, wrong, known):
             return ErrorKind("order", OTHER_ORDER, between)
         if between is not None:
-            return _missing(between, wrong)
+            return _missing(between, nearest_call(between, wrong))
     return None
 
 
-def _missing(between: SingleCall, wrong: Wrong) -> ErrorKind:
+def _missing(between: SingleCall, blamed: SingleCall | None) -> ErrorKind:
     words = f"the reference has {between.operation.name} before it{between.at}"
-    return ErrorKind("missing", words, between, None, nearest_call(between, wrong))
+    return ErrorKind("missing", words, between, None, blamed)
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
@@ -189,8 +189,9 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     mine, theirs = unlike[0]
     between = [one for one in known.makers.get(theirs.digest, ()) if reads(one, mine)]
     if between:
-        return _missing(between[0], wrong)
-    made = last_maker(mine, wrong)
+        return _missing(between[0], nearest_call(between[0], wrong))
+    place = mine.digest, mine.storage
+    made = last_maker(wrong.calls, call.number, lambda one: (one.digest, one.storage) == place)
     if made is not None and reads(made, theirs):
         words = f"the reference has no such operation on this value{_then(other)}"
         return ErrorKind("extra", words, other, None, made)
@@ -218,8 +219,7 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
         if (other.base, other.line, len(other.read)) == (call.base, call.line, 1):
             lacked = maker_of_number(other, known.calls)
             if lacked is not None and (lacked.base, lacked.line) not in here:
-                words = f"the reference has {lacked.operation.name} before it{lacked.at}"
-                return ErrorKind("missing", words, lacked, None, start)
+                return _missing(lacked, start)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_precision.parity.explain.lines.calls import SingleCall, calls
+from pytest_precision.parity.explain.lines.calls import SingleCall, calls, last_maker
 from pytest_precision.parity.explain.lines.kinds import ErrorKind
 from pytest_precision.trace.operations import Holding, OperationLog, Value
 
@@ -71,12 +71,11 @@ def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding,
 
 def _writer(log: OperationLog, value: Value) -> SingleCall | None:
     """Return the last operation that wrote a value, or what it is a part of, to its memory."""
-    found = None
-    for call in calls(log.operations):
-        for one in call.results:
-            if one.storage == value.storage and value.digest in (one.digest, *one.pieces):
-                found = call
-    return found
+
+    def is_meant(one: Value) -> bool:
+        return one.storage == value.storage and value.digest in (one.digest, *one.pieces)
+
+    return last_maker([*calls(log.operations)], len(log.operations), is_meant)
 
 
 def _whose(value: Value, log: OperationLog) -> str:
