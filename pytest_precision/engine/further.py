@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision._torch.training import SCHEDULER_RATES
 from pytest_precision.engine.attributes import Leaves
+from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.readable import stored, unreadable
 from pytest_precision.engine.values import leaves
 from pytest_precision.matrix.tensor_key import TensorKey
@@ -25,11 +26,11 @@ def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iter
         first: its optimizer.
         own: ids of the parameters of the model.
     """
-    taken = {id(p) for group in first.param_groups for p in group["params"]}
+    taken = {id(p) for p in updated_tensors(first)}
     for value in held.values():
         for one in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(one, Optimizer) and one is not first:
-                ids = {id(p) for group in one.param_groups for p in group["params"]}
+                ids = {id(p) for p in updated_tensors(one)}
                 if ids and ids <= own - taken:
                     taken |= ids
                     yield one

@@ -47,6 +47,11 @@ def group_members(optimizer: Optimizer) -> Members:
     return ((group, group["params"]) for group in optimizer.param_groups)
 
 
+def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
+    """List what an optimizer updates."""
+    return [parameter for _, own in group_members(optimizer) for parameter in own]
+
+
 def places(members: Members) -> Iterator[tuple[str, Tensor]]:
     """Yield what is in groups, each tensor with the place that it is found at there."""
     for g, (_, parameters) in enumerate(members):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.layouts.dtypes import STORED_MASTERS, STORED_MOMENTS, state_dtype
 from pytest_precision.layouts.transformer_engine.casting import store_by_shards, store_master
 from pytest_precision.layouts.transformer_engine.shown import values_of
@@ -87,7 +88,7 @@ class OptimizerMasters(TransformerEngine):
             ),
             **moments(exp_avg_dtype, exp_avg_sq_dtype),
         )
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        for parameter in updated_tensors(optimizer):
             if hasattr(parameter, "get_high_precision_init_val"):
                 optimizer.initialize_state(parameter, False)
                 optimizer.set_scaled_state(parameter, "master_param", initial_of(parameter))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.recipes import expect_release
 from pytest_precision.recorders.scripts.located import Locate, PieceFields
 from pytest_precision.te.groups import is_group, members
@@ -81,7 +82,7 @@ def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
             held = optimizer._get_model_param_range_map(parameter)["param"]
             yield OwnShard(names[parameter], shard, held.start, held.end)
         return
-    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    updated = {id(p) for p in updated_tensors(optimizer)}
     for parameter, name in names.items():
         master = getattr(parameter, "main_param", parameter)
         if parameter.requires_grad and id(master) in updated:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.groups import updated_tensors
 
 ParamGroup = dict[str, Any]
 
@@ -99,8 +100,7 @@ def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> 
 
 def updated(engine: Engine) -> Iterator[Tensor]:
     """Iterate over this rank's tensors that the optimizer updates."""
-    for group in engine.optimizer.param_groups:
-        yield from group["params"]
+    yield from updated_tensors(engine.optimizer)
 
 
 def gradients(engine: Engine) -> list[Tensor]:

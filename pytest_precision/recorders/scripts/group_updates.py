@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -23,13 +24,21 @@ class Updates:
     """Remembers which parameters each optimizer updated in the last step that it took part in."""
 
     def __init__(self) -> None:
-        self._last: dict[int, list[list[MemberGroup]]] = {}
+        self._last: WeakKeyDictionary[Optimizer, list[list[MemberGroup]]] = WeakKeyDictionary()
         # Keeps each tensor alive, and with it its id.
         self._places: dict[int, tuple[str, Tensor]] = {}
 
     def add(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Register the parameters in an optimizer's groups now; see `LoopReader.meet`."""
-        updates = self._last.setdefault(id(optimizer), [])
+        """Register the parameters that are in an optimizer's groups now, which it is to update.
+
+        Args:
+            optimizer: it.
+            goes_on: whether it is the same step's, which it has updated other parameters in.
+
+        Returns:
+            The number of its updates before this one in this step.
+        """
+        updates = self._last.setdefault(optimizer, [])
         if not goes_on:
             updates.clear()
         updates.append([(group, [*own]) for group, own in groups.group_members(optimizer)])
@@ -39,10 +48,6 @@ class Updates:
         for place, parameter in groups.places(together.values()):
             self._places.setdefault(id(parameter), (place, parameter))
         return len(updates) - 1
-
-    def forget(self, optimizer: Optimizer) -> None:
-        """Forget an optimizer that steps no more."""
-        self._last.pop(id(optimizer), None)
 
     def lacks(self, optimizer: Optimizer) -> bool:
         """Return whether all that is in the groups of an optimizer now is new to its last step."""
@@ -64,7 +69,7 @@ class Updates:
             yield self._places.get(id(parameter), (place,))[0], parameter
 
     def _groups(self, optimizer: Optimizer) -> Iterator[MemberGroup]:
-        return chain.from_iterable(self._last.get(id(optimizer), ()))
+        return chain.from_iterable(self._last.get(optimizer, ()))
 
 
 def _ids(members: groups.Members) -> set[int]:

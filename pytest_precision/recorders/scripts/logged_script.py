@@ -107,7 +107,7 @@ class LoggedSteps(Steps):
         super().__init__(*given)
         self._logged = logged
         # What is logged ends with its step.
-        self._ends.ended = partial(logged.over, reader=self.reader)
+        self.ends.ended = partial(logged.over, reader=self.reader)
 
     def forward(self, module: nn.Module) -> None:
         """Handle the call of a module: name its parts."""

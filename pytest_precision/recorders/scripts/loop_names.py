@@ -110,9 +110,8 @@ class LoopNames:
         """Return whether a call of a module begins a forward: it is called by the loop."""
         if module not in self._heads:
             return False
-        for prefix, twin in [*self.twins.items()]:
-            if twin() in {*module.modules()}:
-                del self.twins[prefix]
+        parts = {*module.modules()}
+        self.twins = {prefix: twin for prefix, twin in self.twins.items() if twin() not in parts}
         return True
 
     def settle(self, trained: Iterable[Tensor]) -> bool:
@@ -180,10 +179,6 @@ class LoopNames:
         """Yield the parameters that `module` itself holds, also those that another one shares."""
         yield from module.named_parameters(self._modules[module], recurse=False)
 
-    def held_by(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield what `own` yields; nothing for a module that is not known."""
-        yield from self.own(module) if module in self._modules else ()
-
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every buffer by logical name."""
         for module, path in self._modules.items():
@@ -238,14 +233,13 @@ class LoopNames:
     def _take_in(self, model: nn.Module) -> None:
         """Name what was called as a whole, which may wrap a root that has its names."""
         rest = [module for module in model.modules() if module not in self._modules]
-        chain = stands_for(model)
-        if len(rest) == len([*model.modules()]):
-            self._add_root(model, self._next_prefix(), chain)
-            return
         prefix = self._next_prefix()
-        if any(True for module in rest for _ in module.parameters(recurse=False)):
-            self.roots[model] = prefix
-        self._modules |= dict(module_paths(model, prefix.rstrip("."), [model], self._modules))
+        if len(rest) == len([*model.modules()]):
+            self._add_root(model, prefix, stands_for(model))
+        elif any(True for module in rest for _ in module.parameters(recurse=False)):
+            self._add_root(model, prefix, [model])
+        else:
+            self._name_parts(model, prefix, [model])
 
     def _next_prefix(self) -> str:
         if not self.roots:
@@ -255,6 +249,9 @@ class LoopNames:
 
     def _add_root(self, root: nn.Module, prefix: str, through: list[nn.Module]) -> None:
         self.roots[through[-1]] = prefix
+        self._name_parts(root, prefix, through)
+
+    def _name_parts(self, root: nn.Module, prefix: str, through: list[nn.Module]) -> None:
         self._modules |= dict(module_paths(root, prefix.rstrip("."), through, self._modules))
 
     # --- modules that are called for the first time when names are settled ----------------------
@@ -276,7 +273,7 @@ class LoopNames:
     def _name_late_parts(self) -> None:
         """Name what has been put into a root since."""
         for root, prefix in self.roots.items():
-            self._modules |= dict(module_paths(root, prefix.rstrip("."), (), self._modules))
+            self._name_parts(root, prefix, [])
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
         """Return the live models that are built like a module, by prefix of their names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,35 +13,40 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.engine import attributes, further, groups
 from pytest_precision.engine.attributes import Leaves
-from pytest_precision.engine.changes import Changes
+from pytest_precision.engine.changes import Changes, Since
 from pytest_precision.engine.observation import Observation
+from pytest_precision.engine.training_state import TrainingState, of_loss_scale
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.model_copies import Copies
 
 
-class LoopObjects:
+class LoopObjects(TrainingState):
     """Finds schedulers, averages and what Python's objects keep.
 
     What no hook tells of is looked for in memory at the first update and after steps that are ever
     further apart: the first, the second, the fourth.
 
-    Args:
-        names: of the models.
-        optimizers: those that have stepped; the list grows.
-
     Attributes:
+        names: of the tensors of the models.
+        optimizers: those that have stepped, in the order of their first steps.
         copies: of the models.
         scaler: of the loss, once it has had an optimizer step.
     """
 
-    def __init__(self, names: LoopNames, optimizers: Sequence[Optimizer]) -> None:
-        self._names = names
-        self._optimizers = optimizers
-        self._left = Changes("attribute")
-        self.copies = Copies(names)
+    def __init__(self) -> None:
+        self.names = LoopNames()
+        self.optimizers: list[Optimizer] = []
+        self.copies = Copies(self.names)
         self.scaler: torch.amp.GradScaler | None = None
+        self.since = Since()
+        self._left = Changes("attribute")
         self._schedulers: list[LRScheduler] = []
         self._steps = 0
+
+    def begin(self) -> None:
+        """Remember the state before an update of the first step."""
+        self.look()
+        super().begin()
 
     def end_step(self) -> None:
         """Handle the end of a step, before it is written."""
@@ -57,18 +62,27 @@ class LoopObjects:
 
     def look(self) -> None:
         """Look for schedulers and averages in memory."""
-        known = {id(one) for one in self._optimizers}
+        known = {id(one) for one in self.optimizers}
         schedulers, holders = found_in_memory()
-        for one in schedulers:
-            if id(one.optimizer) in known and not any(one is other for other in self._schedulers):
-                self._schedulers.append(one)
-        tensors = {id(tensor) for one in self._optimizers for tensor in _tensors_of(one)}
+        schedulers = [*dict.fromkeys([*self._schedulers, *schedulers])]
+        self._schedulers = [one for one in schedulers if id(one.optimizer) in known]
+        tensors = {id(tensor) for one in self.optimizers for tensor in _tensors_of(one)}
         self.copies.look(holders, without=tensors)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules of all models by name."""
-        for root in self._names.roots:
-            yield from self._names.modules(root)
+        for root in self.names.roots:
+            yield from self.names.modules(root)
+
+    def loss_scale(self) -> Iterator[Observation]:
+        """Yield the scale of the loss, once there is a scaler."""
+        if self.scaler is not None:
+            steps = self.scaler.state_dict().get("_growth_tracker", 0)
+            yield from of_loss_scale({"scale": self.scaler.get_scale(), "good_steps": steps})
+
+    def beside(self) -> Iterator[Observation]:
+        """Yield averages and other copies of the models."""
+        return self.copies.observe()
 
     def policies(self) -> Leaves:
         """Yield what schedulers and the scaler count."""
@@ -79,14 +93,14 @@ class LoopObjects:
     def attributes(self) -> Leaves:
         """Yield what modules and optimizers keep in Python."""
         yield from attributes.attributes_of_modules(self.modules())
-        for number, optimizer in enumerate(self._optimizers):
+        for number, optimizer in enumerate(self.optimizers):
             which = f" {number + 1}" if number else ""
             for one in (attributes.attributes_of_optimizer(optimizer), groups.switches(optimizer)):
                 yield from ((name + which, leaf) for name, leaf in one)
 
     def _gradients(self) -> Iterator[tuple[str, Any]]:
         """Yield whether gradients lie at the parameters that are not zero."""
-        gradients = (parameter.grad for _, parameter in self._names.parameters())
+        gradients = (parameter.grad for _, parameter in self.names.parameters())
         left = any(bool(gradient.any()) for gradient in gradients if gradient is not None)
         yield "gradients left at the end of a step", left
 
@@ -95,8 +109,7 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[Tensor]:
     for held in optimizer.state.values():
         values: Iterable[Any] = held.values() if isinstance(held, dict) else (held,)
         yield from (value for value in values if isinstance(value, Tensor))
-    for group in optimizer.param_groups:
-        yield from group["params"]
+    yield from groups.updated_tensors(optimizer)
 
 
 def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:

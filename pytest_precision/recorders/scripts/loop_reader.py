@@ -11,16 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.engine import attributes, groups
-from pytest_precision.engine.attributes import Leaves
-from pytest_precision.engine.changes import Since
 from pytest_precision.engine.modes import modes, module_settings, thawed, trained
 from pytest_precision.engine.observation import Observation
-from pytest_precision.engine.training_state import (
-    TrainingState,
-    UpdatedTensor,
-    of_loss_scale,
-    of_optimizer,
-)
+from pytest_precision.engine.training_state import UpdatedTensor, of_optimizer
 from pytest_precision.errors import expect_type, expected_but_got, named
 from pytest_precision.recorders.scripts.group_updates import Updates
 from pytest_precision.recorders.scripts.located import (
@@ -30,7 +23,6 @@ from pytest_precision.recorders.scripts.located import (
     Pieces,
     located,
 )
-from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.recorders.weights import Weight
@@ -39,61 +31,45 @@ NamedObservations = Iterator[tuple[str, Iterator[Observation]]]
 """What is seen of one tensor after the other, each with a name that tells it apart."""
 
 
-class LoopReader(TrainingState):
+class LoopReader(LoopObjects):
     """What the models and the optimizers of a loop hold now.
 
     Args:
         part: which tensors are looked at, and in which steps; all unless given.
 
     Attributes:
-        names: of the tensors.
+        part: as given.
+        step: number of the step that runs, whether it is written or not.
         locate: says which pieces of logical tensors lie in a parameter.
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
-        optimizers: those that have stepped, in the order of their first steps.
-        objects: what the loop keeps beside its models and optimizers.
+        updates: of the optimizers.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
-        part: as given.
     """
 
     def __init__(self, part: RecordedPart | None = None) -> None:
-        self.names = LoopNames()
+        super().__init__()
         self.part = part or RecordedPart()
+        self.step = 1
         self.locate: Locate | None = None
         self.gathers_shards = False
-        self.optimizers: list[Optimizer] = []
         self.unnamed: dict[str, None] = {}
-        self._updates = Updates()
-        self.objects = LoopObjects(self.names, self.optimizers)
-        self.since = Since()
-
-    def meet(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Register an optimizer that is about to update what is in its groups now.
-
-        Args:
-            optimizer: it.
-            goes_on: whether it is the same step's, which it has updated other parameters in.
-
-        Returns:
-            The number of its updates before this one in this step.
-        """
-        self.take_in(optimizer)
-        return self._updates.add(optimizer, goes_on=goes_on)
+        self.updates = Updates()
 
     def take_in(self, optimizer: Optimizer) -> None:
         """Register an optimizer that steps, which may not have updated anything yet."""
-        if not any(one is optimizer for one in self.optimizers):
-            self._take_over(optimizer)
-            self.optimizers.append(optimizer)
+        if any(one is optimizer for one in self.optimizers):
+            return
+        gone = self._replaced_by(optimizer)
+        self.optimizers = [one for one in self.optimizers if one not in gone]
+        self.optimizers.append(optimizer)
+        if gone:
+            self.look()  # the schedulers of the others are gone, too
 
     def names_all_of(self, optimizer: Optimizer) -> bool:
         """Return whether all that an optimizer updates is in a model that is known by now."""
         self.names.learn()
-        held = chain.from_iterable(own for _, own in groups.group_members(optimizer))
+        held = groups.updated_tensors(optimizer)
         return all(self.names.of(tensor) is not None for tensor in held)
-
-    def goes_on(self, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer is about to update what its last step has not."""
-        return self._updates.lacks(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:
         """Yield each weight that `module` itself reads."""
@@ -162,25 +138,6 @@ class LoopReader(TrainingState):
         """Yield what the models hold, and what modules save beside that."""
         return chain.from_iterable(seen for _, seen in self.weights_of_models())
 
-    def loss_scale(self) -> Iterator[Observation]:
-        """Yield the scale of the loss, once there is a scaler."""
-        scaler = self.objects.scaler
-        if scaler is not None:
-            steps = scaler.state_dict().get("_growth_tracker", 0)
-            yield from of_loss_scale({"scale": scaler.get_scale(), "good_steps": steps})
-
-    def beside(self) -> Iterator[Observation]:
-        """Yield averages and other copies of the models."""
-        return self.objects.copies.observe()
-
-    def policies(self) -> Leaves:
-        """Yield what schedulers and the scaler count."""
-        return self.objects.policies()
-
-    def attributes(self) -> Leaves:
-        """Yield what modules and optimizers keep in Python."""
-        return self.objects.attributes()
-
     def weights_of_models(self) -> NamedObservations:
         """Yield each parameter and each buffer of the models, and what modules save beside them."""
         for name, parameter in self.names.parameters():
@@ -198,9 +155,8 @@ class LoopReader(TrainingState):
 
     def begin(self) -> None:
         """Remember the state before an update of the first step."""
-        self.objects.look()
         super().begin()
-        self.since.settings = {**module_settings(self.objects.modules()), **self.since.settings}
+        self.since.settings = {**module_settings(self.modules()), **self.since.settings}
         self.since.trained = trained(self.names.parameters()) | self.since.trained
 
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
@@ -224,32 +180,33 @@ class LoopReader(TrainingState):
         weight = partial(self._show, "master", held, held.tensor)
         return UpdatedTensor(held.tensor, held.names, show, weight)
 
-    def _take_over(self, optimizer: Optimizer) -> None:
-        """Forget optimizers whose model is gone, and has given its names to the one of this."""
+    def _replaced_by(self, optimizer: Optimizer) -> list[Optimizer]:
+        """List optimizers whose model is gone, and has given its names to the one of this."""
         names = self._names(optimizer)
-        for old in [*self.optimizers]:
+        gone = []
+        for old in self.optimizers:
             before = self._names(old)
             shared = names.keys() & before.keys()
             if shared and all(names[name] != before[name] for name in shared):
-                self.optimizers = [one for one in self.optimizers if one is not old]
-                self._updates.forget(old)
+                gone.append(old)
+        return gone
 
     def _names(self, optimizer: Optimizer) -> dict[str, int]:
         self.names.learn()
-        held = chain.from_iterable(own for _, own in groups.group_members(optimizer))
+        held = groups.updated_tensors(optimizer)
         named = ((self.names.of(tensor), id(tensor)) for tensor in held)
         return {name: key for name, key in named if name is not None}
 
     def _groups(self, optimizer: Optimizer, whole: bool) -> groups.Groups:
         held = (held.names for held in self._held_by(optimizer, whole))
-        return groups.groups_with_names(self._updates.members(optimizer, whole=whole), held)
+        return groups.groups_with_names(self.updates.members(optimizer, whole=whole), held)
 
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
         """Yield the tensors that an optimizer updates, in order; unnamed ones by their position."""
         self.names.learn()
         number = next(n for n, one in enumerate(self.optimizers) if one is optimizer)
         first = f"optimizer{number + 1}." if number else ""
-        for place, parameter in self._updates.placed(optimizer, whole=whole):
+        for place, parameter in self.updates.placed(optimizer, whole=whole):
             name = self.names.of(parameter)
             held = self._held(name or f"{first}{place}", parameter)
             if name is None and held.pieces is None:
@@ -267,7 +224,7 @@ class LoopReader(TrainingState):
         self, kind: str, held: LocatedTensor, tensor: Tensor, **how: Any
     ) -> Iterator[Observation]:
         seen = held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
-        return self.part.of(held.names, seen)
+        return self.part.of(self.step, held.names, seen)
 
 
 def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:

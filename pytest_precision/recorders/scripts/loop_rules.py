@@ -6,7 +6,7 @@ silent wherever a right loop may do so, as `tests/recorders/scripts/test_loop_ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
@@ -21,11 +21,13 @@ from torch.optim.optimizer import (
 
 from pytest_precision._torch.around import untraced
 from pytest_precision._torch.dispatch import version
+from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.followed_gradients import (
     FollowedGradients,
     has_plain_values,
 )
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
 
 
@@ -47,17 +49,15 @@ class LoopRules:
     """Watches a loop, and keeps in words which rules it has broken, each once.
 
     Args:
-        named: returns the name of a parameter; None of one that no model has.
-        step: returns the number of the step that runs.
+        reader: says which step runs, and the names of parameters.
 
     Attributes:
         broken: kind of what is wrong, which a test may leave unchecked, and words.
     """
 
-    def __init__(self, named: Callable[[Tensor], str | None], step: Callable[[], int]) -> None:
+    def __init__(self, reader: LoopReader) -> None:
         self.broken: list[tuple[str, str]] = []
-        self._named = named
-        self._step = step
+        self._reader = reader
         self._told: set[str] = set()
         self._old = FollowedGradients()
         self._divided = FollowedGradients()
@@ -158,14 +158,9 @@ class LoopRules:
         if not found or words in self._told:
             return
         self._told.add(words)
-        first = self._named(found[0]) or "a tensor that no module holds"
+        first = self._reader.names.of(found[0]) or "a tensor that no module holds"
         more = f", as {len(found) - 1} more," if len(found) > 1 else ""
-        self.broken.append((kind, f"{first}{more} {words.format(self._step())}"))
-
-
-def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
-    """Return what an optimizer updates."""
-    return [own for group in optimizer.param_groups for own in group["params"]]
+        self.broken.append((kind, f"{first}{more} {words.format(self._reader.step)}"))
 
 
 def skips_by_itself(optimizer: Optimizer) -> bool:

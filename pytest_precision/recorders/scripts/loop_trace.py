@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Moment, Window
-from pytest_precision.trace.store import Header
 from pytest_precision.trace.writer import TraceWriter
 
 LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -71,14 +70,10 @@ class LoopTrace(ExitStack):
             the choice to the size alone.
 
     Attributes:
-        first: what the loop starts with; there is none of these before `start`.
-        step: what is gone when a step is over.
         writer: of the trace.
         place: of this process among the ranks of the loop.
     """
 
-    first: Capture
-    step: Capture
     writer: TraceWriter
     place: RankInfo
 
@@ -93,21 +88,18 @@ class LoopTrace(ExitStack):
         self._small = self._whole = False
         self._part = RecordedPart()
 
-    def start(self, reader: LoopReader, step: int) -> None:
+    def open(self, reader: LoopReader) -> None:
         """Begin a run, once its first model is known.
 
         Args:
             reader: of the run.
-            step: number of its first step.
         """
         if not hasattr(self, "writer"):
-            self.open(reader)
+            self._choose(reader)
         reader.gathers_shards = self._whole
         self._part = reader.part
-        self.first = self._capture(0)
-        self.begin(step)  # the run before may have begun one more
 
-    def open(self, reader: LoopReader) -> None:
+    def _choose(self, reader: LoopReader) -> None:
         """Choose between digests and values, by what this rank holds.
 
         It asks no other rank: in a pipeline, those of later stages wait for what the forward is
@@ -131,42 +123,21 @@ class LoopTrace(ExitStack):
             # Now, so that an incomplete recording can be told from none.
             self._manifest.write(self._folder, self.place.world_size)
 
-    def begin(self, step: int) -> None:
-        """Forget what was kept of the step before."""
-        self.step = self._capture(step)
-
-    @property
-    def running(self) -> bool:
-        """Return whether a run has begun."""
-        return hasattr(self, "first")
-
-    def rename(self, named: Callable[[str], str]) -> None:
-        """Give what is kept other names."""
-        for capture in (self.first, self.step):
-            capture.rename(named)
+    def capture(self, step: int) -> Capture:
+        """Return what keeps observations of a step, or of the start, until they are written."""
+        return Capture(snapshot=partial(self._snapshot, step))
 
     def writes(self, step: int) -> bool:
         """Return whether a step is written; 0 is the state before any."""
         return self._window is None or step >= self._window.first
-
-    def started(self) -> Iterator[Observation]:
-        """Yield what the loop started with."""
-        return chain.from_iterable(
-            map(self.first.kept, ("numbers", "state", "weights", "flags", "rng", "loss_scale"))
-        )
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
         """Write the observations of one moment; they replace earlier ones of the same moment."""
         kept = [one for one in seen if self._part.belongs(one)]
         self.writer.add(moment, kept, digests=self._digests(moment.step))
 
-    def end(self, header: Header) -> int:
-        """Finish the trace and return its number of observations."""
-        self.writer.close(header)
-        return self.writer.observations
-
-    def _capture(self, step: int) -> Capture:
-        return Capture(snapshot=digested if self._digests(step) else self.writer.keep)
+    def _snapshot(self, step: int, seen: Observation) -> Observation:
+        return digested(seen) if self._digests(step) else self.writer.keep(seen)
 
     def _digests(self, step: int) -> bool:
         """Return whether digests of a step are written rather than values."""

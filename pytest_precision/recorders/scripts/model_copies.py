@@ -68,7 +68,8 @@ class Copies:
         """Register a module that is called without gradients."""
         if id(module) not in self._called:
             self._called |= {id(part): part for part in module.modules()}
-            if next(module.parameters(), None) is not None and not self._shares(module):
+            ids = _ids(module)
+            if ids and not ids & self._known():
                 self._adopt(module).moved = True
 
     def look(self, alive: Iterable[Any], without: set[int]) -> None:
@@ -128,10 +129,6 @@ class Copies:
 
     def _known(self) -> set[int]:
         return {id(parameter) for _, parameter in self._names.parameters()}
-
-    def _shares(self, module: nn.Module) -> bool:
-        known = self._known()
-        return any(id(parameter) in known for parameter in module.parameters())
 
     def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
         """Return names and shapes of each model's weights, and of the trained ones among them.

@@ -16,21 +16,27 @@ from pytest_precision._torch.training import compiled_call
 from pytest_precision.engine.capture import ModuleHook
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.compiled import ToldCall, before_compiled_call
+from pytest_precision.recorders.scripts.step_buffer import StepBuffer
 from pytest_precision.recorders.scripts.wrappers import readers
 
 CLIP = "clip_grad_norm_"
 """Name of the method."""
 
 
+def unseen() -> str | None:
+    """Return why nothing can be seen of a call of a module that is made now; None where it can."""
+    if in_transform():
+        return "called inside a transform of torch.func"
+    return "captured in a CUDA graph, whose replays call no hook" if capturing() else None
+
+
 class ModelHooks:
     """Tells what modules read and which gradients are there, until it is closed.
 
     Args:
+        buffer: keeps what is read, and gradients.
         begins: is called before a forward of compiled code, for which torch calls no hook.
-        reads: is called before modules read their weights in a forward with gradients.
-        accumulated: is called after a backward has added to the gradient of a parameter.
-        clipping: is called before a model clips its gradients by a method of its own.
-        clipped: is called with the norm after that.
+        clipped: is called with the norm after a model has clipped by a method of its own.
 
     Attributes:
         clips: whether such a method is running; on one rank, FSDP1's calls torch's function.
@@ -38,16 +44,12 @@ class ModelHooks:
 
     def __init__(
         self,
+        buffer: StepBuffer,
         begins: Callable[[nn.Module], None],
-        reads: Callable[[Sequence[nn.Module]], None],
-        accumulated: Callable[[Tensor], None],
-        clipping: Callable[[], None],
         clipped: Callable[[Tensor], None],
     ) -> None:
+        self._buffer = buffer
         self._begins = begins
-        self._reads = reads
-        self._accumulated = accumulated
-        self._clipping = clipping
         self._clipped = clipped
         self.clips = False
         self._handles = ExitStack()
@@ -68,14 +70,18 @@ class ModelHooks:
             self._read.add(module)
             hook = ModuleHook(partial(self._before_forward, read))
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
-            call = compiled_call(module)
-            if call is not None and not isinstance(call, ToldCall):  # compiled before the loop
-                begins = ModuleHook(partial(self._before_call, module))
-                self._handles.callback(before_compiled_call(module, begins))
-            if call is not None:
+            if self.watch_call(module):
                 self._handles.callback(before_compiled_call(module, hook))
             if called and module is root:
                 hook()
+
+    def watch_call(self, module: nn.Module) -> bool:
+        """Watch a module whose call is compiled code, and return whether it is one."""
+        call = compiled_call(module)
+        if call is not None and not isinstance(call, ToldCall):
+            begins = ModuleHook(partial(self._begins, module))
+            self._handles.callback(before_compiled_call(module, begins))
+        return call is not None
 
     def watch_compiled(self, module: nn.Module) -> None:
         """Watch what a module reads that has just been compiled, in which no hook is called."""
@@ -89,7 +95,7 @@ class ModelHooks:
             return
 
         def clips(*args: Any, **kwargs: Any) -> Tensor:
-            self._clipping()
+            self._buffer.gradients()
             self.clips = True
             try:
                 norm = clip(*args, **kwargs)
@@ -106,20 +112,14 @@ class ModelHooks:
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._watched:
                 self._watched.add(id(parameter))
-                handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+                handle = parameter.register_post_accumulate_grad_hook(self._buffer.accumulated)  # type: ignore[no-untyped-call]
                 self._handles.callback(handle.remove)
 
     def close(self) -> None:
         """Take back what was put into modules and parameters."""
         self._handles.close()
 
-    def _before_call(self, module: nn.Module, *_: object) -> None:
-        if not in_transform() and not capturing():
-            self._begins(module)
-
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
-        if torch.compiler.is_compiling() or in_transform() or not torch.is_grad_enabled():
-            return
-        if capturing():  # the forward hook of all modules notes it
-            return
-        self._reads(read)
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or unseen():
+            return  # the hook of all modules has noted it
+        self._buffer.used_by(read)

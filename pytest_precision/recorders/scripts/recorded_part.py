@@ -27,13 +27,9 @@ class RecordedPart:
         only: patterns of names; none for all tensors.
         every: tensors are looked at in the first step and in each such step after it.
         last: number of the last step, in which they are looked at, too.
-
-    Attributes:
-        step: number of the step that runs.
     """
 
     def __init__(self, only: Iterable[str] = (), every: int = 1, last: int = 0) -> None:
-        self.step = 1
         self._only = tuple(only)
         self._every = every
         self._last = last
@@ -41,15 +37,18 @@ class RecordedPart:
         self._names: dict[str, None] = {}
         self._kinds: set[str] = set()
 
-    def of(self, names: Iterable[str], seen: Iterator[Observation]) -> Iterator[Observation]:
+    def of(
+        self, step: int, names: Iterable[str], seen: Iterator[Observation]
+    ) -> Iterator[Observation]:
         """Yield the observations of a tensor if it may belong to the part; else read nothing.
 
         Args:
+            step: number of the step that runs.
             names: of the logical tensors in it. In the first step, they may be
                 placeholders of `LoopNames`, which have a zero in them.
             seen: of the tensor.
         """
-        looks = (self.step - 1) % self._every == 0 or self.step == self._last
+        looks = (step - 1) % self._every == 0 or step == self._last
         if looks and any("\0" in name or self._wants(name) for name in names):
             for one in seen:
                 self._kinds.add(one.kind)

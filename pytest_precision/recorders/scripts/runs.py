@@ -18,6 +18,7 @@ from pytest_precision.matrix.ways_in import WayIn
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.script import resumed, way_in
@@ -67,7 +68,7 @@ def record_script(
     cell = cell.of_segment(segment)
     run = _schedule(cell.operations, segment, window)
     way = way_in(script)
-    runs = []
+    runs: list[Steps] = []
     products = Products()
     broken = []
     meter = UpdateMeter() if window in (None, EVERYTHING) else None
@@ -76,10 +77,11 @@ def record_script(
             torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
             if logged is not None:
                 logged.begin(run)
-            steps = Steps if logged is None else logged.steps
-            record = Record(cell, trace, run, checkpoint, products, meter, way, steps)
+            made = Steps if logged is None else logged.steps
+            runs.append(made(LoopReader(), trace, run, meter))
+            record = Record(cell, runs[-1], checkpoint, products, way)
             (script if run.load < 0 else resumed(script))(cell, record)
-            runs.append(record.end())
+            record.end()
             broken += record.broken
             # A rank must not load, or save over, what another has not finished.
             dist.barrier()
@@ -109,12 +111,12 @@ def finished(
     """Finish a trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.place.rank)
     (meter or UpdateMeter()).write(folder, trace.place.rank)
-    return trace.end(
+    trace.writer.close(
         Header(
             trace.place.world_size,
             {kind: why for run in runs for kind, why in unobservable(run, way)},
             environment_of(cell),
-            violations=tuple(words for run in runs for words in run.violations),
+            violations=tuple(words for run in runs for words in run.ends.violations),
             products=tuple(sorted(products.dtypes)),
             given=tuple(dict.fromkeys(what for run in runs for what in run.buffer.shown)),
             unshown={
@@ -127,6 +129,7 @@ def finished(
             read=so_far(),
         )
     )
+    return trace.writer.observations
 
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import os
 import runpy
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -79,7 +79,10 @@ def record_file(
         made = Steps if logged is None else logged.steps
         seen = made(LoopReader(part), trace, schedule)
         seen.tell(see={ON_DEMAND} if local_grads else ())
-        with _logged(logged, schedule), followed(seen), ended_well():
+        installed = nullcontext() if logged is None else logged.logger.installed()
+        with installed, followed(seen), ended_well():
+            if logged is not None:
+                logged.begin(schedule)
             run_file(file, arguments)
         if not schedule.done:
             raise NothingRecordedError(
@@ -91,7 +94,7 @@ def record_file(
                     "optimizer",
                 )
             )
-        seen.write_end()
+        seen.ends.write_end()
         if trace.place.world_size == 1:  # of several, each may have a stage of its own
             part.expect_matches()
         cell = Cell(world_size=trace.place.world_size)
@@ -102,19 +105,6 @@ def record_file(
     if dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return schedule.done
-
-
-@contextmanager
-def _logged(logged: LoggedScript | None, schedule: LoopSchedule) -> Iterator[None]:
-    if logged is None:
-        yield
-        return
-    with logged.logger.installed():
-        logged.begin(schedule)
-        try:
-            yield
-        finally:
-            logged.logger.active = False
 
 
 @contextmanager

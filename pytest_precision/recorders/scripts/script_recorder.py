@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
+import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.ways_in import WayIn
-from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.scripts import torch_hooks
 from pytest_precision.recorders.scripts.current import record
 from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
 from pytest_precision.recorders.scripts.loop_names import Models
-from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_rules import LoopRules
-from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
-from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import Steps
 
@@ -41,31 +38,20 @@ class Record:
     """
 
     def __init__(
-        self,
-        cell: Cell,
-        trace: LoopTrace,
-        schedule: LoopSchedule,
-        folder: Path,
-        products: Products,
-        meter: UpdateMeter | None,
-        way_in: WayIn,
-        steps: Callable[..., Steps],
+        self, cell: Cell, steps: Steps, folder: Path, products: Products, way_in: WayIn
     ) -> None:
         self.folder = folder
-        self._cell = cell
-        self._trace = trace
-        self._schedule = schedule
-        self._steps: Steps | None = None
         self.broken: list[tuple[str, str]] = []
+        self._cell = cell
+        self._steps = steps
         self._products = products
-        self._meter = meter
         self._way_in = way_in
-        self._made = steps
+        self._opened = False
 
     @property
     def save_after(self) -> int | None:
         """Return after how many steps the loop is to save to `folder`; None for no save."""
-        return self._schedule.save_after
+        return self._steps.schedule.save_after
 
     def __call__(
         self,
@@ -92,13 +78,13 @@ class Record:
             ValueError: nothing but `grad` is seen on demand.
             RuntimeError: the script has had its block already, or trains too few steps in it.
         """
-        if self._steps is not None:
+        if self._opened:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
-        self._steps = self._made(LoopReader(), self._trace, self._schedule, self._meter)
+        self._opened = True
         self._steps.tell(model, see=see, locate=locate)
-        return self._block(self._steps)
+        return self._block()
 
     def see(
         self,
@@ -130,7 +116,7 @@ class Record:
             ValueError: `tensor` has not as many elements as `of` says; a piece is local.
             RuntimeError: the block of `record()` is not open, or no forward was made in it.
         """
-        if self._steps is None:
+        if not self._opened:
             raise RuntimeError(
                 "expected record.see in the block of record() but got it before; move it into "
                 "the loop"
@@ -143,44 +129,43 @@ class Record:
         For a loop or a framework that finds an overflow by itself, neither by the norm that
         `clip_grad_norm_` returns nor by `GradScaler`; these are seen.
         """
-        if self._steps is not None:
-            self._steps.skipped()
+        self._steps.skipped()
 
     @contextmanager
-    def _block(self, steps: Steps) -> Iterator[None]:
-        rules = LoopRules(steps.reader.names.of, lambda: steps.buffer.step)
+    def _block(self) -> Iterator[None]:
+        reader, schedule = self._steps.reader, self._steps.schedule
+        rules = LoopRules(reader)
         products: AbstractContextManager[object] = (
             self._products if self._cell.precision in COMPUTED else nullcontext()
         )
-        with products, followed(steps), rules.watching():
+        with products, followed(self._steps), rules.watching():
             yield
-        if self._schedule.operation is not None:
+        if schedule.operation is not None:
             raise RuntimeError(
                 expected_but_got(
-                    f"a loop of {self._schedule.asked} train steps, those of the cell,",
-                    f"{self._schedule.made} {self._way_in.ended}",
+                    f"a loop of {schedule.asked} train steps, those of the cell,",
+                    f"{schedule.made} {self._way_in.ended}",
                     self._way_in.longer,
                 )
             )
         # Before the first update a name has a placeholder for the path of its module.
-        names = steps.reader.names
-        self.broken = [(kind, names.settled(words)) for kind, words in rules.broken]
-        if self._schedule.ends_trained:
-            steps.write_end()
+        self.broken = [(kind, reader.names.settled(words)) for kind, words in rules.broken]
+        if schedule.ends_trained:
+            self._steps.ends.write_end()
 
-    def end(self) -> Steps:
-        """Return what the script's block has recorded.
+    def end(self) -> None:
+        """Check whether the script has had its block, and has saved what it was to save.
 
         Raises:
             RuntimeError: there was no block, or nothing was saved.
         """
-        if self._steps is None:
+        if not self._opened:
             raise RuntimeError(
                 "expected a block of record() but got none; put `with record():` around the loop, "
                 "with the `record` that the function is given, not the package's"
             )
         saved = self.save_after is None or any(self.folder.iterdir())
-        if not saved and self._trace.place.rank == 0:
+        if not saved and dist.get_rank() == 0:
             raise RuntimeError(
                 expected_but_got(
                     f"a loop that saves after step {self.save_after}",
@@ -188,7 +173,6 @@ class Record:
                     "save to record.folder after record.save_after steps",
                 )
             )
-        return self._steps
 
 
 @contextmanager
@@ -197,4 +181,4 @@ def followed(steps: Steps) -> Iterator[None]:
     with closing(steps), record.opened(steps), suppress(StopRecording):
         with torch_hooks.opened(steps):
             yield
-        steps.finish()
+        steps.ends.finish()

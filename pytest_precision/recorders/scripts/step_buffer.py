@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -17,6 +16,10 @@ from pytest_precision.engine.training_state import rng
 from pytest_precision.recorders.scripts.located import PieceOfTensor
 from pytest_precision.recorders.scripts.loop_reader import LoopReader, NamedObservations
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
+from pytest_precision.recorders.scripts.running_step import RunningStep
+
+KEPT_OF_START = ("numbers", "state", "weights", "flags", "rng", "loss_scale")
+"""What is kept of the start of a run, in the order in which it is written."""
 
 
 class StepBuffer:
@@ -24,28 +27,29 @@ class StepBuffer:
 
     Args:
         reader: what can be seen of the loop.
-        trace: the captures that observations are kept in.
-        step: number of the first step.
+        trace: of the loop.
+        done: number of train steps that are over before the first one.
 
     Attributes:
+        reader: as given.
+        now: what the loop has done in the running step.
         seen: kinds that were seen at all.
         shown: kind and name of what the script has shown of its own.
         unread: type of a module to the reason why what it reads was not seen in some of its calls.
         fresh: whether no step of this run is over.
-        step: number of the step, whether it is written or not.
     """
 
-    def __init__(self, reader: LoopReader, trace: LoopTrace, step: int) -> None:
+    def __init__(self, reader: LoopReader, trace: LoopTrace, done: int) -> None:
         self.reader = reader
         self._trace = trace
+        self.now = RunningStep()
         self.seen: set[str] = set()
         self.shown: dict[str, None] = {}
         self.unread: dict[str, str] = {}
         self.fresh = True
-        self.step = step
-        self._begun = False
-        self._losses = self._norms = 0
-        self._given: Counter[tuple[str, str]] = Counter()
+        reader.step = done + 1
+        self._start = trace.capture(0)
+        self._step = trace.capture(reader.step)
 
     def cannot_read(self, module: nn.Module, why: str) -> None:
         """Note that what a module has read was not seen."""
@@ -53,33 +57,22 @@ class StepBuffer:
 
     def read_anew(self, root: nn.Module) -> None:
         """Forget what a forward has read that was made without a backward after it."""
-        kept = self._trace.step
-        for module in root.modules():
-            for name, _ in self.reader.names.held_by(module):
-                kept.drop("used_param", name)
+        for _, module in self.reader.names.modules(root):
+            for name, _ in self.reader.names.own(module):
+                self._step.drop("used_param", name)
 
     def begin(self) -> None:
-        """Keep what the run starts with, in its first step."""
-        if not self._begun:
-            self._begun = True
-            self._trace.start(self.reader, self.step)
-            self._trace.first.keep("rng", "", rng())
-        self.keep_models()
-
-    def keep_models(self) -> None:
-        """Keep what the models that are known start with, in the first step."""
+        """Keep what the run and the models that are known start with, in its first step."""
         if self.fresh:
+            self._trace.open(self.reader)
+            self._start.keep("rng", "", rng())
             for name, seen in self.reader.weights_of_models():
-                self._trace.first.keep("weights", name, seen)
+                self._start.keep("weights", name, seen)
 
     def begin_anew(self) -> None:
         """Keep once more what the run starts with: its first step begins only now."""
-        first = self._trace.first
-        first.drop("rng", "")
-        first.keep("rng", "", rng())
-        for name, seen in self.reader.weights_of_models():
-            first.drop("weights", name)
-            first.keep("weights", name, seen)
+        self._start = self._trace.capture(0)
+        self.begin()
 
     def start(self, optimizer: Optimizer) -> None:
         """Keep what an optimizer starts with that may move weights before it calls its closure.
@@ -91,45 +84,49 @@ class StepBuffer:
             self.reader.take_in(optimizer)
             self._keep_start(optimizer, 0)
 
+    def started(self) -> Iterator[Observation]:
+        """Yield what the run started with."""
+        return chain.from_iterable(map(self._start.kept, KEPT_OF_START))
+
     def end(self, done: int) -> None:
         """Forget a step, after which `done` steps are over."""
         self.fresh = False
-        self.step = done + 1
-        self._losses = self._norms = 0
-        self._given.clear()
-        self.reader.part.step = self.step
-        self._trace.begin(self.step)
+        self.now = self.now.next()
+        self.reader.step = done + 1
+        self._step = self._trace.capture(self.reader.step)
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
         """Keep what an optimizer starts with, and the numbers that it is about to read.
 
-        See `LoopReader.meet` for `goes_on`.
+        See `Updates.add` for `goes_on`.
         """
-        self.settle(chain.from_iterable(own for _, own in groups.group_members(optimizer)))
-        update = self.reader.meet(optimizer, goes_on=goes_on)
+        self.settle(groups.updated_tensors(optimizer))
+        self.reader.take_in(optimizer)
+        update = self.reader.updates.add(optimizer, goes_on=goes_on)
         if self.fresh:
             self._keep_start(optimizer, update)
-            self._trace.first.keep("flags", "", self.reader.flags())
-            self._trace.first.keep("loss_scale", "", self.reader.loss_scale())
+            self._start.keep("flags", "", self.reader.flags())
+            self._start.keep("loss_scale", "", self.reader.loss_scale())
             self.reader.begin()
         self._keep("numbers", self._named(optimizer, update), self.reader.numbers(optimizer))
 
     def settle(self, trained: Iterable[Tensor]) -> None:
         """Name what the step has shown, if it is the first; see `LoopNames.settle`."""
         if self.reader.names.settle(trained):
-            self._trace.rename(self.reader.names.settled)
+            for capture in (self._start, self._step):
+                capture.rename(self.reader.names.settled)
 
     def loss(self, loss: Tensor) -> None:
         """Keep the loss of a microbatch."""
-        name = f"microbatch{self._losses}"
+        name = f"microbatch{self.now.backwards}"
         self._keep("loss", name, iter([whole("loss", name, full(loss.detach()), local=True)]))
-        self._losses += 1
+        self.now.backwards += 1
 
     def norm(self, norm: Tensor) -> None:
         """Keep the norm of gradients."""
-        name = f"total{self._norms + 1}" if self._norms else "total"
+        self.now.norms += 1
+        name = f"total{self.now.norms}" if self.now.norms > 1 else "total"
         self._keep("grad_norm", name, iter([whole("grad_norm", name, full(norm.detach()))]))
-        self._norms += 1
 
     def gradients(self) -> None:
         """Keep gradients as they are before they are clipped."""
@@ -143,12 +140,12 @@ class StepBuffer:
     def accumulated(self, parameter: Tensor) -> None:
         """Keep the gradient of a parameter as a backward has left it."""
         name = self.reader.names.of(parameter) or ""
-        self._keep_all("grad", self.reader.accumulated(name, parameter, self._losses - 1))
+        self._keep_all("grad", self.reader.accumulated(name, parameter, self.now.backwards - 1))
 
     def used_by(self, modules: Sequence[nn.Module]) -> None:
         """Keep what modules are about to read."""
         for module in modules:
-            if not self._trace.running:  # the call is noted already
+            if not self.now.begun:  # the call is noted already
                 continue
             try:
                 self._keep_all("used_param", self.reader.used(module))
@@ -157,28 +154,21 @@ class StepBuffer:
                 self.cannot_read(module, f"its weights cannot be read: {words}")
 
     def given(
-        self,
-        kind: str,
-        name: str,
-        tensor: Tensor,
-        of: PieceOfTensor | None,
-        *,
-        local: bool,
-        phase: str,
+        self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> None:
         """Keep an observation of the script's own; the n-th of one name in a step is numbered."""
-        self._given[kind, name] += 1
-        times = self._given[kind, name]
+        self.now.shown[kind, name] += 1
+        times = self.now.shown[kind, name]
         name += f" #{times}" if times > 1 else ""
         self.seen.add(kind)
         self.shown[f"{kind} {name}"] = None
-        if self._trace.writes(self.step):
+        if self._trace.writes(self.reader.step):
             seen = self.reader.given(kind, name, tensor, of, local=local)
-            self._trace.step.keep(f"see in {phase}", f"{kind} {name}", seen)
+            self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", seen)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
         """Yield each phase of the step with what it has shown; not what it leaves, in the last."""
-        kept = self._trace.step.kept
+        kept = self._step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),
             kept("reduced_grad"),
@@ -190,12 +180,12 @@ class StepBuffer:
 
     def rates(self) -> Iterator[Observation]:
         """Yield the learning rates that the step has started with."""
-        return (seen for seen in self._trace.step.kept("numbers") if seen.kind == "lr")
+        return (seen for seen in self._step.kept("numbers") if seen.kind == "lr")
 
     def _keep_start(self, optimizer: Optimizer, update: int) -> None:
         name = self._named(optimizer, update)
-        self._trace.first.keep("numbers", name, self.reader.numbers(optimizer))
-        self._trace.first.keep("state", name, self.reader.kept_by(optimizer))
+        self._start.keep("numbers", name, self.reader.numbers(optimizer))
+        self._start.keep("state", name, self.reader.kept_by(optimizer))
 
     def _named(self, optimizer: Optimizer, update: int) -> str:
         return f"{self.reader.optimizers.index(optimizer)}, update {update}"
@@ -206,5 +196,5 @@ class StepBuffer:
 
     def _keep(self, kind: str, name: str, seen: Iterator[Observation]) -> None:
         self.seen.add(kind)
-        if self._trace.writes(self.step):
-            self._trace.step.keep(kind, name, seen)
+        if self._trace.writes(self.reader.step):
+            self._step.keep(kind, name, seen)

@@ -8,128 +8,26 @@ buffer keeps what is overwritten by then, and the whole step is written at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
+import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
+from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.edge import Edge
+from pytest_precision.recorders.scripts.loop_reader import shown_once
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
-
-
-@dataclass
-class RunningStep:
-    """What a step of a loop has done, and whether that makes it over.
-
-    Attributes:
-        begun: whether anything of it was seen.
-        clipped: whether gradients were clipped.
-        clipped_late: whether that was after an update.
-        given_up: whether the loop has left its update out, as after an overflow.
-        running: optimizers whose step has begun and has not returned; one may run another one.
-        met: those of them that are about to read gradients, which a closure has computed.
-        updated: optimizers whose step has returned, in this order.
-        evaluated: modules that were called without gradients after an update.
-    """
-
-    begun: bool = False
-    clipped: bool = False
-    clipped_late: bool = False
-    given_up: bool = False
-    running: list[Optimizer] = field(default_factory=list)
-    met: list[Optimizer] = field(default_factory=list)
-    updated: list[Optimizer] = field(default_factory=list)
-    evaluated: list[nn.Module] = field(default_factory=list)
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether it has made its update, unless an optimizer is in the middle of one."""
-        return bool(self.updated and not self.running) or self.given_up
-
-    @property
-    def phase(self) -> str:
-        """Return the phase to which `record.see` adds a tensor now."""
-        if self.updated:
-            return "optimizer_step"
-        return "clip_grads" if self.clipped or self.running else "forward_backward"
-
-    def clip(self) -> None:
-        """Note that gradients are clipped."""
-        self.clipped = True
-        self.clipped_late = bool(self.updated) and not self.running
-
-    def start(self, optimizer: Optimizer) -> None:
-        """Note that the step of an optimizer begins."""
-        self.running.append(optimizer)
-        self.clipped_late = self.given_up = False
-
-    def end(self, optimizer: Optimizer) -> None:
-        """Note that the step of an optimizer has returned."""
-        self.running = [one for one in self.running if one is not optimizer]
-        self.met = [one for one in self.met if one is not optimizer]
-        self.updated.append(optimizer)
-
-    def has_updated(self, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer has made an update in this step."""
-        return any(one is optimizer for one in self.updated)
-
-    def next(self) -> RunningStep:
-        """Return the step after it; an optimizer that runs goes on in that."""
-        return RunningStep(running=self.running, met=self.met)
-
+from pytest_precision.trace.moment import END, INIT, Moment
 
 TIMES_THE_BACKWARDS = 4
 """A step that is to be skipped ends within so many times the backwards of the longest before it."""
 
 LEAST_BACKWARDS = 16
 """Backwards that the longest step before is taken to have at least."""
-
-
-class Overflow:
-    """Counts the backwards of each step, and makes them overflow in a `skip`.
-
-    Args:
-        schedule: says whether the step is to be skipped.
-        trace: says which rank this is.
-
-    Attributes:
-        backwards: how many the step has made so far.
-    """
-
-    def __init__(self, schedule: LoopSchedule, trace: LoopTrace) -> None:
-        self._schedule = schedule
-        self._trace = trace
-        self.backwards = 0
-        self._most = LEAST_BACKWARDS
-
-    def backward(self, loss: Tensor) -> Tensor:
-        """Return what a backward starts from: infinity on the last rank of a step to be skipped.
-
-        Raises:
-            RuntimeError: such a step does not end.
-        """
-        self.backwards += 1
-        if self._schedule.operation != "skip":
-            return loss
-        if self.backwards > TIMES_THE_BACKWARDS * self._most:
-            raise RuntimeError(
-                expected_but_got(
-                    "the loop to go on with the next step after an overflow",
-                    f"{self.backwards} backwards in the step that overflows, and neither "
-                    "clip_grad_norm_ nor GradScaler.step nor an update",
-                    "call record.skipped() where the loop leaves the update out",
-                )
-            )
-        rank, size = self._trace.place
-        return loss * math.inf if rank == size - 1 else loss
-
-    def end_step(self) -> None:
-        """Reset the count of backwards for the next step."""
-        self.backwards, self._most = 0, max(self._most, self.backwards)
 
 
 class StopRecording(BaseException):
@@ -148,31 +46,29 @@ class StepEnds:
         schedule: what the loop is to make; it is ended after that.
 
     Attributes:
-        now: what the loop has done in the running step.
-        edge: writes what lies between two steps.
-        overflow: has a step overflow that is to be skipped.
+        edge: has what lies between two steps read anew.
         violations: what the loop does that no loop should, in words.
         ended: is called with the index of the operation when a step is over.
     """
 
     def __init__(self, buffer: StepBuffer, trace: LoopTrace, schedule: LoopSchedule) -> None:
         self._buffer = buffer
-        self._objects = buffer.reader.objects
+        self._reader = buffer.reader
+        self._trace = trace
         self._schedule = schedule
-        self.now = RunningStep()
-        self.edge = Edge(buffer.reader, trace, schedule)
-        self.overflow = Overflow(schedule, trace)
+        self.edge = Edge()
         self.violations: dict[str, None] = {}
         self.ended: Callable[[int], object] = lambda op: None
         self._told_late = False
+        self._most_backwards = LEAST_BACKWARDS
 
     def begin(self) -> bool:
         """Begin a step unless one is running; return whether this has."""
-        if self.now.begun:
+        if self._buffer.now.begun:
             return False
         self._buffer.begin()
-        self.now.begun = True
-        if self._buffer.fresh and not self.now.running:
+        self._buffer.now.begun = True
+        if self._buffer.fresh and not self._buffer.now.running:
             self.edge.repeat(self._buffer.begin_anew)
         return True
 
@@ -186,42 +82,120 @@ class StepEnds:
         if self._schedule.operation is None:
             raise StopRecording
 
+    def overflowed(self, loss: Tensor) -> Tensor:
+        """Return what a backward starts from: infinity on the last rank of a step to be skipped.
+
+        Raises:
+            RuntimeError: such a step does not end.
+        """
+        backwards = self._buffer.now.backwards
+        if self._schedule.operation != "skip":
+            return loss
+        if backwards > TIMES_THE_BACKWARDS * self._most_backwards:
+            raise RuntimeError(
+                expected_but_got(
+                    "the loop to go on with the next step after an overflow",
+                    f"{backwards} backwards in the step that overflows, and neither "
+                    "clip_grad_norm_ nor GradScaler.step nor an update",
+                    "call record.skipped() where the loop leaves the update out",
+                )
+            )
+        rank, size = self._trace.place
+        return loss * math.inf if rank == size - 1 else loss
+
+    def evaluate(self, module: nn.Module) -> None:
+        """Note a call without gradients: after an update, when the step is over."""
+        if self._buffer.now.updated:
+            self._buffer.now.evaluated.append(module)
+        else:
+            self._reader.copies.call(module)
+
     def end_if_over(self) -> None:
         """End the step if it has made its update."""
-        if self.now.is_over:
+        if self._buffer.now.is_over:
             self._end()
 
     def finish(self) -> None:
         """End the last step, if the loop has ended by itself after it."""
-        if self.now.updated or self.now.given_up:
+        if self._buffer.now.updated or self._buffer.now.given_up:
             self._end()
         else:
             self.edge.read_anew()
 
-    def evaluate(self, module: nn.Module) -> None:
-        """Note a call without gradients: after an update, when the step is over."""
-        if self.now.updated:
-            self.now.evaluated.append(module)
-        else:
-            self._objects.copies.call(module)
+    def write_end(self) -> None:
+        """Write what the last step has set for a next one."""
+        moment = Moment(self._schedule.op - 1, "train", self._schedule.done, END)
+        self._trace.write(moment, chain(self._reader.all_numbers(), self._reader.observe_end()))
 
     def _end(self) -> None:
+        now = self._buffer.now
         self._buffer.settle(())
         if self._buffer.fresh:
-            self.edge.write_start()
-        self._objects.end_step()
-        op = self._schedule.op
-        operation = str(self._schedule.operation)
+            self._write_start()
+        self._reader.end_step()
+        op, operation = self._schedule.op, str(self._schedule.operation)
         self._schedule.advance()
-        if self.now.clipped_late and not self._told_late:
+        if now.clipped_late and not self._told_late:
             self._told_late = True
             late = f"gradients were clipped after the update of step {self._schedule.done}"
             self.violations[late] = None
-        self.violations |= dict.fromkeys(self.edge.write_step(op, operation, self._buffer))
-        evaluated = self.now.evaluated
-        self.now = self.now.next()
-        self.overflow.end_step()
+        self._write_step(op, operation)
+        for module in now.evaluated:
+            self._reader.copies.call(module)
+        self._most_backwards = max(self._most_backwards, now.backwards)
         self._buffer.end(self._schedule.done)
-        for module in evaluated:
-            self._objects.copies.call(module)
         self.ended(op)
+
+    def _write_start(self) -> None:
+        """Write what the run has started with, once its first step is over."""
+        done = self._schedule.done
+        if self._trace.writes(done):
+            loaded = self._schedule.loaded
+            moment = Moment(self._schedule.load, loaded, done, "load") if loaded else INIT
+            # An optimizer that runs another one may have moved what both of them hold by then.
+            self._trace.write(moment, shown_once(self._buffer.started()))
+
+    def _write_step(self, op: int, operation: str) -> None:
+        """Write a step that is over, and the saves that follow it.
+
+        Args:
+            op: index of its operation, which the schedule is behind already.
+            operation: its name.
+        """
+        done = self._schedule.done
+        if operation == "skip":
+            self.violations |= dict.fromkeys(self._changed_rates())
+            self._write_state(op, operation)
+        elif self._trace.writes(done):
+            *passed, (last, seen) = self._buffer.phases()
+            for phase, shown in passed:
+                self._trace.write(Moment(op, operation, done, phase), shown)
+            kept = [*seen]  # by `record.see`, until the state is read
+            self._write(Moment(op, operation, done, last), self._reader.observe, lambda: kept)
+        while self._schedule.operation == "save":
+            self._write_state(self._schedule.op, "save")
+            self._schedule.advance()
+
+    def _changed_rates(self) -> Iterator[str]:
+        """Yield the rates that a skipped step has changed: no moment before it shows them."""
+        after = {seen.name: seen for seen in self._reader.all_numbers() if seen.kind == "lr"}
+        for seen in self._buffer.rates():
+            now = after[seen.name].tensor
+            if not torch.equal(seen.tensor, now):
+                what = f"skip after step {self._schedule.done} changed lr of {seen.name}"
+                yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
+
+    def _write_state(self, op: int, operation: str) -> None:
+        """Write everything that an operation leaves, numbers of the optimizers too."""
+        if self._trace.writes(self._schedule.done):
+            moment = Moment(op, operation, self._schedule.done, operation)
+            self._write(moment, self._reader.all_numbers, self._reader.observe)
+
+    def _write(self, moment: Moment, *shown: Callable[[], Iterable[Observation]]) -> None:
+        """Write what is left of a step, and anew if the next one begins later than it seems to."""
+
+        def write() -> None:
+            self._trace.write(moment, chain.from_iterable(show() for show in shown))
+
+        write()
+        self.edge.repeat(write)

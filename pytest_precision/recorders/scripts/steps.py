@@ -16,9 +16,10 @@ from pytest_precision.recorders.scripts.loop_names import Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.model_hooks import ModelHooks
+from pytest_precision.recorders.scripts.model_hooks import ModelHooks, unseen
+from pytest_precision.recorders.scripts.running_step import RunningStep
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
-from pytest_precision.recorders.scripts.step_ends import RunningStep, StepEnds
+from pytest_precision.recorders.scripts.step_ends import StepEnds
 from pytest_precision.recorders.weights import Watched
 
 ON_DEMAND = "grad"
@@ -37,6 +38,7 @@ class Steps:
     Attributes:
         reader, schedule: as given.
         buffer: what the step shows that is running.
+        ends: where it begins and ends.
     """
 
     def __init__(
@@ -49,27 +51,16 @@ class Steps:
         self.reader = reader
         self.schedule = schedule
         self._meter = meter
-        self.buffer = StepBuffer(reader, trace, schedule.done + 1)
-        self._ends = StepEnds(self.buffer, trace, schedule)
-        self._hooks = ModelHooks(
-            self.forward,
-            self.buffer.used_by,
-            self.buffer.accumulated,
-            self.buffer.gradients,
-            self.clip,
-        )
+        self.buffer = StepBuffer(reader, trace, schedule.done)
+        self.ends = StepEnds(self.buffer, trace, schedule)
+        self._hooks = ModelHooks(self.buffer, self.forward, self.clip)
         self._watched: list[Watched] = []
         self._local_grads = False
         self._by_hand = ByHand(schedule.asked)
 
     @property
-    def violations(self) -> list[str]:
-        """Return what the loop does that no loop should, in words."""
-        return [*self._ends.violations]
-
-    @property
     def _now(self) -> RunningStep:
-        return self._ends.now
+        return self.buffer.now
 
     def tell(
         self,
@@ -116,18 +107,21 @@ class Steps:
         A module that holds nothing of what is trained, such as an average, ends none.
         """
         names = self.reader.names
+        why = unseen()
         at_edge = self._now.updated or not self._now.begun or not names.knows(module)
-        if at_edge and names.lent(module):
+        if why is None and at_edge and names.lent(module):
+            why = "called with weights that are not its own"
+        if why is not None:
             names.meet(module)
-            self.buffer.cannot_read(module, "called with weights that are not its own")
+            self.buffer.cannot_read(module, why)
             return
         trains = torch.is_grad_enabled()
         begins = trains and names.begins(module)
         if trains or names.knows(module):
-            self._ends.end_if_over()
-            self._ends.edge.reach(module, trains=trains, begins=begins)
+            self.ends.end_if_over()
+            self.ends.edge.reach(module, trains=trains, begins=begins)
         if not trains:
-            self._ends.evaluate(module)
+            self.ends.evaluate(module)
             return
         new = names.meet(module)
         if not names.anything:  # what holds nothing may be called before the model
@@ -135,18 +129,14 @@ class Steps:
         self._begin()
         if new:
             self._watch(module, called=True)
-        elif begins and not self._ends.overflow.backwards:
+        elif begins and not self._now.backwards:
             self.buffer.read_anew(module)
 
     def compiled(self, module: nn.Module) -> None:
-        """Watch a module that has just been compiled, if the loop has shown it before."""
+        """Watch a module that has just been compiled."""
+        self._hooks.watch_call(module)
         if self.reader.names.knows(module):
             self._hooks.watch_compiled(module)
-
-    def hidden(self, module: nn.Module, why: str) -> None:
-        """Note a call that nothing can be seen of."""
-        self.reader.names.meet(module)
-        self.buffer.cannot_read(module, why)
 
     def backward(self, loss: Tensor) -> Tensor:
         """Keep the loss of a microbatch; return what its backward starts from.
@@ -157,13 +147,13 @@ class Steps:
             RuntimeError: such a step does not end, or weights move though no optimizer steps.
             StopRecording: all steps are over.
         """
-        self._ends.end_if_over()
-        self._ends.go_on()
+        self.ends.end_if_over()
+        self.ends.go_on()
         self._begin()
         self.buffer.loss(loss)
-        start = self._ends.overflow.backward(loss)
+        start = self.ends.overflowed(loss)
         if self.buffer.fresh and not self._now.met and not self._now.updated:
-            self._by_hand.backward(loss, self._ends.overflow.backwards)
+            self._by_hand.backward(loss, self._now.backwards)
         return start
 
     def clip(self, norm: Tensor | None) -> None:
@@ -187,12 +177,12 @@ class Steps:
             StopRecording: all steps are over.
         """
         again = self._now.has_updated(optimizer)
-        goes_on = again and not closure and self.reader.goes_on(optimizer)
+        goes_on = again and not closure and self.reader.updates.lacks(optimizer)
         if closure or (again and not goes_on):
-            self._ends.end_if_over()
+            self.ends.end_if_over()
         if closure:
-            self._ends.edge.begin_in_step()
-        self._ends.go_on()
+            self.ends.edge.begin_in_step()
+        self.ends.go_on()
         self._now.start(optimizer)
         if closure:
             self.buffer.start(optimizer)
@@ -219,7 +209,7 @@ class Steps:
             self.computed(optimizer)  # unless it has called its closure
             self.buffer.read_by(optimizer)
         if self._meter is not None and self._watched:
-            self._meter.after(optimizer, self._watched, self.buffer.step)
+            self._meter.after(optimizer, self._watched, self.reader.step)
             self._watched = []
         self._now.end(optimizer)
 
@@ -241,7 +231,7 @@ class Steps:
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
         """Note that a scaler is about to have an optimizer step."""
-        self.reader.objects.scaler = scaler
+        self.reader.scaler = scaler
 
     def scaled(self, optimizer: Optimizer) -> None:
         """Take an update that an overflow has skipped for one."""
@@ -276,29 +266,21 @@ class Steps:
                     "call it after the forward",
                 )
             )
-        self.buffer.given(kind, name, tensor, of, local=local, phase=self._now.phase)
+        self.buffer.given(kind, name, tensor, of, local=local)
 
     def close(self) -> None:
         """Take back what was put into modules."""
         self._hooks.close()
 
-    def finish(self) -> None:
-        """Write the last step, if the loop has ended by itself after it."""
-        self._ends.finish()
-
-    def write_end(self) -> None:
-        """Show what the last step set for a next one."""
-        self._ends.edge.write_end()
-
     def _begin(self) -> None:
-        if self._ends.begin():
+        if self.ends.begin():
             self._watch_gradients()
 
     def _watch(self, root: nn.Module, *, called: bool) -> None:
         """Watch what a model reads, and how it clips; see `ModelHooks` for `called`."""
         if called:
             self._watch_gradients()
-            self.buffer.keep_models()
+            self.buffer.begin()
         self._hooks.watch_clip(root)
         self._hooks.watch_reads(root, called=called)
 

@@ -18,10 +18,8 @@ from torch.optim.optimizer import (
 )
 
 from pytest_precision._torch.around import around_calls, untraced
-from pytest_precision._torch.dispatch import in_transform
 from pytest_precision._torch.training import function_that_clamps, function_that_scales
 from pytest_precision.ranks.state.accelerator import capturing
-from pytest_precision.recorders.scripts.compiled import before_compiled_call
 from pytest_precision.recorders.scripts.steps import Steps
 
 
@@ -30,15 +28,10 @@ def opened(steps: Steps) -> Iterator[None]:
     """Tell `steps` what a loop does while this is open; take everything back after it."""
     hooks = _Hooks(steps)
     with ExitStack() as stack:
-
-        def compiled(module: nn.Module, *_: Any, **__: Any) -> None:
-            stack.callback(before_compiled_call(module, partial(hooks.forward, module, ())))
-            steps.compiled(module)
-
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
         stack.enter_context(register_optimizer_step_pre_hook(untraced(hooks.before_step)))
         stack.enter_context(register_optimizer_step_post_hook(untraced(hooks.after_step)))
-        for replacement in (*_wrapped(steps), (nn.Module, "compile", None, compiled)):
+        for replacement in _wrapped(steps):
             stack.enter_context(replaced(*replacement))
         yield
 
@@ -49,13 +42,7 @@ class _Hooks(NamedTuple):
     steps: Steps
 
     def forward(self, module: nn.Module, _inputs: Any) -> None:
-        if torch.compiler.is_compiling():  # there it would be traced rather than called
-            return
-        if in_transform():
-            self.steps.hidden(module, "called inside a transform of torch.func")
-        elif capturing():
-            self.steps.hidden(module, "captured in a CUDA graph, whose replays call no hook")
-        else:
+        if not torch.compiler.is_compiling():  # there it would be traced rather than called
             self.steps.forward(module)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -109,6 +96,7 @@ def _wrapped(steps: Steps) -> Iterator[tuple[Any, str, Told | None, Told | None]
         None,
     )
     yield *function_that_clamps(), lambda *_, **__: steps.clip(None), None
+    yield nn.Module, "compile", None, lambda module, *_, **__: steps.compiled(module)
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
         yield holder, "start_processes", lambda *_, **__: steps.spawned(), None

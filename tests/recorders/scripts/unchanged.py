@@ -235,26 +235,32 @@ def closures(cell: Cell, record: Any, optimizer: str = "adamw", own: bool = Fals
 
 
 @script
-def rebuilt(cell: Cell, record: Any, anew: bool = True, kept: bool = False) -> None:
+def rebuilt(
+    cell: Cell, record: Any, anew: bool = True, kept: bool = False, planted: bool = False
+) -> None:
     """A loop that saves after two steps, builds everything anew, loads and goes on."""
 
-    def built() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def built() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.StepLR]:
         model = Net()
-        return model, adamw(model)
+        optimizer = adamw(model)
+        return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 100)
 
-    model, optimizer = built()
+    model, optimizer, scheduler = built()
     others: list[Any] = []
     with record():
         for step, (inputs, targets) in enumerate(batches()):
             if anew and step == 2:
-                saved = model.state_dict(), optimizer.state_dict()
+                saved = model.state_dict(), optimizer.state_dict(), scheduler.state_dict()
                 if kept:
                     others.append(model)
                 rng = torch.get_rng_state()
-                model, optimizer = built()
+                model, optimizer, scheduler = built()
                 torch.set_rng_state(rng)
                 model.load_state_dict(saved[0])
                 optimizer.load_state_dict(saved[1])
+                scheduler.load_state_dict(saved[2])
             nn.functional.mse_loss(model(inputs), targets).backward()
             optimizer.step()
+            scheduler.step()
+            scheduler.last_epoch += planted and step == 2
             optimizer.zero_grad()

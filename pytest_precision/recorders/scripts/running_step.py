@@ -1,0 +1,76 @@
+"""Running step: what the step of a loop that is not over yet has done so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from torch import nn
+from torch.optim import Optimizer
+
+
+@dataclass
+class RunningStep:
+    """What a step of a loop has done, and whether that makes it over.
+
+    Attributes:
+        begun: whether anything of it was seen.
+        backwards: how many it has made, each from a loss.
+        norms: how many norms of gradients were seen.
+        shown: kind and name to how often the script has shown a tensor by them.
+        clipped: whether gradients were clipped.
+        clipped_late: whether that was after an update.
+        given_up: whether the loop has left its update out, as after an overflow.
+        running: optimizers whose step has begun and has not returned; one may run another one.
+        met: those of them that are about to read gradients, which a closure has computed.
+        updated: optimizers whose step has returned, in this order.
+        evaluated: modules that were called without gradients after an update.
+    """
+
+    begun: bool = False
+    backwards: int = 0
+    norms: int = 0
+    shown: Counter[tuple[str, str]] = field(default_factory=Counter)
+    clipped: bool = False
+    clipped_late: bool = False
+    given_up: bool = False
+    running: list[Optimizer] = field(default_factory=list)
+    met: list[Optimizer] = field(default_factory=list)
+    updated: list[Optimizer] = field(default_factory=list)
+    evaluated: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it has made its update, unless an optimizer is in the middle of one."""
+        return bool(self.updated and not self.running) or self.given_up
+
+    @property
+    def phase(self) -> str:
+        """Return the phase to which `record.see` adds a tensor now."""
+        if self.updated:
+            return "optimizer_step"
+        return "clip_grads" if self.clipped or self.running else "forward_backward"
+
+    def clip(self) -> None:
+        """Note that gradients are clipped."""
+        self.clipped = True
+        self.clipped_late = bool(self.updated) and not self.running
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Note that the step of an optimizer begins."""
+        self.running.append(optimizer)
+        self.clipped_late = self.given_up = False
+
+    def end(self, optimizer: Optimizer) -> None:
+        """Note that the step of an optimizer has returned."""
+        self.running = [one for one in self.running if one is not optimizer]
+        self.met = [one for one in self.met if one is not optimizer]
+        self.updated.append(optimizer)
+
+    def has_updated(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer has made an update in this step."""
+        return any(one is optimizer for one in self.updated)
+
+    def next(self) -> RunningStep:
+        """Return the step after it; an optimizer that runs goes on in that."""
+        return RunningStep(running=self.running, met=self.met)
