@@ -129,7 +129,9 @@ def wait_for(func: Any, result: Any) -> None:
 
         for part in result if isinstance(result, tuple) else (result,):
             if isinstance(part, torch.ScriptObject) and str(part._type()).endswith(".Work"):
-                Work.unbox(part).wait()
+                work = Work.unbox(part)
+                if work is not None:  # NCCL gives none of what the stream of its caller does
+                    work.wait()
     elif func.namespace == "_c10d_functional":
         for part in tree_leaves(result):
             torch.ops._c10d_functional.wait_tensor(part)

@@ -83,7 +83,7 @@ def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
     ninth, and so on.
     """
     across = 1 if along == (1, NVFP4_BLOCK) else 0
-    total = torch.zeros((), device=errors.device)
+    total = torch.zeros((), dtype=torch.float32, device=errors.device)
     for part in _in_sixteens(errors, across):
         total = total + part
     if block == (NVFP4_BLOCK, NVFP4_BLOCK):

@@ -45,7 +45,8 @@ def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
 
 @kernel_operands.register
 def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
-    amax = torch.zeros(1, device=x.device)  # the kernel takes the maximum with what is in it
+    # The kernel takes the maximum with what is in it.
+    amax = torch.zeros(1, dtype=torch.float32, device=x.device)
     kernel = _quantizer("float8_tensor", "Float8Quantizer")
     made = kernel(format.scale, amax, _element(format.element))(x)
     format.record(amax)

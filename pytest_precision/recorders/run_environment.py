@@ -103,10 +103,21 @@ def _of_gpu() -> dict[str, str]:
         "gpus": str(devices_of_caller()),
         "capability": f"{major}.{minor}",
         "cuda": str(torch.version.cuda),
-        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "cudnn": _cudnn(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
         "driver": _driver(),
     }
+
+
+def _cudnn() -> str:
+    """Return the version of cuDNN, or why torch cannot use the one that the process has loaded.
+
+    Transformer Engine may have loaded another release than the one that torch was compiled with.
+    """
+    try:
+        return str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        return " ".join(str(error).partition(". ")[0].split())
 
 
 def _driver() -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.trace.moment import Wanted
@@ -91,3 +92,17 @@ def test_what_torch_does_not_dispatch_is_seen_at_the_next_read() -> None:
     before, after = (one.read[0] for one in logger.log.operations)
     assert before.digest != after.digest
     assert after.uniform
+
+
+def test_a_collective_without_work_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL returns none for a synchronous one, which is in order on the stream of its caller."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    monkeypatch.setattr(dist.Work, "unbox", lambda box: None)
+    logger = OperationLogger(Wanted(0, 1))
+    values = torch.arange(12.0)
+    try:
+        with logger.installed(), logger.on():
+            dist.all_reduce(values)
+    finally:
+        dist.destroy_process_group()
+    assert [one.name for one in logger.log.operations] == ["c10d.allreduce_.default"]

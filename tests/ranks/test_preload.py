@@ -34,6 +34,7 @@ import torch
 # What torch does in a build for CUDA, where it was not told to ask the driver's library.
 if {poisons}:
     torch.cuda._is_in_bad_fork = lambda own=os.getpid(): os.getpid() != own
+    torch.cuda.device_count = lambda: {gpus}
 """
 
 
@@ -122,7 +123,7 @@ def test_what_cannot_be_forked_is_refused(
 def test_a_module_may_ask_whether_there_is_cuda(framework: Write, pool: Open) -> None:
     """As torchao does while it is imported: the question does not start CUDA's driver."""
     asks = "os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK') != '1'"
-    framework("framework_that_asks", ASKS_FOR_CUDA.replace("{poisons}", asks))
+    framework("framework_that_asks", asking(poisons=asks, gpus=1))
     for cannot, variable in pool("framework_that_asks").run(2, usable):
         assert not cannot
         assert variable is None
@@ -130,9 +131,19 @@ def test_a_module_may_ask_whether_there_is_cuda(framework: Write, pool: Open) ->
 
 def test_a_module_that_starts_cuda_is_refused(framework: Write, pool: Open) -> None:
     """Each rank would end at its first use of a GPU, with torch's words about forks."""
-    framework("framework_that_starts_cuda", ASKS_FOR_CUDA.replace("{poisons}", "True"))
+    framework("framework_that_starts_cuda", asking(poisons="True", gpus=1))
     with pytest.raises(RankError, match=r"'framework_that_starts_cuda': CUDA was initialized;"):
         pool("framework_that_starts_cuda").run(2, usable)
+
+
+def test_a_module_that_finds_no_gpu_is_not(framework: Write, pool: Open) -> None:
+    """A build for CUDA asks CUDA itself where no driver is installed; the ranks lose nothing."""
+    framework("framework_on_a_laptop", asking(poisons="True", gpus=0))
+    assert [cannot for cannot, _ in pool("framework_on_a_laptop").run(2, usable)] == [True, True]
+
+
+def asking(*, poisons: str, gpus: int) -> str:
+    return ASKS_FOR_CUDA.replace("{poisons}", poisons).replace("{gpus}", str(gpus))
 
 
 def usable() -> tuple[bool, str | None]:

@@ -65,7 +65,7 @@ def _not_forked() -> str:
     others = {thread.name for thread in threading.enumerate()} - {"MainThread", WATCH}
     if others:
         return f"thread {', '.join(sorted(others))}"
-    return "CUDA was initialized" if _forks_lose_cuda() else ""
+    return "CUDA was initialized" if _forks_lose_cuda() and _has_gpu() else ""
 
 
 def _forks_lose_cuda() -> bool:
@@ -77,6 +77,17 @@ def _forks_lose_cuda() -> bool:
     if child == 0:
         os._exit(int(in_bad_fork()))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+def _has_gpu() -> bool:
+    """Return whether there is a GPU that forks could lose.
+
+    Without a driver, torch's CUDA build has no NVML to ask, so a question starts what it can of
+    CUDA. Asking is harmless here, since forks have lost CUDA already.
+    """
+    import torch  # for the reason above
+
+    return torch.cuda.device_count() > 0
 
 
 def join_preloaded(environment: Mapping[str, str]) -> None:
