@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -128,6 +130,13 @@ class NoSetupError(TypeError):
     """
 
 
+_REMEDIES = {
+    os.strerror(errno.EMFILE): "allow more open files: `ulimit -n 4096`",
+    os.strerror(errno.ENOSPC): "make room in the temporary folder, or set TMPDIR to another one",
+}
+"""What to do where a machine says no, in a rank too, whose error comes as text."""
+
+
 class SideFailed(Exception):  # noqa: N818, it reads as what happened
     """One side of a check could not be recorded, so the two sides cannot be compared.
 
@@ -144,7 +153,8 @@ class SideFailed(Exception):  # noqa: N818, it reads as what happened
 
     def __init__(self, side: str, cause: Exception) -> None:
         what, *self.details = (str(cause) or repr(cause)).splitlines()
-        self.reason = f"the {side} failed: {what}"
+        remedies = [f"; {remedy}" for text, remedy in _REMEDIES.items() if text in what]
+        self.reason = f"the {side} failed: {what}{''.join(remedies)}"
         super().__init__(self.reason)
 
 

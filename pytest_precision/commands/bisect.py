@@ -243,7 +243,8 @@ class ChecksOfCommits:
         self, commit: str, report: Path | None, *options: str, quiet: bool
     ) -> subprocess.CompletedProcess[bytes]:
         """Run the test against a commit; what it prints is lost, or goes to standard output."""
-        words = [sys.executable, "-m", "pytest", *self._against.given.script]
-        words += ["--precision-matrix", f"--precision-against={commit}"]
-        words += [*options, *([f"--precision-report={report}"] if report else [])]
+        words = self._against.sides.here().words(Path.cwd(), "pytest:main")
+        words += [*self._against.given.script, *options, "--precision-matrix"]
+        words += [f"--precision-against={commit}"]
+        words += [f"--precision-report={report}"] if report else []
         return subprocess.run(words, stdout=subprocess.DEVNULL if quiet else None)

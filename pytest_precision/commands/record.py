@@ -6,6 +6,7 @@ To record several ranks: torchrun --nproc-per-node 2 -m pytest_precision record 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -20,6 +21,9 @@ from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where a file may not grow."""
 
 THREAD_SECONDS = 5.0
 """Time that threads of a script have to end after it."""
@@ -120,13 +124,7 @@ def run(given: argparse.Namespace) -> int:
     """
     expect_script(given)
     file, *arguments = given.script
-    beyond = [step for step in given.values if step > given.steps]
-    if beyond:
-        given.parser.error(
-            expected_but_got(
-                f"--values up to the last step, {given.steps}", beyond[0], "record more --steps"
-            )
-        )
+    _expect_steps(given)
     _expect_empty(given)
     if given.te != "off":
         _let_stand_in(given)
@@ -140,7 +138,7 @@ def run(given: argparse.Namespace) -> int:
         done = record_file(
             Path(file),
             arguments,
-            given.out,
+            given.out.absolute(),  # the script may change the folder
             given.steps,
             given.values,
             local_grads=bool(given.see),
@@ -150,6 +148,11 @@ def run(given: argparse.Namespace) -> int:
         )
     except NothingRecordedError as error:
         given.parser.error(visible(str(error)))
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        advice = "make room, and record it again into another folder"
+        given.parser.error(expected_but_got(f"room for a recording in {given.out}", error, advice))
     if given.moved:
         expect_moved(*given.moved)
     if done < given.steps:
@@ -170,6 +173,17 @@ def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
     file = given.script[0]
     if not Path(file.partition("::")[0] if of_check else file).is_file():
         given.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
+
+
+def _expect_steps(given: argparse.Namespace) -> None:
+    """Refuse values of steps that are not recorded."""
+    beyond = [step for step in given.values if step > given.steps]
+    if beyond:
+        given.parser.error(
+            expected_but_got(
+                f"--values up to the last step, {given.steps}", beyond[0], "record more --steps"
+            )
+        )
 
 
 def _let_stand_in(given: argparse.Namespace) -> None:

@@ -24,9 +24,9 @@ if sys.platform == "linux":
 sys.path[0], (module, name) = sys.argv.pop(1), sys.argv.pop(1).split(":")
 sys.exit(getattr(importlib.import_module(module), name)())
 """
-"""What starts a function of this package.
+"""What starts a function.
 
-`python -m` would take the package from a work tree that has one."""
+`python -m` would take this package from a work tree that has one."""
 
 _LACKS = """
 import importlib.util, json, sys
@@ -64,10 +64,10 @@ class Installation:
     tree: Path | None = None
 
     def words(self, package: Path, function: str) -> list[str]:
-        """Return the command that starts a function of this package.
+        """Return the command that starts a function, and ends with the process that waits for it.
 
         Args:
-            package: see `link_package`.
+            package: first folder of its `sys.path`; for this package see `link_package`.
             function: `module:function`, which returns the exit status.
         """
         return [str(self.python), "-c", START, str(package), function]

@@ -47,6 +47,7 @@ class TraceWriter:
         self._digests = digests
         self._file = open(folder / f"rank{rank}.bin", "wb")  # noqa: SIM115, closed by __exit__
         self._end = 0
+        self._lost: OSError | None = None
         self._offsets: dict[str, int] = {}
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
@@ -157,12 +158,22 @@ class TraceWriter:
 
     def _append(self, held: Tensor) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
-        self._file.write(b"\0" * (start - self._end))
-        self._end = start + self._file.write(bytes_of(held))
+        try:
+            self._file.write(b"\0" * (start - self._end))
+            self._end = start + self._file.write(bytes_of(held))
+        except OSError as error:
+            self._lost = error
+            raise
         return start
 
     def close(self, header: Header) -> None:
-        """Write the index, with which the trace is complete."""
+        """Write the index, with which the trace is complete.
+
+        Raises:
+            OSError: something could not be written, now or before: a loop may go on after errors.
+        """
+        if self._lost is not None:
+            raise self._lost
         self._file.close()
         slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
         index = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -34,30 +35,40 @@ def cache() -> Iterator[TraceCache]:
         yield cache
 
 
-class FullDisk(RankPool):
-    """Ranks of this process whose disk is full when they record one of the sides."""
+class OutOfResources(RankPool):
+    """Ranks of this process that the system refuses a file when they record one of the sides."""
 
-    def __init__(self, full: Side) -> None:
+    def __init__(self, refused: Side, number: int) -> None:
         super().__init__("inline")
-        self.full, self.folders = full, list[Path]()
+        self.refused, self.number, self.folders = refused, number, list[Path]()
 
     def run(self, world_size: int, function: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Run out of space, or write nothing and say that something was observed."""
+        """Fail, or write nothing and say that something was observed."""
         recorded, folder = args[:2]
         self.folders.append(Path(folder))
-        if recorded == self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        if recorded == self.refused:
+            raise OSError(self.number, os.strerror(self.number))
         return [1] * world_size
 
 
-@pytest.mark.parametrize(("full", "name"), [(CANDIDATE, "candidate"), (REFERENCE, "reference")])
-def test_a_full_disk_is_the_failure_of_a_side(cache: TraceCache, full: Side, name: str) -> None:
-    """The machine's trouble must not read as if numbers differed."""
-    with closing(FullDisk(full)) as ranks:
+@pytest.mark.parametrize(
+    ("refused", "name", "number", "remedy"),
+    [
+        (CANDIDATE, "candidate", errno.ENOSPC, "or set TMPDIR to another one"),
+        (REFERENCE, "reference", errno.EMFILE, "allow more open files: `ulimit -n 4096`"),
+    ],
+)
+def test_what_the_machine_refuses_is_the_failure_of_a_side(
+    cache: TraceCache, refused: Side, name: str, number: int, remedy: str
+) -> None:
+    """The machine's trouble must not read as if numbers differed, and ends with its remedy."""
+    with closing(OutOfResources(refused, number)) as ranks:
         recordings = Recordings(CANDIDATE, REFERENCE, ranks, cache, timeout=60)
         with closing(recordings), pytest.raises(SideFailed) as failed:
             recordings.both(None)
-    assert failed.value.reason == f"the {name} failed: [Errno 28] No space left on device"
+    said = f"the {name} failed: [Errno {number}] {os.strerror(number)}; "
+    assert failed.value.reason.startswith(said)
+    assert failed.value.reason.endswith(remedy)
     assert not ranks.folders[-1].exists()
 
 

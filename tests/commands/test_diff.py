@@ -163,14 +163,26 @@ def runs(process: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+DIFF = ["diff", "--", "src/train.py"]
+BISECT = ["bisect", "HEAD~1", "HEAD", "--", "src/train.py::test_it"]
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        (DIFF, signal.SIGKILL),
+        (DIFF, signal.SIGINT),
+        (DIFF, signal.SIGHUP),
+        (BISECT, signal.SIGKILL),
+    ],
+)
 def test_a_process_that_is_ended_leaves_nothing(
-    repository: Repository, tmp_path: Path, number: signal.Signals
+    repository: Repository, tmp_path: Path, command: list[str], number: signal.Signals
 ) -> None:
     """Neither a work tree nor the script that it runs; nor what it made, if it gets to know."""
     slow = "import os, time\nopen('started', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     repository.commit("three", src__train=slow)
-    words = [sys.executable, "-m", "pytest_precision", "diff", "--", "src/train.py"]
+    words = [sys.executable, "-m", "pytest_precision", *command]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     said = tmp_path / "stderr"  # a pipe would be held by the script, too, and be waited for
     with (

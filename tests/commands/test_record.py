@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -32,6 +33,13 @@ def test_a_script_is_ended_after_its_steps(record: RecordFile, in_folder: Path) 
     trace = Recording.of_folder("candidate", record("a", "--steps", "4")).trace
     assert [m.step for m in trace.moments if m.phase == "optimizer_step"] == [1, 2, 3, 4]
     assert not (in_folder / "after").exists()
+
+
+def test_a_script_may_change_its_folder(record: RecordFile, in_folder: Path) -> None:
+    """As Hydra does, before it trains."""
+    text = (in_folder / "train.py").read_text()
+    (in_folder / "train.py").write_text(f"import os\nos.chdir('/')\n{text}")
+    assert Recording.of_folder("candidate", record("a", "--steps", "1"))
 
 
 def test_a_shorter_script_is_recorded_to_its_end(
@@ -130,6 +138,41 @@ def test_an_error_of_the_script_is_its_own(in_folder: Path, ending: str) -> None
     with pytest.raises((KeyError, SystemExit), match=r"own|3"):
         main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
     with pytest.raises(ValueError, match=r"a whole recording but got a, which rank 0 of 1 has not"):
+        Recording.of_folder("candidate", Path("a"))
+
+
+RETRYING = """
+import resource
+for step in range(steps):
+    try:
+        train(step)
+    except OSError:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        {}
+"""
+
+
+@pytest.mark.parametrize("then", ["raise", "pass"])
+def test_a_full_disk_is_told(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], then: str
+) -> None:
+    """Also to a loop that goes on after any error, when there is room again."""
+    text = (
+        (in_folder / "train.py").read_text().replace("for step in range(steps)", "def train(step)")
+    )
+    (in_folder / "train.py").write_text(text + RETRYING.format(then))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(SystemExit, match="2"):
+            main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (
+        "room for a recording in a but got [Errno 27] File too large; " in capsys.readouterr().err
+    )
+    with pytest.raises(ValueError, match="a whole recording but got a"):
         Recording.of_folder("candidate", Path("a"))
 
 

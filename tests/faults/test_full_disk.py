@@ -70,6 +70,6 @@ def test_a_full_disk_fails_its_cell(pytester, monkeypatch):
         [
             "test_session.py::test_large* FAILED*",
             "test_session.py::test_small* PASSED*",
-            "*error: the * failed: rank * raised OSError: [[]Errno 28[]] No space left on device",
+            "*error: the * failed: rank * raised OSError: [[]Errno 28[]] No space left on *; *",
         ]
     )
