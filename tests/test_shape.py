@@ -111,6 +111,24 @@ def test_private_names_of_torch_have_one_home() -> None:
     assert found == []
 
 
+def test_arithmetic_names_its_dtype() -> None:
+    """The default is the user's, who may have set bf16 where these make or quantize weights."""
+    made = {f"torch.{name}" for name in ("empty", "ones", "rand", "randn", "zeros")}
+    calls = [
+        (file, node)
+        for file, node in nodes()
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in made
+        and file.partition("/")[0] in ("formats", "layouts", "modules", "optim", "te")
+    ]
+    assert len(calls) > 30
+    assert [
+        f"{file}:{node.lineno} {ast.unparse(node)}"
+        for file, node in calls
+        if "dtype" not in {keyword.arg for keyword in node.keywords}
+    ] == []
+
+
 def test_modules_that_tests_share_have_names_of_their_own(pytestconfig: pytest.Config) -> None:
     """Of two with one name in `pythonpath`, all tests would import the first."""
     homes: dict[str, list[str]] = defaultdict(list)

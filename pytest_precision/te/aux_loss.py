@@ -76,7 +76,9 @@ def fused_moe_aux_loss_fwd(
         coeff: factor of the loss.
     """
     tokens = torch.as_tensor(total_num_tokens, dtype=torch.float32).reshape(())
-    exact = torch.tensor(float(num_experts)) * torch.tensor(coeff)
+    exact = torch.tensor(num_experts, dtype=torch.float32) * torch.tensor(
+        coeff, dtype=torch.float32
+    )
     factor = exact / topk / tokens / tokens
     total = (probs.float().sum(0) * tokens_per_expert.float()).sum() * factor
     return total.to(probs.dtype), torch.stack((factor, total))

@@ -160,7 +160,9 @@ def te_general_grouped_gemm_for_grouped_tensor(
     for number, (a, b, out, term) in enumerate(operands):
         height = out.shape[0]
         empty = _is_empty(a) or _is_empty(b)
-        product = torch.zeros(out.shape) if empty else _product(a, transa, b, transb)
+        product = (
+            torch.zeros(out.shape, dtype=torch.float32) if empty else _product(a, transa, b, transb)
+        )
         factor, kept = (float(one[number if one.numel() > 1 else 0]) for one in (alpha, beta))
         product = product.reshape(out.shape) * factor
         if term is not None and height:

@@ -69,7 +69,7 @@ def mxfp8_scaling_partial_cast(
 
 def placed(shard: Tensor, rows: int, columns: int, start: int) -> Tensor:
     """Return a weight in fp32 that has a shard in its place, and zeros elsewhere."""
-    whole = torch.zeros(rows * columns)
+    whole = torch.zeros(rows * columns, dtype=torch.float32)
     whole[start : start + shard.numel()] = shard.reshape(-1).float()
     return whole.view(rows, columns)
 

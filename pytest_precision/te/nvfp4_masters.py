@@ -125,6 +125,6 @@ def _multipliers(scale: Tensor, global_scale: Tensor) -> Tensor:
     inverse = torch.where(global_scale <= 0, 1.0, global_scale).reciprocal()
     codes = torch.empty(scale.shape, dtype=torch.uint8)
     E4M3.cast_(scale.clone(), codes)
-    read_back = E4M3.decode(codes, torch.empty(scale.shape))
+    read_back = E4M3.decode(codes, torch.empty(scale.shape, dtype=torch.float32))
     multipliers = (read_back * inverse).reciprocal()
     return multipliers.masked_fill_(read_back <= 0, FP32_MAXIMUM).clamp_(max=FP32_MAXIMUM)

@@ -130,9 +130,11 @@ def multi_tensor_l2norm(
     """Return the norm of all tensors together and, if wanted, of each."""
     squares = [tensor.float().square().sum() for tensor in tensor_lists[0]]
     if not squares:
-        return torch.zeros(1), torch.zeros(0)
+        return torch.zeros(1, dtype=torch.float32), torch.zeros(0, dtype=torch.float32)
     each = torch.stack(squares)
-    return each.sum().sqrt().reshape(1), each.sqrt() if per_tensor else torch.zeros(0)
+    return each.sum().sqrt().reshape(1), each.sqrt() if per_tensor else torch.zeros(
+        0, dtype=torch.float32
+    )
 
 
 def multi_tensor_unscale_l2norm(

@@ -93,7 +93,7 @@ def moe_unpermute_bwd(
     """
     tokens, choices = prob.shape if prob.numel() else (row_id_map.numel(), 1)
     gradients = input_bwd.new_zeros((input_fwd.shape[0], input_bwd.shape[1]))
-    of_weights = torch.zeros((tokens, choices))
+    of_weights = torch.zeros((tokens, choices), dtype=torch.float32)
     for choice, rows in enumerate(row_id_map.view(choices, tokens).long()):
         kept = (rows >= 0).nonzero().squeeze(1)
         rows, grad = rows[kept], input_bwd[kept]

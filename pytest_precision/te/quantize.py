@@ -149,7 +149,7 @@ def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -
         if quantizer.rowwise_usage or both_orders
         else None,
         "data_transpose": torch.empty(turned, dtype=torch.uint8) if needs_transpose else None,
-        "fp8_scale_inv": torch.empty(1),
+        "fp8_scale_inv": torch.empty(1, dtype=torch.float32),
         "fp8_dtype": quantizer.dtype,
         "quantizer": quantizer,
     }

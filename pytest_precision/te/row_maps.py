@@ -78,7 +78,7 @@ def unpermute(
     **_: Any,
 ) -> None:
     """Write the sum of each token's rows, weighted if there are weights, and gather chances."""
-    total = torch.zeros(output.shape)
+    total = torch.zeros(output.shape, dtype=torch.float32)
     if unpermuted_probs is not None:
         unpermuted_probs.zero_()
     for token, row, expert in _copies(row_id_map, pad_offsets):

@@ -30,7 +30,7 @@ def dropout_fwd(
 
     torch's generator draws them, so that they are not those that a GPU would drop.
     """
-    kept = torch.rand(input.shape) >= dropout_probability
+    kept = torch.rand(input.shape, dtype=torch.float32) >= dropout_probability
     left = (input.float() * kept / (1.0 - dropout_probability)).to(input.dtype)
     return left if out is None else out.copy_(left), kept.to(torch.uint8)
 

@@ -57,9 +57,10 @@ class Shard:
         return self.buffer.part(self.slot, self.owned, self.buffer.grads)
 
     def of(self, whole: Mapping[str, Tensor]) -> Tensor:
-        """Return this shard's elements, flat, from whole logical tensors."""
+        """Return this shard's elements, flat, from whole logical tensors on any device."""
         held = split_flat(self.parts, self.master, self.owned)
-        return torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
+        own = torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
+        return own.to(self.master.device)
 
 
 def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:

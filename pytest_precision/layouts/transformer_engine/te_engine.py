@@ -51,7 +51,9 @@ class TransformerEngine(Engine):
         self._split = dict(_logical_names(model))
         self._trained = [p for p in model.parameters() if p.requires_grad]
         for parameter in self._trained if cell.grad_accum_fusion else []:
-            parameter.main_grad = torch.zeros(parameter.shape, device=parameter.device)  # type: ignore[attr-defined]
+            parameter.main_grad = torch.zeros(  # type: ignore[attr-defined]
+                parameter.shape, dtype=torch.float32, device=parameter.device
+            )
             parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
 
     def gradient(self, parameter: Tensor) -> Tensor | None:

@@ -135,7 +135,8 @@ class MegatronEngine(Engine):
 
     def _norm(self, gradients: Iterable[tuple[str, Tensor]]) -> Tensor:
         """Return the fp64 norm of the gradients of all ranks; a collective."""
-        squares = torch.zeros((), dtype=torch.float64)
+        device = next(self.model.parameters()).device
+        squares = torch.zeros((), dtype=torch.float64, device=device)
         for name, own in gradients:
             if placement.counts_in_norm(self.model.get_parameter(name), sharded=self.sharded):
                 squares += own.double().square().sum()
