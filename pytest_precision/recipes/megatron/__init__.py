@@ -1,7 +1,7 @@
 """Megatron-core: its flat shards for a recorder, its CUDA calls on a CPU, and an engine of it.
 
 locate, on_cpu                 for a script with DDP, the distributed optimizer, tensor parallelism
-initialize, config, MegatronEngine, Tokens, weights_by_name
+initialize, config, MegatronEngine, Tokens, weights_by_name, experts_by_token
                                for a layout over Transformer Engine, on a CPU too
 """
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
+    from pytest_precision.recipes.megatron.chosen_experts import experts_by_token
     from pytest_precision.recipes.megatron.core_engine import MegatronEngine
     from pytest_precision.recipes.megatron.cuda_calls import on_cpu
     from pytest_precision.recipes.megatron.flat_shards import locate
@@ -21,6 +22,7 @@ __all__ = [
     "MegatronEngine",
     "Tokens",
     "config",
+    "experts_by_token",
     "initialize",
     "locate",
     "on_cpu",
@@ -34,6 +36,7 @@ __getattr__, __dir__ = _lazy.exports(
         "cuda_calls": ("on_cpu",),
         "flat_shards": ("locate",),
         "placement": ("weights_by_name",),
+        "chosen_experts": ("experts_by_token",),
         "started": ("config", "initialize"),
         "tokens": ("Tokens",),
     },

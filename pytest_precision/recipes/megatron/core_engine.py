@@ -20,7 +20,7 @@ from pytest_precision.layouts.transformer_engine.shown import SHOWN_KINDS, value
 from pytest_precision.layouts.transformer_engine.te_masters import master_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.recipes.megatron import core_checkpoint, memory, placement
+from pytest_precision.recipes.megatron import chosen_experts, core_checkpoint, memory, placement
 from pytest_precision.recipes.megatron.flat_shards import cut_range, own_shards, pieces_by_name
 from pytest_precision.recipes.megatron.started import (
     end_groups_with,
@@ -62,6 +62,7 @@ class MegatronEngine(Engine):
         ddp: Mapping[str, Any] | None = None,
         optimizer: Mapping[str, Any] | None = None,
     ) -> None:
+        chosen_experts.keep_choices(model)
         self.ddp = wrapped(model, cell, ddp or {})
         end_groups_with(self)
         self.updates = optimizer_of(self.ddp, optimizer or {})

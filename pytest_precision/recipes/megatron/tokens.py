@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recipes.megatron import chosen_experts
 from pytest_precision.workloads.base import Workload
 
 SECOND_STEP = 2
@@ -69,6 +70,10 @@ class Tokens(Workload):
     def tokens(self, microbatch: Sequences) -> int:
         """Return how many next tokens count."""
         return int(microbatch.counted.sum())
+
+    def decisions(self, model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return the experts of each token, and by what margin of their logits."""
+        return chosen_experts.last_choices(model)
 
     def loss(self, model: nn.Module, microbatch: Sequences) -> tuple[Tensor, int]:
         """Return the sum of the losses of the tokens that count."""
