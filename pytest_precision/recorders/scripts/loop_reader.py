@@ -164,7 +164,8 @@ class LoopReader(LoopObjects):
 
         See `numbers` for `whole`.
         """
-        updated = map(self._updated, self._held_by(optimizer, whole))
+        held_by = self._held_by(optimizer, whole)
+        updated = (self._updated(held) for held in held_by if self._moves(held.tensor, optimizer))
         yield from of_optimizer(optimizer, updated, self._groups(optimizer, whole))
         yield from attributes.state_by_name(optimizer)
 
@@ -198,8 +199,14 @@ class LoopReader(LoopObjects):
         return {name: key for name, key in named if name is not None}
 
     def _groups(self, optimizer: Optimizer, whole: bool) -> groups.Groups:
-        held = (held.names for held in self._held_by(optimizer, whole))
-        return groups.groups_with_names(self.updates.members(optimizer, whole=whole), held)
+        held_by = self._held_by(optimizer, whole)
+        names = (held.names * self._moves(held.tensor, optimizer) for held in held_by)
+        return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
+
+    def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer may update what it holds: no weight that is frozen."""
+        used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
+        return used or self.names.of(tensor) is None  # masters may require no gradient
 
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
         """Yield the tensors that an optimizer updates, in order; unnamed ones by their position."""

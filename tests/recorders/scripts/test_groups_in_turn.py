@@ -47,6 +47,28 @@ def first_only(optimizer: Any, parts: Any) -> None:
 
 
 @script
+def adapted(cell: Cell, record: unchanged.Record, given: bool) -> None:
+    """Train the last layer alone, as adapters are trained; with `given`, the rest is in a group."""
+    model = unchanged.Net()
+    frozen = [*model.parameters()][:2]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW([{"params": frozen * given}, {"params": trained, "lr": 0.01}])
+    with record():
+        for inputs, targets in unchanged.batches():
+            nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_whether_frozen_weights_are_in_a_group_says_nothing(parity_in: ParityIn) -> None:
+    """The optimizer leaves them as they are."""
+    parity = parity_in(Cell(sequence="train3"))
+    parity.check(partial(adapted, given=True), partial(adapted, given=False))
+
+
+@script
 def loop(cell: Cell, record: unchanged.Record, update: Any, copied: bool = False) -> None:
     """Train with two groups; with `copied`, the optimizer has copies that no module holds."""
     model = unchanged.Net()
