@@ -21,7 +21,7 @@ from pytest_precision.formats.hadamard import SIGNS
 from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
-from pytest_precision.te import storages
+from pytest_precision.te import random_bits, storages
 from pytest_precision.te.storages import DTYPES, ELEMENTS, SIDES, Side, family, matrix
 
 _BLOCKS = {"MXFP8Quantizer": 32, "NVFP4Quantizer": 16}
@@ -228,10 +228,8 @@ def _nvfp4(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
         options["error"] = quantizer.nvfp4_4over6_err_mode
         options["scale_maximum"] = quantizer.nvfp4_e4m3_max
         options["scaled_error"] = os.environ.get(SCALED_ERROR, "0") not in ("", "0")
-    bits = None
-    if quantizer.stochastic_rounding:
-        shapes = tuple(x.shape), tuple(x.shape[::-1])
-        bits = tuple(torch.randint(0, 256, shape, dtype=torch.uint8) for shape in shapes)
+    rounds_at_random = quantizer.stochastic_rounding
+    bits = random_bits.drawn(quantizer, (x.shape[0], x.shape[1])) if rounds_at_random else None
     parts = {
         "_row": quantizer.row_scaled_nvfp4,
         "_4over6": quantizer.nvfp4_use_4over6,

@@ -23,7 +23,6 @@ from pytest_precision.layouts.transformer_engine.layers import (
 from pytest_precision.layouts.transformer_engine.layouts import in_bf16
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, OutsideMasters
-from pytest_precision.modules.slots import Quantizers
 from pytest_precision.te import cuda, storages
 from pytest_precision.workloads.batches import Microbatch
 from pytest_precision.workloads.mixture import Moe
@@ -212,12 +211,9 @@ class Emulated(FusedAdamEngine):
 
 
 def emulated(workload: Workload, cell: Cell) -> Engine:
-    """Train emulated linear layers, whose gradients are rounded to nearest in NVFP4 too."""
+    """Train emulated linear layers."""
     engine = layouts.fused_adam(workload, cell)
     engine.__class__ = Emulated
-    for module in engine.model.modules():
-        if isinstance(module, Quantizers) and cell.precision == "nvfp4":
-            module.gradient = formats.by_name("nvfp4_1d_rht")
     return engine
 
 
@@ -234,12 +230,7 @@ class Real(OptimizerMasters):
 @layouts.uses_transformer_engine
 def real(workload: Workload, cell: Cell) -> Engine:
     """Train Transformer Engine's linear layers, likewise."""
-    engine = Real(workload, cell, in_bf16(with_linears(workload.model(cell), cell)))
-    if cell.precision == "nvfp4":
-        from transformer_engine.common.recipe import NVFP4BlockScaling
-
-        engine.forward_model.recipe = NVFP4BlockScaling(disable_stochastic_rounding=True)
-    return engine
+    return Real(workload, cell, in_bf16(with_linears(workload.model(cell), cell)))
 
 
 @layouts.uses_transformer_engine

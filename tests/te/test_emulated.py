@@ -23,8 +23,8 @@ SIZES = {"width": 64, "depth": 2}
 def test_real_linears_are_the_emulated_ones(parity_in: ParityIn, precision: str) -> None:
     """In every recipe, a frozen layer and an evaluation included, all bits are the same.
 
-    In NVFP4 gradients are rounded to nearest, since random bits are torch's on both sides. In
-    delayed scaling a step has one microbatch, after which both update their scales.
+    In NVFP4 so are the random bits by which gradients are rounded. In delayed scaling a step has
+    one microbatch, after which both update their scales.
     """
     mlp = planted.OneMicrobatch if precision == "fp8_delayed" else workloads.mlp
     cell = Cell(precision, sequence="train2-eval-train1")
@@ -42,7 +42,7 @@ def test_the_emulation_updates_delayed_scaling_once_a_step(parity_in: ParityIn) 
     assert (found.step, found.kind, found.index) == (1, "loss", (1,))
 
 
-@pytest.mark.parametrize("precision", ["fp8_block", "mxfp8"])
+@pytest.mark.parametrize("precision", ["fp8_block", "mxfp8", "nvfp4"])
 def test_real_experts_are_the_emulated_ones(parity_in: ParityIn, precision: str) -> None:
     """Grouped layers compute what this package emulates, where an expert is idle too."""
     real = partial(layouts.te_experts, masters_in_optimizer=True)

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.layouts.transformer_engine.backward_bits import give_bits
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.workloads.mixture import Expert, Experts, StackedExperts
 
 _WEIGHT = re.compile(r"weight\d*|fc\d_weight")
@@ -72,6 +74,7 @@ class Padded(nn.Module):
             one parameter holds the weights of several experts.
         parts: the modules in it.
         first: whether the next forward quantizes the weights anew, as the first of a step has to.
+        microbatch: the train step of the next forward, and the number of its microbatch.
     """
 
     logical: Mapping[str, tuple[str, ...]]
@@ -80,6 +83,7 @@ class Padded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = True
+        self.microbatch = (0, 0)
 
 
 class PaddedLayer(Padded):
@@ -87,11 +91,17 @@ class PaddedLayer(Padded):
 
     Attributes:
         layer: the layer itself.
+        streams: the names of its linear layers in the workload's model, and of their random bits.
+        is_grouped: whether several weights are one parameter.
     """
 
     def __init__(self, layer: Any, logical: Sequence[str]) -> None:
         super().__init__()
         self.layer = layer
+        self.streams = logical
+        self.is_grouped = len(logical) > 1 and isinstance(
+            getattr(layer, "weight", None), nn.Parameter
+        )
         own: dict[str, tuple[str, ...]] = {}
         for kind in ("weight", "bias"):
             names = tuple(f"{name}.{kind}" for name in logical)
@@ -122,6 +132,9 @@ class PaddedLayer(Padded):
             y = self.layer(x, splits, is_first_microbatch=self.first)
             made = zip(torch.split(y, padded), shares, strict=True)
             kept = torch.cat([part[:share] for part, share in made])
+        if torch.is_grad_enabled():
+            rngs = [RoundingRng(stream, *self.microbatch) for stream in self.streams]
+            give_bits(self.layer, rngs, shares, grouped=self.is_grouped)
         return kept.reshape(*rows.shape[:-1], kept.shape[-1])
 
 

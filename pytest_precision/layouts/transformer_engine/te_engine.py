@@ -67,6 +67,13 @@ class TransformerEngine(Engine):
         self.begin()
         super().forward_backward(step)
 
+    def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
+        """Yield this rank's microbatches, and tell each layer which one it computes next."""
+        for number, microbatch in super().my_microbatches(step):
+            for padded in padded_modules(self.model):
+                padded.microbatch = step, number
+            yield number, microbatch
+
     def zero_gradients(self) -> None:
         """Clear what the last step accumulated."""
         for parameter in self._trained:

@@ -1,0 +1,35 @@
+"""Random bits of stochastic rounding: those that a layout gives to a quantizer, or torch's.
+
+The kernels draw theirs in an order of their own, so that any bits are as good. With bits that
+depend on layer, step and microbatch alone, two layouts can be compared bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BitsOf = Callable[[tuple[int, int]], tuple[Tensor, Tensor]]
+"""From the shape [rows, columns] of a matrix to a random byte per element: uint8 [rows, columns]
+for its rowwise operand, and uint8 [columns, rows] for the columnwise one."""
+
+_GIVEN = "_given_random_bits"
+
+
+def give(quantizer: Any, bits_of: BitsOf) -> None:
+    """Have a quantizer of Transformer Engine round by these bits; a copy of it has torch's."""
+    setattr(quantizer, _GIVEN, bits_of)
+
+
+def drawn(quantizer: Any, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the bits for a matrix, of both operands."""
+    given: BitsOf | None = getattr(quantizer, _GIVEN, None)
+    if given is not None:
+        return given(shape)
+    rowwise, columnwise = (
+        torch.randint(0, 256, size, dtype=torch.uint8) for size in (shape, shape[::-1])
+    )
+    return rowwise, columnwise
