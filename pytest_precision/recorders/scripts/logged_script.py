@@ -19,8 +19,10 @@ from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import STEPS_OF_LOOPS, Segment
 from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
+from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Wanted, Window
@@ -51,74 +53,63 @@ def log_script(
         a number above 0, as `record_script` does.
     """
     logger = OperationLogger(wanted)
-    logged = LoggedScript(logger, wanted.op, cell.operations)
+    made = partial(LoggedSteps, logger, wanted.op, cell.operations)
     with logger.installed(), logger.restores.followed():
-        record_script(script, cell, folder, window, segment, logged)
+        record_script(script, cell, folder, window, segment, made)
     number = 0 if segment is None else segment.number
     write_operations(logger.log, folder_of(folder, number), dist.get_rank())
     return 1
 
 
-class LoggedScript:
-    """Turns the log of a script on and off.
+class LoggedSteps(Steps):
+    """Follows a run of a loop whose operations are logged, and turns the log on and off.
 
     Args:
         logger: logs.
         op: index of the operation that is logged; None for the whole script.
         operations: of the sequence.
+        reader, trace, schedule, meter: see `Steps`.
     """
 
     def __init__(
-        self, logger: OperationLogger, op: int | None, operations: tuple[str, ...]
+        self,
+        logger: OperationLogger,
+        op: int | None,
+        operations: tuple[str, ...],
+        reader: LoopReader,
+        trace: LoopTrace,
+        schedule: LoopSchedule,
+        meter: UpdateMeter | None = None,
     ) -> None:
-        self.logger = logger
+        super().__init__(reader, trace, schedule, meter)
+        self._logger = logger
         self._op = op
         self._operations = operations
-
-    def begin(self, schedule: LoopSchedule) -> None:
-        """Handle the start of a run of the script."""
-        if self._op is None or schedule.load <= self._op <= schedule.op:
-            self.logger.start()
-            self.logger.restores.active = schedule.load >= 0
-
-    def steps(self, *given: Any) -> Steps:
-        """Return what follows the loop."""
-        return LoggedSteps(self, *given)
-
-    def updated(self, op: int) -> None:
-        """Handle an update that the loop has made in an operation of the sequence."""
-        if self._op is None:
-            return
-        between = self._operations[op + 1 : self._op]
-        if op < self._op and not STEPS_OF_LOOPS.intersection(between):
-            self.logger.start()
-
-    def over(self, op: int, reader: LoopReader) -> None:
-        """Handle the end of a step."""
-        if self.logger.active and (self._op is None or op >= self._op):
-            self.logger.leave(state_of_loop(reader))
-            self.logger.active = self._op is None
-
-
-class LoggedSteps(Steps):
-    """Follows a loop whose operations are logged."""
-
-    def __init__(self, logged: LoggedScript, *given: Any) -> None:
-        super().__init__(*given)
-        self._logged = logged
-        # What is logged ends with its step.
-        self.ends.ended = partial(logged.over, reader=self.reader)
+        self.ends.ended = self._over
+        if op is None or schedule.load <= op <= schedule.op:
+            logger.start()
+            logger.restores.active = schedule.load >= 0
 
     def forward(self, module: nn.Module) -> None:
         """Handle the call of a module: name its parts."""
-        self._logged.logger.settings.name(module)
+        self._logger.settings.name(module)
         super().forward(module)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Handle an optimizer's step: watch its groups from now on."""
+        """Handle an optimizer's step: watch its groups from now on, and log what follows it."""
         super().updated(optimizer, closure=closure)
-        self._logged.logger.settings.watch(optimizer)
-        self._logged.updated(self.schedule.op)
+        self._logger.settings.watch(optimizer)
+        op = self.schedule.op
+        if self._op is not None and op < self._op:
+            between = self._operations[op + 1 : self._op]
+            if not STEPS_OF_LOOPS.intersection(between):
+                self._logger.start()
+
+    def _over(self, op: int) -> None:
+        """Handle the end of a step: what is logged of one operation ends with it."""
+        if self._logger.active and (self._op is None or op >= self._op):
+            self._logger.leave(state_of_loop(self.reader))
+            self._logger.active = self._op is None
 
 
 def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:

@@ -67,9 +67,7 @@ class LoopReader(LoopObjects):
 
     def names_all_of(self, optimizer: Optimizer) -> bool:
         """Return whether all that an optimizer updates is in a model that is known by now."""
-        self.names.learn()
-        held = groups.updated_tensors(optimizer)
-        return all(self.names.of(tensor) is not None for tensor in held)
+        return None not in self._names(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:
         """Yield each weight that `module` itself reads."""
@@ -187,16 +185,15 @@ class LoopReader(LoopObjects):
         gone = []
         for old in self.optimizers:
             before = self._names(old)
-            shared = names.keys() & before.keys()
+            shared = (names.keys() & before.keys()) - {None}
             if shared and all(names[name] != before[name] for name in shared):
                 gone.append(old)
         return gone
 
-    def _names(self, optimizer: Optimizer) -> dict[str, int]:
+    def _names(self, optimizer: Optimizer) -> dict[str | None, int]:
+        """Return name to id of what an optimizer updates; the name None where no model holds it."""
         self.names.learn()
-        held = groups.updated_tensors(optimizer)
-        named = ((self.names.of(tensor), id(tensor)) for tensor in held)
-        return {name: key for name, key in named if name is not None}
+        return {self.names.of(tensor): id(tensor) for tensor in groups.updated_tensors(optimizer)}
 
     def _groups(self, optimizer: Optimizer, whole: bool) -> groups.Groups:
         held_by = self._held_by(optimizer, whole)
@@ -211,7 +208,7 @@ class LoopReader(LoopObjects):
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
         """Yield the tensors that an optimizer updates, in order; unnamed ones by their position."""
         self.names.learn()
-        number = next(n for n, one in enumerate(self.optimizers) if one is optimizer)
+        number = self.optimizers.index(optimizer)
         first = f"optimizer{number + 1}." if number else ""
         for place, parameter in self.updates.placed(optimizer, whole=whole):
             name = self.names.of(parameter)

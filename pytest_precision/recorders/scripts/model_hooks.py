@@ -120,6 +120,6 @@ class ModelHooks:
         self._handles.close()
 
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or unseen():
-            return  # the hook of all modules has noted it
-        self._buffer.used_by(read)
+        trains = not torch.compiler.is_compiling() and torch.is_grad_enabled()
+        if trains and unseen() is None:  # else the hook of all modules has noted why
+            self._buffer.used_by(read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,9 +31,6 @@ from pytest_precision.trace.recording import BROKEN_RULES
 from pytest_precision.trace.segment_folders import folder_of, log_path
 from pytest_precision.trace.store import Header
 
-if TYPE_CHECKING:
-    from pytest_precision.recorders.scripts.logged_script import LoggedScript
-
 
 def record_script(
     script: Callable[..., Any],
@@ -41,7 +38,7 @@ def record_script(
     folder: Path,
     window: Window | None,
     segment: Segment | None = None,
-    logged: LoggedScript | None = None,
+    made: Callable[..., Steps] = Steps,
 ) -> int:
     """Run `script` and write what this rank sees of one segment of it into `folder`.
 
@@ -51,7 +48,7 @@ def record_script(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         segment: the operations that it makes; the first ones unless given.
-        logged: logs one operation of it.
+        made: makes what follows one run of the loop.
 
     Returns:
         the number of observations that were written.
@@ -66,7 +63,13 @@ def record_script(
     for one in (place, checkpoint):
         one.mkdir(exist_ok=True)
     cell = cell.of_segment(segment)
-    run = _schedule(cell.operations, segment, window)
+    run: LoopSchedule | None = LoopSchedule(
+        cell.operations,
+        load=segment.start if segment.number else -1,  # the first one begins with the script
+        done=segment.done,
+        last=sys.maxsize if window is None else window.last,
+        stop=segment.stop,
+    )
     way = way_in(script)
     runs: list[Steps] = []
     products = Products()
@@ -75,9 +78,6 @@ def record_script(
     with LoopTrace(place, len(cell.operations), window) as trace:
         while run is not None:
             torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
-            if logged is not None:
-                logged.begin(run)
-            made = Steps if logged is None else logged.steps
             runs.append(made(LoopReader(), trace, run, meter))
             record = Record(cell, runs[-1], checkpoint, products, way)
             (script if run.load < 0 else resumed(script))(cell, record)
@@ -88,15 +88,6 @@ def record_script(
             run = run.next_run()
         write_whole(log_path(place, BROKEN_RULES, trace.place.rank), broken)
         return finished(trace, runs, cell, place, products, way, meter)
-
-
-def _schedule(
-    operations: Sequence[str], segment: Segment, window: Window | None
-) -> LoopSchedule | None:
-    """Return the run that begins a segment: with the script's start, or with a load."""
-    load = segment.start if segment.number else -1
-    last = sys.maxsize if window is None else window.last
-    return LoopSchedule(operations, load=load, done=segment.done, last=last, stop=segment.stop)
 
 
 def finished(

@@ -7,6 +7,7 @@ import runpy
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import SEED
-from pytest_precision.recorders.scripts.logged_script import LoggedScript
+from pytest_precision.recorders.scripts.logged_script import LoggedSteps
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace
@@ -75,15 +76,13 @@ def record_file(
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
         wanted = Wanted(0, steps, pieces, sketches=True)
-        logged = LoggedScript(OperationLogger(wanted), None, ()) if lines else None
-        made = Steps if logged is None else logged.steps
-        seen = made(LoopReader(part), trace, schedule)
-        seen.tell(see={ON_DEMAND} if local_grads else ())
-        installed = nullcontext() if logged is None else logged.logger.installed()
-        with installed, followed(seen), ended_well():
-            if logged is not None:
-                logged.begin(schedule)
-            run_file(file, arguments)
+        logger = OperationLogger(wanted) if lines else None
+        with nullcontext() if logger is None else logger.installed():
+            made = Steps if logger is None else partial(LoggedSteps, logger, None, ())
+            seen = made(LoopReader(part), trace, schedule)
+            seen.tell(see={ON_DEMAND} if local_grads else ())
+            with followed(seen), ended_well():
+                run_file(file, arguments)
         if not schedule.done:
             raise NothingRecordedError(
                 expected_but_got(
@@ -99,8 +98,8 @@ def record_file(
             part.expect_matches()
         cell = Cell(world_size=trace.place.world_size)
         finished(trace, [seen], cell, folder, Products(), RECORDING)
-        if logged is not None:
-            write_operations(logged.logger.log, folder, trace.place.rank)
+        if logger is not None:
+            write_operations(logger.log, folder, trace.place.rank)
     Manifest.seal(folder, trace.place.rank, trace.place.world_size)
     if dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could

@@ -178,7 +178,7 @@ class Record:
 @contextmanager
 def followed(steps: Steps) -> Iterator[None]:
     """Tell `steps` what the loop inside does; end the block where the last step is over."""
-    with closing(steps), record.opened(steps), suppress(StopRecording):
+    with closing(steps.hooks), record.opened(steps), suppress(StopRecording):
         with torch_hooks.opened(steps):
             yield
         steps.ends.finish()

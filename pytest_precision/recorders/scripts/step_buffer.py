@@ -14,7 +14,7 @@ from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.training_state import rng
 from pytest_precision.recorders.scripts.located import PieceOfTensor
-from pytest_precision.recorders.scripts.loop_reader import LoopReader, NamedObservations
+from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.running_step import RunningStep
 
@@ -108,7 +108,7 @@ class StepBuffer:
             self._start.keep("flags", "", self.reader.flags())
             self._start.keep("loss_scale", "", self.reader.loss_scale())
             self.reader.begin()
-        self._keep("numbers", self._named(optimizer, update), self.reader.numbers(optimizer))
+        self._keep("numbers", [(self._named(optimizer, update), self.reader.numbers(optimizer))])
 
     def settle(self, trained: Iterable[Tensor]) -> None:
         """Name what the step has shown, if it is the first; see `LoopNames.settle`."""
@@ -119,28 +119,28 @@ class StepBuffer:
     def loss(self, loss: Tensor) -> None:
         """Keep the loss of a microbatch."""
         name = f"microbatch{self.now.backwards}"
-        self._keep("loss", name, iter([whole("loss", name, full(loss.detach()), local=True)]))
+        self._keep("loss", [(name, [whole("loss", name, full(loss.detach()), local=True)])])
         self.now.backwards += 1
 
     def norm(self, norm: Tensor) -> None:
         """Keep the norm of gradients."""
         self.now.norms += 1
         name = f"total{self.now.norms}" if self.now.norms > 1 else "total"
-        self._keep("grad_norm", name, iter([whole("grad_norm", name, full(norm.detach()))]))
+        self._keep("grad_norm", [(name, [whole("grad_norm", name, full(norm.detach()))])])
 
     def gradients(self) -> None:
         """Keep gradients as they are before they are clipped."""
-        self._keep_all("reduced_grad", self.reader.gradients())
+        self._keep("reduced_grad", self.reader.gradients())
 
     def read_by(self, optimizer: Optimizer) -> None:
         """Keep gradients as an optimizer reads them."""
         self.gradients()
-        self._keep_all("final_grad", self.reader.read_by(optimizer))
+        self._keep("final_grad", self.reader.read_by(optimizer))
 
     def accumulated(self, parameter: Tensor) -> None:
         """Keep the gradient of a parameter as a backward has left it."""
         name = self.reader.names.of(parameter) or ""
-        self._keep_all("grad", self.reader.accumulated(name, parameter, self.now.backwards - 1))
+        self._keep("grad", self.reader.accumulated(name, parameter, self.now.backwards - 1))
 
     def used_by(self, modules: Sequence[nn.Module]) -> None:
         """Keep what modules are about to read."""
@@ -148,7 +148,7 @@ class StepBuffer:
             if not self.now.begun:  # the call is noted already
                 continue
             try:
-                self._keep_all("used_param", self.reader.used(module))
+                self._keep("used_param", self.reader.used(module))
             except RuntimeError as error:  # no observer ends a run
                 words = str(error).partition("\n")[0]
                 self.cannot_read(module, f"its weights cannot be read: {words}")
@@ -190,11 +190,8 @@ class StepBuffer:
     def _named(self, optimizer: Optimizer, update: int) -> str:
         return f"{self.reader.optimizers.index(optimizer)}, update {update}"
 
-    def _keep_all(self, kind: str, shown: NamedObservations) -> None:
+    def _keep(self, kind: str, shown: Iterable[tuple[str, Iterable[Observation]]]) -> None:
         for name, seen in shown:
-            self._keep(kind, name, seen)
-
-    def _keep(self, kind: str, name: str, seen: Iterator[Observation]) -> None:
-        self.seen.add(kind)
-        if self._trace.writes(self.reader.step):
-            self._step.keep(kind, name, seen)
+            self.seen.add(kind)
+            if self._trace.writes(self.reader.step):
+                self._step.keep(kind, name, seen)

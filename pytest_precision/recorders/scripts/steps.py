@@ -39,6 +39,7 @@ class Steps:
         reader, schedule: as given.
         buffer: what the step shows that is running.
         ends: where it begins and ends.
+        hooks: what is in modules and parameters until they are closed.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Steps:
         self._meter = meter
         self.buffer = StepBuffer(reader, trace, schedule.done)
         self.ends = StepEnds(self.buffer, trace, schedule)
-        self._hooks = ModelHooks(self.buffer, self.forward, self.clip)
+        self.hooks = ModelHooks(self.buffer, self.forward, self.clip)
         self._watched: list[Watched] = []
         self._local_grads = False
         self._by_hand = ByHand(schedule.asked)
@@ -134,9 +135,9 @@ class Steps:
 
     def compiled(self, module: nn.Module) -> None:
         """Watch a module that has just been compiled."""
-        self._hooks.watch_call(module)
+        self.hooks.watch_call(module)
         if self.reader.names.knows(module):
-            self._hooks.watch_compiled(module)
+            self.hooks.watch_compiled(module)
 
     def backward(self, loss: Tensor) -> Tensor:
         """Keep the loss of a microbatch; return what its backward starts from.
@@ -158,7 +159,7 @@ class Steps:
 
     def clip(self, norm: Tensor | None) -> None:
         """Keep the norm, if any, and the gradients as they are before they are clipped."""
-        if self._hooks.clips:
+        if self.hooks.clips:
             return
         self._begin()
         self.buffer.gradients()
@@ -268,10 +269,6 @@ class Steps:
             )
         self.buffer.given(kind, name, tensor, of, local=local)
 
-    def close(self) -> None:
-        """Take back what was put into modules."""
-        self._hooks.close()
-
     def _begin(self) -> None:
         if self.ends.begin():
             self._watch_gradients()
@@ -281,10 +278,10 @@ class Steps:
         if called:
             self._watch_gradients()
             self.buffer.begin()
-        self._hooks.watch_clip(root)
-        self._hooks.watch_reads(root, called=called)
+        self.hooks.watch_clip(root)
+        self.hooks.watch_reads(root, called=called)
 
     def _watch_gradients(self) -> None:
         """Watch gradients as each backward leaves them, where that is asked for."""
         if self._local_grads:
-            self._hooks.watch_gradients(own for _, own in self.reader.names.parameters())
+            self.hooks.watch_gradients(own for _, own in self.reader.names.parameters())

@@ -88,3 +88,21 @@ def test_a_call_that_cannot_be_seen_is_named(
     for kind in ("final_grad", "exp_avg", "param"):
         assert [named(trace, kind, step) for step in (1, 2)] == [["weight", "bias"]] * 2
     assert words in trace.header.unobservable["used_param in Linear"]
+
+
+def test_a_compiled_call_that_cannot_be_seen_is_named(recorded: Recorded) -> None:
+    """It is asked what others are asked, also where it was compiled before the recording."""
+
+    def loop(cell: Any, record: Any) -> None:
+        model = nn.Linear(3, 2)
+        model.compile(backend="eager")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        with record(model):
+            while True:
+                transformed(model)
+                optimizer.step()
+
+    trace = recorded(loop)
+    assert [named(trace, "final_grad", step) for step in (1, 2)] == [["weight", "bias"]] * 2
+    words = trace.header.unobservable["used_param in Linear"]
+    assert words == "called inside a transform of torch.func"

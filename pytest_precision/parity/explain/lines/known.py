@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 
 from pytest_precision.parity.explain.lines.calls import SingleCall, calls
 from pytest_precision.trace.operations import Holding, OperationLog, Value, is_zero
@@ -21,7 +22,7 @@ class Known:
         self.calls: list[SingleCall] = []
         self.given: dict[str, str] = {}
         self.left: set[str] = set()
-        self.shapes: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
+        self.shapes = shapes_of(logs)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
         self._pieces: set[str] = set()
@@ -32,20 +33,16 @@ class Known:
     def _take(self, log: OperationLog) -> None:
         self.given |= {value.digest: str(held) for held, value in log.given.items()}
         self.left |= {value.digest for value in log.left.values()}
-        for held, value in (*log.given.items(), *log.left.items()):
+        for value in chain(log.given.values(), log.left.values()):
             self._pieces |= {*value.pieces}
-            self.shapes[held].add(value.shape)
         for call in calls(log.operations):
             self.calls.append(call)
-            for value in call.read:
-                for digest in (value.digest, *value.pieces):
-                    self.readers[digest].append(call)
-            for value in call.results:
-                for digest in (value.digest, *value.pieces):
-                    self.makers[digest].append(call)
-            for value in (*call.read, *call.results):
-                self._pieces |= {*value.pieces}
-                self._wholes.add(value.digest)
+            for found, values in ((self.readers, call.read), (self.makers, call.results)):
+                for value in values:
+                    self._pieces |= {*value.pieces}
+                    self._wholes.add(value.digest)
+                    for digest in (value.digest, *value.pieces):
+                        found[digest].append(call)
 
     def __contains__(self, value: Value) -> bool:
         parts = [part for part in value.pieces if not is_zero(part)]  # a buffer may be padded
@@ -65,3 +62,12 @@ class Known:
     def bases(self) -> frozenset[str]:
         """Return the base names of all operations."""
         return frozenset(call.base for call in self.calls)
+
+
+def shapes_of(logs: Sequence[OperationLog]) -> dict[Holding, set[tuple[int, ...]]]:
+    """Return what is held to its shapes on all ranks."""
+    found: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
+    for log in logs:
+        for held, value in chain(log.given.items(), log.left.items()):
+            found[held].add(value.shape)
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from pytest_precision.trace.operations import OperationLog, Setting
@@ -51,11 +52,11 @@ def set_otherwise(
 ) -> Iterator[SetOtherwise]:
     """Yield what the ranks of two sides have set otherwise, in the candidate's order."""
     for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
-        expected = _by_name(theirs)
-        mine = _by_name(ours)
-        for place in range(max(map(len, (*mine.values(), *expected.values())), default=0)):
-            for name in {**mine, **expected}:
-                ours_set, theirs_set = _at(mine, name, place), _at(expected, name, place)
+        mine, expected = _by_name(ours), _by_name(theirs)
+        names = {**mine, **expected}
+        by_name = (zip_longest(mine.get(name, ()), expected.get(name, ())) for name in names)
+        for times in zip_longest(*by_name, fillvalue=(None, None)):
+            for ours_set, theirs_set in times:
                 if _value(ours_set) != _value(theirs_set):
                     yield SetOtherwise(ours_set, theirs_set, rank)
 
@@ -65,11 +66,6 @@ def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
     for setting in log.settings:
         found[setting.name].append(setting)
     return found
-
-
-def _at(side: dict[str, list[Setting]], name: str, place: int) -> Setting | None:
-    rows = side.get(name, [])
-    return rows[place] if place < len(rows) else None
 
 
 def _value(setting: Setting | None) -> str | None:

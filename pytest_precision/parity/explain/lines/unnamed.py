@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from pytest_precision.parity.explain.lines.calls import SingleCall, is_common, moves
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.trace.operations import Holding, OperationLog
+from pytest_precision.parity.explain.lines.known import Known, shapes_of
+from pytest_precision.trace.operations import OperationLog
 
 
 def cut_of(logs: Sequence[OperationLog]) -> int:
@@ -61,19 +59,10 @@ def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[Ope
         candidate: the logs of its ranks.
         reference: likewise.
     """
-    ours, theirs = _shapes(candidate), _shapes(reference)
+    ours, theirs = shapes_of(candidate), shapes_of(reference)
     unlike = any(ours[held] != theirs[held] for held in ours.keys() & theirs.keys())
     alone = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
     return unlike or all(any(held.kind == "param" for held in side) for side in alone)
-
-
-def _shapes(logs: Sequence[OperationLog]) -> dict[Holding, set[tuple[int, ...]]]:
-    """Return what is held to its shapes on all ranks."""
-    found: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
-    for log in logs:
-        for held, value in chain(log.given.items(), log.left.items()):
-            found[held].add(value.shape)
-    return found
 
 
 def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
