@@ -32,7 +32,7 @@ class Workload(ABC):
             def microbatches(self, cell, step):
                 generator = torch.Generator().manual_seed(step)
                 rows = range(1, cell.microbatches + 1)
-                return [torch.randn(n, 13, generator=generator) for n in rows]
+                return [torch.randn(n, 13, generator=generator).to(cell.device) for n in rows]
 
             def tokens(self, microbatch):
                 return len(microbatch)
