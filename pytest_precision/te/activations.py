@@ -1,4 +1,4 @@
-"""Activations and their gradients: computed in fp32, rounded once, then quantized if asked.
+"""Activations and their gradients: computed in fp32, then rounded once, or quantized if asked.
 
 A gated activation is `f(a) * b` of the halves `a` and `b` of a row. Each function of the table
 gives the compiled module a forward, a gradient (its name after a `d`) and, where Transformer Engine
@@ -98,7 +98,9 @@ def _backward(activation: Activation) -> Callable[..., Any]:
 def _backward_with_bias(activation: Activation) -> Callable[..., Any]:
     def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any = None) -> tuple[Tensor, Any]:
         (made,) = _gradients(activation, grad, fwd_input)
-        of_bias = matrix(made).sum(0).to(fwd_input.dtype)
+        at_once = type(quantizer).__name__ in ("Float8Quantizer", "MXFP8Quantizer")
+        summed = made if at_once else made.to(fwd_input.dtype).float()
+        of_bias = matrix(summed).sum(0).to(fwd_input.dtype)
         return of_bias, _rounded(made, fwd_input.dtype, quantizer)
 
     return backward
@@ -147,9 +149,8 @@ def _gradients(function: Activation, gradient: Tensor, *inputs: Tensor) -> tuple
 
 
 def _rounded(made: Tensor, dtype: torch.dtype, quantizer: Any) -> Any:
-    """Round to a dtype; the kernels quantize what was rounded."""
     rounded = made.to(dtype)
-    return rounded if quantizer is None else quantize(rounded, quantizer)
+    return rounded if quantizer is None else quantize(rounded, quantizer, exact=made)
 
 
 def _in_halves(x: Tensor, interleave: int) -> Tensor:

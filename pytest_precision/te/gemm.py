@@ -64,7 +64,7 @@ def generic_gemm(
     bias_grad = gelu_input = None
     if bias is not None and bias.numel():
         if grad:
-            bias_grad = _summed(B, transB).to(bias.dtype)
+            bias_grad = _summed(B, transB).to(dtype)  # that of the product, not of the bias
         else:
             product.add_(bias)
     if accumulate and D is not None:

@@ -110,8 +110,7 @@ def _gamma(weight: Tensor, zero_centered: bool) -> Tensor:
 
 
 def _output(normalised: Tensor, given: Any, quantizer: Any, otype: int) -> Any:
-    """Round to the output's dtype; the kernels quantize what was rounded."""
     rounded = normalised.to(DTYPES[int(otype)])
     if quantizer is not None:
-        return quantize(rounded, quantizer, given)
+        return quantize(rounded, quantizer, given, exact=normalised)
     return rounded if given is None else given.copy_(rounded)

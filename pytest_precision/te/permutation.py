@@ -1,7 +1,8 @@
 """Permutation of tokens by expert: rows are copied, and come back as a weighted sum.
 
-The kernels multiply and add in the dtype of the rows, one expert of a token after the other, and so
-do these functions. A row that the kernels leave unset is 0 here.
+The kernels add in the dtype of the rows, one expert of a token after the other, and round each
+product and sum once, together (a fused multiply-add); so do these functions. A row that the kernels
+leave unset is 0 here.
 """
 
 from __future__ import annotations
@@ -65,14 +66,15 @@ def moe_unpermute_fwd(
         num_tokens: number of tokens.
         topK: choices of a token.
     """
-    weights = prob.to(input.dtype) if prob.numel() else None
+    # In fp64 products are exact, and sums nearly so.
+    weights = prob.to(input.dtype).double() if prob.numel() else None
     total = input.new_zeros((num_tokens, input.shape[1]))
     for choice, rows in enumerate(row_id_map.view(topK, num_tokens).long()):
         kept = (rows >= 0).unsqueeze(1)
-        taken = input[rows.clamp(min=0)]
+        taken = input[rows.clamp(min=0)].double()
         if weights is not None:
-            taken = taken * weights[:, choice : choice + 1]
-        total = torch.where(kept, total + taken if choice else taken, total)
+            taken *= weights[:, choice : choice + 1]
+        total = torch.where(kept, (total + taken).to(input.dtype), total)
     return total
 
 

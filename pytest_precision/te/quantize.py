@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,54 +13,73 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_precision import formats
-from pytest_precision.errors import expected_but_got
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.hadamard import SIGNS
 from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
 from pytest_precision.te import random_bits, storages
+from pytest_precision.te.allocation import (
+    create_empty_quantized_tensor,
+    expect_whole_blocks,
+    is_turned,
+)
 from pytest_precision.te.storages import DTYPES, ELEMENTS, SIDES, Side, family, matrix
-
-_BLOCKS = {"MXFP8Quantizer": 32, "NVFP4Quantizer": 16}
-"""Compiled quantizers that refuse a part of a block, and the size of a block."""
 
 _DESCRIBED_OTHERWISE = (("nvfp4", "_columnwise_data"), ("nvfp4", "_amax_columnwise"))
 """Buffers of other shapes than their quantizer says: it halves the wrong dimension of the bytes
 (see `create_empty_quantized_tensor`), and has one amax where each row has its own."""
 
+_IN_BULK = {"Float8BlockQuantizer", "MXFP8Quantizer", "NVFP4Quantizer"}
+"""Compiled quantizers whose pieces of a tensor get their memory at once."""
+
 SCALED_ERROR = "NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"
 """Environment variable by which the kernels choose how 4over6 computes errors."""
 
 
-def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None) -> Any:
-    """Quantize a tensor into `output`, or into a new one; do nothing if `noop` is 1."""
+def quantize(
+    tensor: Tensor,
+    quantizer: Any,
+    output: Any = None,
+    noop: Tensor | None = None,
+    *,
+    exact: Tensor | None = None,
+) -> Any:
+    """Quantize a tensor into `output`, or into a new one; do nothing if `noop` is 1.
+
+    Kernels that compute and quantize at once have `exact`, the fp32 result that `tensor` is
+    rounded from: delayed scaling casts it; current scaling and NVFP4 take the amax of the tensor
+    from it; block scaling and MXFP8 do not look at it.
+    """
     if skipped(noop):
         return output
     if output is None:
-        return _quantized_tensor(tensor, quantizer)
+        return _quantized_tensor(tensor, quantizer, exact)
     if family(output) in ("mxfp8", "nvfp4"):
         output._with_gemm_swizzled_scales = bool(quantizer.optimize_for_gemm)
+    if family(output) == "tensor" and output._transpose is None and is_turned(quantizer):
+        *leading, columns = output.size()
+        output._transpose = torch.empty((columns, *leading), dtype=torch.uint8)
     if family(output) == "nvfp4":
         output._row_scaled_nvfp4 = quantizer.row_scaled_nvfp4
         output._nvfp4_use_4over6 = quantizer.nvfp4_use_4over6
         output._nvfp4_e4m3_max = quantizer.nvfp4_e4m3_max
-    write(tensor, quantizer, output)
+    write(tensor, quantizer, output, exact)
     return output
 
 
-def _quantized_tensor(tensor: Tensor, quantizer: Any) -> Any:
+def _quantized_tensor(tensor: Tensor, quantizer: Any, exact: Tensor | None) -> Any:
     """Quantize into a new tensor, which takes the memory of the operands instead of a copy."""
     shape = tuple(tensor.shape)
-    _expect_whole_blocks(type(quantizer).__name__, shape)
+    expect_whole_blocks(type(quantizer).__name__, shape)
     if type(quantizer).__name__ == "Float8Quantizer" or not tensor.numel():
         output = create_empty_quantized_tensor(quantizer, shape, tensor.dtype)
-        write(tensor, quantizer, output)
+        write(tensor, quantizer, output, exact)
         return output
     metadata = quantizer.create_metadata(shape, dtype=tensor.dtype)
     kind, specs = storages.family_of(metadata["cls"]), quantizer.inner_tensor_specs(shape)
     sides = [side for side in SIDES if storages.data_name(kind, side) in specs]
-    made = quantized(matrix(tensor.detach()).contiguous(), quantizer, sides)
+    made = quantized(matrix(tensor.detach()).contiguous(), quantizer, sides, exact)
     swizzled = kind in ("mxfp8", "nvfp4") and bool(quantizer.optimize_for_gemm)
     inner = storages.memory_of(kind, made.operands, swizzled=swizzled)
     for name, (size, _) in specs.items():
@@ -81,11 +98,20 @@ def dequantize(tensor: Any, otype: int) -> Tensor:
 
 
 def split_quantize(
-    tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], **_: Any
+    tensor: Tensor,
+    split_sections: Sequence[int],
+    quantizer_list: Sequence[Any],
+    *,
+    disable_bulk_allocation: bool = False,
 ) -> list[Any]:
     """Quantize pieces of a tensor, each by a quantizer of its own."""
     pieces = torch.split(tensor, list(split_sections))
-    return [quantize(piece, by) for piece, by in zip(pieces, quantizer_list, strict=True)]
+    made = [quantize(piece, by) for piece, by in zip(pieces, quantizer_list, strict=True)]
+    kinds = {type(quantizer).__name__ for quantizer in quantizer_list}
+    if not disable_bulk_allocation and len(kinds) == 1 and kinds <= _IN_BULK:
+        for one in made:
+            one._dtype = torch.float32  # memory for all at once is asked for without a dtype
+    return made
 
 
 def bgrad_quantize(grad: Tensor, quantizer: Any) -> tuple[Tensor, Any]:
@@ -99,71 +125,12 @@ def compute_amax(input: Tensor, amax: Tensor) -> None:
         amax.copy_(tensor_amax(matrix(input.detach())).reshape(amax.shape))
 
 
-def create_empty_quantized_tensor(
-    quantizer: Any, shape: Sequence[int], dtype: torch.dtype, *_: Any
-) -> Any:
-    """Make a quantized tensor whose bytes are not yet set, as its quantizer describes it.
-
-    Raises:
-        RuntimeError: the shape is not whole blocks, as the compiled quantizers ask of it.
-    """
-    _expect_whole_blocks(type(quantizer).__name__, shape)
-    if type(quantizer).__name__ == "Float8Quantizer":
-        return _empty_delayed(quantizer, tuple(shape), dtype)
-    inner = quantizer.alloc_tensors(tuple(shape), device="cuda")
-    if type(quantizer).__name__ == "NVFP4Quantizer" and "_columnwise_data" in inner:
-        # The kernels make it of the flattened matrix. The description of the buffers halves the
-        # dimension before the last instead, which is 1 in a batch of one sequence.
-        flat = shape[-1], math.prod(shape[:-1]) // 2
-        inner["_columnwise_data"] = torch.empty(flat, dtype=torch.uint8, device="cuda")
-    metadata = quantizer.create_metadata(tuple(shape), dtype=dtype)
-    return metadata["cls"].__tensor_unflatten__(inner, metadata, tuple(shape), None)
-
-
-def _expect_whole_blocks(kind: str, shape: Sequence[int]) -> None:
-    """Refuse what a kernel cannot write, whichever operands it is for."""
-    if kind not in _BLOCKS:
-        return
-    block, rows, columns = _BLOCKS[kind], math.prod(shape[:-1]), shape[-1]
-    if rows % block or columns % block:
-        raise RuntimeError(
-            expected_but_got(
-                f"a tensor for {kind} whose rows and columns are multiples of {block}",
-                f"{rows} x {columns} (shape {tuple(shape)})",
-                "give each rank whole blocks of rows: with sequence parallelism, a rank has its "
-                "part of the tokens",
-            )
-        )
-
-
-def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """Make a tensor of delayed scaling, the only family whose quantizer cannot describe it."""
-    of_tensors = import_module("transformer_engine.pytorch.tensor.float8_tensor")
-    of_storages = import_module("transformer_engine.pytorch.tensor.storage.float8_tensor_storage")
-    utils = import_module("transformer_engine.pytorch.utils")
-    both_orders = utils.is_non_tn_fp8_gemm_supported()
-    needs_transpose = quantizer.columnwise_usage and not both_orders
-    turned = (*shape[-1:], *shape[:-1])
-    fields = {
-        "data": torch.empty(shape, dtype=torch.uint8)
-        if quantizer.rowwise_usage or both_orders
-        else None,
-        "data_transpose": torch.empty(turned, dtype=torch.uint8) if needs_transpose else None,
-        "fp8_scale_inv": torch.empty(1, dtype=torch.float32),
-        "fp8_dtype": quantizer.dtype,
-        "quantizer": quantizer,
-    }
-    if quantizer.internal:
-        return of_storages.Float8TensorStorage(fake_dtype=dtype, **fields)
-    return of_tensors.Float8Tensor(shape=shape, dtype=dtype, device="cuda", **fields)
-
-
-def write(tensor: Tensor, quantizer: Any, output: Any) -> None:
+def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = None) -> None:
     """Quantize a tensor into the memory that `output` has, whichever operands that is for."""
     x = matrix(tensor.detach()).contiguous()
     sides = storages.held_sides(output)
     if x.numel():
-        made = quantized(x, quantizer, sides)
+        made = quantized(x, quantizer, sides, exact)
         for side in sides:
             storages.store(output, side, made.operands[side])
     elif family(output) == "tensor":
@@ -172,8 +139,12 @@ def write(tensor: Tensor, quantizer: Any, output: Any) -> None:
         output._transpose_invalid = "columnwise" not in sides
 
 
-def quantized(x: Tensor, quantizer: Any, sides: Sequence[Side]) -> QuantizedTensor:
+def quantized(
+    x: Tensor, quantizer: Any, sides: Sequence[Side], exact: Tensor | None = None
+) -> QuantizedTensor:
     """Quantize a matrix by the format that a quantizer of Transformer Engine describes.
+
+    `exact` is its fp32 before rounding, see `quantize`.
 
     Raises:
         NotImplementedError: `formats` has no such format.
@@ -185,7 +156,7 @@ def quantized(x: Tensor, quantizer: Any, sides: Sequence[Side]) -> QuantizedTens
             "Transformer Engine 2.20 has no arithmetic; use another recipe"
         )
     usage: Usage = "both" if len(sides) == 2 else sides[0]
-    made: QuantizedTensor = _FORMATS[kind](x, quantizer, usage)
+    made: QuantizedTensor = _FORMATS[kind](x, exact, quantizer, usage)
     return made
 
 
@@ -194,7 +165,8 @@ def skipped(noop: Tensor | None) -> bool:
     return noop is not None and noop.numel() > 0 and float(noop.reshape(-1)[0]) == 1.0
 
 
-def _delayed(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+def _delayed(x: Tensor, exact: Tensor | None, quantizer: Any, usage: Usage) -> QuantizedTensor:
+    x = x if exact is None else matrix(exact)
     amax = tensor_amax(x)
     if quantizer.amax.numel():
         quantizer.amax.copy_(torch.maximum(quantizer.amax, amax.reshape(quantizer.amax.shape)))
@@ -202,28 +174,30 @@ def _delayed(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
     return quantize_by("fp8_delayed", x, scale, amax, ELEMENTS[int(quantizer.dtype)], usage)
 
 
-def _current(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+def _current(x: Tensor, exact: Tensor | None, quantizer: Any, usage: Usage) -> QuantizedTensor:
     scales = "_pow2" if quantizer.force_pow_2_scales else ""
     name = f"fp8_current_{_element(quantizer)}{scales}"
-    reduce = _reduction(quantizer)
+    reduce = _reduction(quantizer, exact)
     format = _format(name, epsilon=quantizer.amax_epsilon, reduce_amax=reduce)
     return format.quantize(x, usage=usage)
 
 
-def _blockwise(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+def _blockwise(x: Tensor, _: Tensor | None, quantizer: Any, usage: Usage) -> QuantizedTensor:
     block = "128x128" if quantizer.block_scaling_dim == 2 else "1x128"
     scales = "pow2" if quantizer.force_pow_2_scales else "f32"
     name = f"fp8_block_{block}_{_element(quantizer)}_{scales}"
     return _format(name, epsilon=quantizer.amax_epsilon).quantize(x, usage=usage)
 
 
-def _mxfp8(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
+def _mxfp8(x: Tensor, _: Tensor | None, quantizer: Any, usage: Usage) -> QuantizedTensor:
     name = f"mxfp8_{_element(quantizer)}{'_2d' if quantizer.with_2d_quantization else ''}"
     return _format(name).quantize(x, usage=usage)
 
 
-def _nvfp4(x: Tensor, quantizer: Any, usage: Usage) -> QuantizedTensor:
-    options: dict[str, Any] = {"reduce_amax": _reduction(quantizer)}
+def _nvfp4(x: Tensor, exact: Tensor | None, quantizer: Any, usage: Usage) -> QuantizedTensor:
+    alone = quantizer.row_scaled_nvfp4 or (quantizer.with_rht and quantizer.with_post_rht_amax)
+    reduce = _reduction(quantizer, None if alone else exact)
+    options: dict[str, Any] = {"reduce_amax": reduce}
     if quantizer.nvfp4_use_4over6:
         options["error"] = quantizer.nvfp4_4over6_err_mode
         options["scale_maximum"] = quantizer.nvfp4_e4m3_max
@@ -283,14 +257,21 @@ def _element(quantizer: Any) -> str:
     return ELEMENTS[int(quantizer.dtype)].name
 
 
-def _reduction(quantizer: Any) -> ReduceAmax | None:
-    """Return the MAX over the ranks that hold parts of the tensor, if a quantizer asks for it."""
-    if not getattr(quantizer, "with_amax_reduction", False):
+def _reduction(quantizer: Any, exact: Tensor | None) -> ReduceAmax | None:
+    """Return what makes of a tensor's amax the one to scale by; None where it is that itself.
+
+    The amax of `exact` takes its place, and then the MAX over the ranks that hold parts of the
+    tensor, if the quantizer asks for it.
+    """
+    over_ranks = getattr(quantizer, "with_amax_reduction", False)
+    if not over_ranks and exact is None:
         return None
-    group = quantizer._canonicalized_amax_reduction_group()
 
     def reduce(amax: Tensor) -> Tensor:
-        dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=group)
+        amax = amax if exact is None else tensor_amax(matrix(exact))
+        if over_ranks:
+            group = quantizer._canonicalized_amax_reduction_group()
+            dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=group)
         return amax
 
     return reduce

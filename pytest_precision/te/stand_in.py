@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -55,7 +56,7 @@ def refusal() -> str:
     known = ", ".join(".".join(map(str, release)) for release in NAMES)
     if release(installed) not in NAMES:
         return expected_but_got(f"Transformer Engine {known}", installed, WHAT_TO_INSTALL)
-    if find_spec(MODULE) is not None:
+    if has_compiled_module():
         return expected_but_got(
             f"no {MODULE}, whose place the stand-in takes,",
             "one that is installed",
@@ -69,6 +70,23 @@ def refusal() -> str:
             WHAT_TO_INSTALL,
         )
     return ""
+
+
+def has_compiled_module() -> bool:
+    """Return whether Transformer Engine's compiled module is installed; nothing is imported.
+
+    PyPI's wheels have it in a folder of the package that is no import path: Transformer Engine
+    loads it from there.
+    """
+    if find_spec(MODULE) is not None:
+        return True
+    package = find_spec("transformer_engine")
+    places = package.submodule_search_locations if package is not None else None
+    return any(
+        any(folder.glob(f"{MODULE}.*"))
+        for place in places or ()
+        for folder in (Path(place), Path(place, "wheel_lib"))
+    )
 
 
 def install() -> None:
@@ -191,6 +209,7 @@ def functions() -> dict[str, Callable[..., Any]]:
     """Return the functions of the compiled module that the stand-in computes, by name."""
     from pytest_precision.te import (
         activations,
+        allocation,
         amaxes,
         aux_loss,
         gemm,
@@ -210,7 +229,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 
     every = frozenset().union(*NAMES.values())
     areas = (
-        *(amaxes, aux_loss, gemm, groups, masters, norms, nvfp4_masters, optimizers),
+        *(allocation, amaxes, aux_loss, gemm, groups, masters, norms, nvfp4_masters, optimizers),
         *(permutation, quantize, rope, router, rows, softmax, transposes),
     )
     made = {name: value for area in areas for name, value in vars(area).items() if name in every}

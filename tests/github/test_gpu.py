@@ -55,7 +55,8 @@ def without_driver(tmp_path: Path) -> dict[str, str]:
     [
         ("", 1, "expected a GPU that nvidia-smi lists but got none"),
         ("--no-deps", 1, "expected a GPU that nvidia-smi lists but got none"),
-        ("--all", 2, "expected --no-deps or --dry-run but got '--all'"),
+        ("--all", 2, "expected --no-deps, --dry-run or --minutes N but got '--all'"),
+        ("--minutes", 2, "expected --minutes with a number from 1 to 99 but got 'none'"),
     ],
 )
 def test_it_ends_before_it_installs_anything(
@@ -93,10 +94,10 @@ def test_the_folder_is_complete_and_names_no_machine(
     command = [str(checkout / "ci" / "gpu"), "--no-deps"]
     ran = subprocess.run(command, env=own, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (1, "")
-    parts = ["gpus", "topology", "versions", "tests-gpu", "native", "matrix"]
-    parts += ["benchmark-recording", "benchmark-formats"]
+    parts = ["gpus", "topology", "versions", "native", "kernels", "kernel-calls"]
+    parts += ["benchmark-recording", "benchmark-formats", "tests-gpu", "matrix"]
     out = checkout / "gpu-report"
-    tests = {f"{name}.xml" for name in ("tests-gpu", "native", "matrix")}
+    tests = {f"{name}.xml" for name in ("native", "kernels", "tests-gpu", "matrix")}
     texts = {f"{name}.txt" for name in parts}
     assert {file.name for file in out.iterdir()} == {*tests, *texts, "report.html", "summary.md"}
     summary = (out / "summary.md").read_text()

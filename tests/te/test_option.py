@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,17 @@ from pytest_precision.check.transformer_engine import announced, refuse_stand_in
 from pytest_precision.options import Settings
 from pytest_precision.te import stand_in
 
+SPEC = SimpleNamespace(submodule_search_locations=[])
+"""What is found of a package that is installed."""
+
 
 @pytest.fixture
 def with_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel and what it imports, whatever is installed here."""
     monkeypatch.setattr(stand_in, "version", lambda name: "2.20.2")
-    monkeypatch.setattr(stand_in, "find_spec", lambda name: None if name == stand_in.MODULE else 1)
+    monkeypatch.setattr(
+        stand_in, "find_spec", lambda name: None if name == stand_in.MODULE else SPEC
+    )
 
 
 def skipped(settings: Settings, device: str = "cpu") -> str:
@@ -83,8 +89,22 @@ def test_what_cannot_be_served_is_refused_by_name(
     """Another release, the compiled module itself, and an incomplete environment."""
     found = {stand_in.MODULE: None} | specs
     monkeypatch.setattr(stand_in, "version", lambda name: version)
-    monkeypatch.setattr(stand_in, "find_spec", lambda name: found.get(name, 1))
+    monkeypatch.setattr(stand_in, "find_spec", lambda name: found.get(name, SPEC))
     assert message in stand_in.refusal()
+
+
+@pytest.mark.parametrize("folder", [".", "wheel_lib"])
+def test_the_compiled_module_is_found_where_wheels_have_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
+) -> None:
+    """In the package, or in a folder of it from which Transformer Engine loads it by itself."""
+    package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(stand_in, "version", lambda name: "2.20.2")
+    monkeypatch.setattr(stand_in, "find_spec", {"transformer_engine": package}.get)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    assert not stand_in.has_compiled_module()
+    (tmp_path / folder / "transformer_engine_torch.cpython-312-x86_64-linux-gnu.so").touch()
+    assert "no transformer_engine_torch, whose place" in stand_in.refusal()
 
 
 @pytest.mark.usefixtures("with_wheel")
