@@ -55,7 +55,7 @@ class LoopNames:
         # Keeps each tensor alive, and with it its id: FSDP2 puts two in turn into a module.
         self._named: dict[int, tuple[str, Tensor]] = {}
         # What FSDP1 keeps, by the id of a tensor that holds it: these live as long as the modules.
-        self._flat: dict[int, nn.Module] = {}
+        self._flat: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
     def add(self, models: Models) -> list[nn.Module]:
         """Register models that calls do not show, by name if there are several; list them.
@@ -272,6 +272,7 @@ class LoopNames:
 
     def _name_late_parts(self) -> None:
         """Name what has been put into a root since."""
+        # Not in the caller, whose variable would keep a root alive.
         for root, prefix in self.roots.items():
             self._name_parts(root, prefix, [])
 
@@ -291,9 +292,7 @@ class LoopNames:
         """Forget the modules that only this object holds."""
         modules = [(weakref.ref(module), path) for module, path in self._modules.items()]
         roots = [(weakref.ref(root), prefix) for root, prefix in self.roots.items()]
-        flat = [(key, weakref.ref(module)) for key, module in self._flat.items()]
-        self._modules, self.roots, self._flat = {}, {}, {}
+        self._modules, self.roots = {}, {}
         gc.collect()
         self._modules = {own: path for ref, path in modules if (own := ref()) is not None}
         self.roots = {own: prefix for ref, prefix in roots if (own := ref()) is not None}
-        self._flat = {key: own for key, ref in flat if (own := ref()) is not None}
