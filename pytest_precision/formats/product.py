@@ -7,7 +7,8 @@ only one operand has such a scale, it is that one's. Other formats sum in torch'
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,10 +39,17 @@ def factored(operand: Operand) -> Factored:
     return Factored(values) if amax is None else Factored(values, amax, operand.range)
 
 
+def as_written(operand: Tensor) -> AbstractContextManager[Any]:
+    """Disable autocast, which would round operands that must stay in fp32."""
+    kind = operand.device.type
+    # To enter torch's context takes as long as a small product.
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
 def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = False) -> Tensor:
     """Return a @ b in fp32, each transposed if asked."""
     left, right = (a.values.t() if turn_a else a.values), (b.values.t() if turn_b else b.values)
-    with torch.autocast(left.device.type, enabled=False):
+    with as_written(left):
         amaxes = [one.amax for one in (a, b) if one.amax is not None]
         if not amaxes:
             return left @ right

@@ -12,7 +12,6 @@ one dimension or two, a Hadamard transform, or stochastic rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from pytest_precision.formats.product import matmul
+from pytest_precision.formats.product import as_written, matmul
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.modules.main_grad import main_grad
 from pytest_precision.modules.padding import padded_shape, quantize_padded
@@ -145,7 +144,7 @@ class Multiply(torch.autograd.Function):
                 parts.append(x.new_empty(0, ctx.weights[0].shape[-2]))
                 call.kept.append(None)
                 continue
-            with _as_written(rows):
+            with as_written(rows):
                 y, kept = product.forward(
                     rows, None if bias is None else bias.to(COMPUTE), backward=call.backward
                 )
@@ -166,7 +165,7 @@ class Multiply(torch.autograd.Function):
                 dx.append(dy.new_empty(0, ctx.weights[0].shape[-1]))
                 dw.append(None)
             else:
-                with _as_written(dy):
+                with as_written(dy):
                     x_gradient, weight_gradient = product.backward(dy, kept)
                 dx.append(x_gradient)
                 dw.append(weight_gradient)
@@ -176,11 +175,6 @@ class Multiply(torch.autograd.Function):
         of_weights = finished(ctx.weights, dw, call.grouped)
         of_biases = _gradients(ctx.biases, db, call.grouped) if ctx.biases else []
         return torch.cat(dx), None, None, *of_weights, *of_biases
-
-
-def _as_written(operand: Tensor) -> AbstractContextManager[Any]:
-    """Disable autocast, which would round operands that must stay in fp32."""
-    return torch.autocast(operand.device.type, enabled=False)
 
 
 def _split(rows: Tensor, call: Call) -> Sequence[Tensor]:

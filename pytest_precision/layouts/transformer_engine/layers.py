@@ -74,7 +74,8 @@ class Padded(nn.Module):
             one parameter holds the weights of several experts.
         parts: the modules in it.
         first: whether the next forward quantizes the weights anew, as the first of a step has to.
-        microbatch: the train step of the next forward, and the number of its microbatch.
+        step: number of the train step of the next forward.
+        microbatch: its number among those of all ranks.
     """
 
     logical: Mapping[str, tuple[str, ...]]
@@ -83,7 +84,7 @@ class Padded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = True
-        self.microbatch = (0, 0)
+        self.step = self.microbatch = 0
 
 
 class PaddedLayer(Padded):
@@ -133,7 +134,7 @@ class PaddedLayer(Padded):
             made = zip(torch.split(y, padded), shares, strict=True)
             kept = torch.cat([part[:share] for part, share in made])
         if torch.is_grad_enabled():
-            rngs = [RoundingRng(stream, *self.microbatch) for stream in self.streams]
+            rngs = [RoundingRng(stream, self.step, self.microbatch) for stream in self.streams]
             give_bits(self.layer, rngs, shares, grouped=self.is_grouped)
         return kept.reshape(*rows.shape[:-1], kept.shape[-1])
 
@@ -145,13 +146,14 @@ class InEngineAutocast(nn.Module):
         super().__init__()
         self.model = model
         self.recipe = recipe_of(precision)
+        self._padded = [*padded_modules(model)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; the backward runs outside, as Transformer Engine advises."""
         engine = import_module("transformer_engine.pytorch")
         with nullcontext() if self.recipe is None else engine.autocast(recipe=self.recipe):
             result = self.model(*args, **kwargs)
-        for padded in padded_modules(self.model):
+        for padded in self._padded:
             padded.first = False
         return result
 
@@ -159,11 +161,6 @@ class InEngineAutocast(nn.Module):
 def padded_modules(model: nn.Module) -> Iterator[Padded]:
     """Yield what stands in a model for modules of Transformer Engine."""
     return (module for module in model.modules() if isinstance(module, Padded))
-
-
-def parts_of(model: nn.Module) -> Iterator[EngineLayer]:
-    """Yield the modules of Transformer Engine in a model that have caches and scales."""
-    return (part for padded in padded_modules(model) for part in padded.parts)
 
 
 def with_linears(model: nn.Module, cell: Cell) -> nn.Module:

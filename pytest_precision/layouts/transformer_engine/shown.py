@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from pytest_precision.layouts.transformer_engine.layers import EngineLayer, parts_of
+from pytest_precision.layouts.transformer_engine.layers import EngineLayer
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
 from pytest_precision.te.groups import is_group, members
 from pytest_precision.te.storages import SIDES, family, operand
@@ -88,9 +88,9 @@ def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
         yield from zip(names, _each(held, names), strict=True)
 
 
-def te_quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+def te_quantized_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, str, Tensor]]:
     """Yield kind, name and tensor of all quantized state that outlives a step."""
-    for part in parts_of(model):
+    for part in parts:
         for name, weight in stored_weights(part):
             for side, field, tensor in operands_of(weight):
                 yield SHOWN_KINDS[field], TensorKey(name, side).name(SHOWN_KINDS[field]), tensor
@@ -101,9 +101,9 @@ def te_quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
             yield "recorded_amax", key.name("recorded_amax"), history[:1]
 
 
-def delayed_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def delayed_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of the newest amaxes of delayed scaling, and of the next scales."""
-    for part in parts_of(model):
+    for part in parts:
         for name, scale, history in _delayed(part):
             yield f"{name}.amax", history[-1]
             yield f"{name}.scale", scale
@@ -121,9 +121,9 @@ def _delayed(part: EngineLayer) -> Iterator[tuple[str, Tensor, Tensor]]:
                 yield f"{gemm.removesuffix('.weight')}.{direction}", scale, history
 
 
-def te_used_quantized(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def te_used_quantized(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of the quantized weights that the last forward multiplied by."""
-    for part in parts_of(model):
+    for part in parts:
         for name, weight in used_weights(part):
             for side, field, tensor in operands_of(weight):
                 key = TensorKey(name, OperandPart(side, field).part)

@@ -17,10 +17,10 @@ from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.transformer_engine import shown
 from pytest_precision.layouts.transformer_engine.layers import (
+    EngineLayer,
     InEngineAutocast,
     Padded,
     padded_modules,
-    parts_of,
 )
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.main_grad import accumulate
@@ -48,6 +48,7 @@ class TransformerEngine(Engine):
         for group in optimizer.param_groups:
             group["step"] = 0  # which Transformer Engine adds in its first step
         self._taken: set[str] = set()
+        self._padded = [*padded_modules(model)]
         self._split = dict(_logical_names(model))
         self._trained = [p for p in model.parameters() if p.requires_grad]
         for parameter in self._trained if cell.grad_accum_fusion else []:
@@ -55,6 +56,11 @@ class TransformerEngine(Engine):
                 parameter.shape, dtype=torch.float32, device=parameter.device
             )
             parameter.grad_added_to_main_grad = False  # type: ignore[attr-defined]
+
+    @property
+    def _parts(self) -> Iterator[EngineLayer]:
+        """Yield the modules of Transformer Engine that have caches and scales."""
+        return (part for padded in self._padded for part in padded.parts)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """Return the tensor that accumulates a gradient: the fp32 buffer, if there is one."""
@@ -70,8 +76,8 @@ class TransformerEngine(Engine):
     def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
         """Yield this rank's microbatches, and tell each layer which one it computes next."""
         for number, microbatch in super().my_microbatches(step):
-            for padded in padded_modules(self.model):
-                padded.microbatch = step, number
+            for padded in self._padded:
+                padded.step, padded.microbatch = step, number
             yield number, microbatch
 
     def zero_gradients(self) -> None:
@@ -88,7 +94,7 @@ class TransformerEngine(Engine):
                 self._taken.add("fused")
             accumulate(parameter)
         # Delayed scaling makes new scales after each microbatch, which the next one reads.
-        for name, tensor in shown.delayed_state(self.model):
+        for name, tensor in shown.delayed_state(self._parts):
             self._keep_of_microbatch("used_quantized", name, tensor)
 
     def reduce_grads(self) -> None:
@@ -129,7 +135,7 @@ class TransformerEngine(Engine):
             first, _ = next(iter(self.logical(name, parameter)))
             for key, scale in shown.state_scales(self.optimizer, parameter):
                 yield from self.show(f"{key}_scale", first, scale, capture, split=False)
-        for kind, name, tensor in shown.te_quantized_state(self.model):
+        for kind, name, tensor in shown.te_quantized_state(self._parts):
             local = kind == "recorded_amax"
             yield from self.show(kind, name, tensor, capture, split=False, local=local)
 
@@ -138,15 +144,14 @@ class TransformerEngine(Engine):
         yield from super().observe(phase, capture)
         yield from capture.kept("used_quantized")
         if phase in ("forward_backward", "evaluate"):
-            for name, tensor in shown.te_used_quantized(self.model):
+            for name, tensor in shown.te_used_quantized(self._parts):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
 
     def paths(self) -> set[str]:
         """Return which paths the forwards and backwards took so far."""
-        parts = [*parts_of(self.model)]
         stored = {
-            "grouped": any(map(shown.is_grouped, parts)),
-            "quantized": any(map(shown.is_quantized, parts)),
+            "grouped": any(map(shown.is_grouped, self._parts)),
+            "quantized": any(map(shown.is_quantized, self._parts)),
         }
         return super().paths() | self._taken | {path for path, there in stored.items() if there}
 
@@ -187,7 +192,7 @@ class TransformerEngine(Engine):
 
     def begin(self) -> None:
         """Let the next forward quantize the weights again, since they may have changed."""
-        for padded in padded_modules(self.model):
+        for padded in self._padded:
             padded.first = True
 
 
