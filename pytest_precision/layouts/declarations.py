@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from pytest_precision import te
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.variables import plain_variables
+from pytest_precision.te.global_state import without_earlier_layers
 
 Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 
@@ -101,13 +102,15 @@ def uses_transformer_engine(function: Declaring) -> Declaring:
     before the function is called. From then on torch calls the CPU `cuda` there, so they run only
     what declares the same. Where the stand-in cannot run, the test is skipped; see
     `--precision-te`. Import Transformer Engine in the function: a module that imports it at its top
-    cannot be collected without a GPU.
+    cannot be collected without a GPU. What its layers of earlier jobs have left in the process is
+    taken back, but nothing that the function itself calls before another one that declares this.
     """
 
     @functools.wraps(function)
     def installed(*args: Any, **kwargs: Any) -> Any:
         te.install_without_gpu()
-        return function(*args, **kwargs)
+        with without_earlier_layers():
+            return function(*args, **kwargs)
 
     installed.transformer_engine = True  # type: ignore[attr-defined]
     return may_leave(*te.CHANGES)(cast(Declaring, installed))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_INSIDE = ContextVar("called by a function that uses Transformer Engine", default=False)
 
 
-def forget_earlier_layers() -> None:
-    """Take back what layers of earlier jobs have left; call it before the forwards of a new model.
+@contextmanager
+def without_earlier_layers() -> Iterator[None]:
+    """Take back what layers of earlier jobs have left, unless it is within another such block.
 
     In delayed scaling, the histories of all layers that were ever called are updated together, and
     what is recomputed is numbered over all of them: each job would take longer than the one before,
-    and differ from its repetition.
+    and differ from its repetition. A layer that was called before is never updated again, so that
+    nothing is taken back between a layer's first call and the end of the function that makes it.
     """
     module = sys.modules.get("transformer_engine.pytorch.quantization")
-    if module is not None:
+    if module is not None and not _INSIDE.get():
         module.FP8GlobalStateManager.reset()
+    token = _INSIDE.set(True)
+    try:
+        yield
+    finally:
+        _INSIDE.reset(token)

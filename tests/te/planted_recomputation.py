@@ -144,14 +144,29 @@ def _trained(layer: Any, loop: Loop) -> list[list[Tensor]]:
 
 
 @layouts.uses_transformer_engine
-def histories_after_two_runs() -> list[int]:
-    """Make an engine of delayed scaling and train it, twice; return the number of histories."""
+def histories_after_a_run() -> int:
+    """Train an engine of delayed scaling; return how many histories are updated with its own."""
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager as State
 
+    engine = layouts.te_linears(Mlp(width=64, depth=1), Cell("fp8_delayed"))
+    engine.forward_backward(1)
+    held = State.quantization_state.global_amax_history_buffer
+    return sum(map(len, held.values()))
+
+
+@layouts.uses_transformer_engine
+def called_before_an_engine() -> list[bool]:
+    """Call a layer, make an engine, and call the layer; return whether its scale is new, twice."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common.recipe import DelayedScaling
+
+    layer = te.Linear(64, 64, **_options())
     found = []
     for _ in range(2):
-        engine = layouts.te_linears(Mlp(width=64, depth=1), Cell("fp8_delayed"))
-        engine.forward_backward(1)
-        held = State.quantization_state.global_amax_history_buffer
-        found.append(sum(map(len, held.values())))
+        with te.autocast(recipe=DelayedScaling()):
+            layer(torch.randn(32, 64, device="cuda").bfloat16())
+        scales = layer.fp8_meta["scaling_fwd"].scale
+        found.append(bool((scales[:2] != 1).all()))
+        scales.fill_(1)
+        layouts.te_linears(Mlp(width=64, depth=1), Cell("fp8_delayed"))
     return found

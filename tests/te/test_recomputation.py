@@ -54,7 +54,11 @@ def test_a_recomputing_mlp_quantizes_cached_weights_again(on_a_rank: OnARank) ->
     assert cached == [(True, True), (True, False), (True, False)]
 
 
-def test_an_engine_begins_without_the_histories_of_the_one_before(on_a_rank: OnARank) -> None:
+def test_a_job_begins_without_the_histories_of_the_one_before(on_a_rank: OnARank) -> None:
     """Transformer Engine keeps them for the whole process, and updates all of them each time."""
-    first, second = on_a_rank(planted.histories_after_two_runs)
-    assert first == second
+    assert on_a_rank(planted.histories_after_a_run) == on_a_rank(planted.histories_after_a_run)
+
+
+def test_a_layer_that_was_called_before_an_engine_is_made_is_updated(on_a_rank: OnARank) -> None:
+    """Transformer Engine registers a layer at its first call alone."""
+    assert on_a_rank(planted.called_before_an_engine) == [True, True]

@@ -24,7 +24,6 @@ from pytest_precision.layouts.transformer_engine.layers import (
 )
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.main_grad import accumulate
-from pytest_precision.te.global_state import forget_earlier_layers
 from pytest_precision.workloads.base import Workload
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -42,7 +41,6 @@ class TransformerEngine(Engine):
     def __init__(
         self, workload: Workload, cell: Cell, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        forget_earlier_layers()
         forward_model = InEngineAutocast(model, cell.precision)
         super().__init__(workload, cell, model, optimizer, forward_model=forward_model)
         for group in optimizer.param_groups:

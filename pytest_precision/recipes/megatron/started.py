@@ -20,7 +20,6 @@ from pytest_precision import te
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recipes import expect_release
 from pytest_precision.recipes.megatron.flat_shards import TESTED_RELEASES
-from pytest_precision.te.global_state import forget_earlier_layers
 
 MEGATRON_VARIABLES = {
     # Without it, Transformer Engine makes discrete weights in place of a single one.
@@ -59,7 +58,6 @@ def initialize(**sizes: Any) -> None:
     parallel_state.destroy_model_parallel()  # of the cell before
     parallel_state.initialize_model_parallel(**{"create_gloo_process_groups": True, **sizes})
     _forget_reduction()
-    forget_earlier_layers()
     random = import_module("megatron.core.tensor_parallel.random")
     random.model_parallel_cuda_manual_seed(torch.initial_seed() % 2**31 or MEGATRON_SEED)
 
