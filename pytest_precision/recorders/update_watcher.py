@@ -7,7 +7,7 @@ only to explain it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
-from pytest_precision.recorders.weights import Weight
+from pytest_precision.recorders.weights import Watched, Weight
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
 
@@ -52,14 +52,19 @@ class UpdateWatcher:
         if phase != "optimizer_step":
             yield
             return
-        watched = self._meter.before(engine.optimizer, Weight.of(engine))
-        if oracle is not None:
-            oracle.before(engine, watched)
-        yield
+        watched: list[Watched] = []
+        with _before_update(engine, lambda: watched.extend(self._before(engine, watched))):
+            if oracle is not None:
+                oracle.before(engine, watched)
+            yield
         if bool(torch.isfinite(engine.grad_norm).all()):
             self._meter.after(engine.optimizer, watched, step)
             if oracle is not None:
                 oracle.after(engine, watched, step)
+
+    def _before(self, engine: Engine, watched: list[Watched]) -> list[Watched]:
+        """Return what must be known of the weights, unless that is known already."""
+        return [] if watched else self._meter.before(engine.optimizer, Weight.of(engine))
 
     def _note_form(self, engine: Engine) -> None:
         """Note how the engine reduces, clips and updates."""
@@ -84,3 +89,22 @@ class UpdateWatcher:
         """Write what was found next to the trace."""
         self._meter.write(folder, rank)
         self._log.write(folder, rank)
+
+
+@contextmanager
+def _before_update(engine: Engine, watch: Callable[[], None]) -> Iterator[None]:
+    """Watch before the weights of an engine are updated in the block.
+
+    A framework that reduces, clips and updates in one call gives the optimizer its gradients in
+    that call, so that they are there when the optimizer's own step begins.
+    """
+    hooked = getattr(engine.optimizer, "register_step_pre_hook", None)
+    if hooked is None or not engine.fused_step:
+        watch()
+        yield
+        return
+    hook = hooked(lambda *_: watch())
+    try:
+        yield
+    finally:
+        hook.remove()

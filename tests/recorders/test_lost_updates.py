@@ -177,6 +177,52 @@ def test_the_effective_weight_decides(tmp_path: Path) -> None:
     assert right.share < 0.01
 
 
+class CountsLate(FusedAdam):
+    """Gives its groups a count in the first step, as Transformer Engine's does."""
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        group.setdefault("step", 0)
+        super()._step_group(group)
+
+
+class GivesLate(Engine):
+    """Gives the optimizer its gradients in the call that updates, as Megatron-core does."""
+
+    fused_step = True
+
+    def forward_backward(self, step: int) -> None:
+        super().forward_backward(step)
+        self.kept = [(p, p.grad) for p in self.model.parameters()]
+        for parameter, _ in self.kept:
+            parameter.grad = None
+
+    def optimizer_step(self) -> None:
+        for parameter, grad in self.kept:
+            parameter.grad = grad
+        self.clip_grads()
+        super().optimizer_step()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_what_an_optimizer_gets_within_the_call_is_measured(tmp_path: Path) -> None:
+    """Every update of every step, and by the exact one."""
+    engine = engine_of(CountsLate, lr=1e-2)
+    for group in engine.optimizer.param_groups:
+        del group["step"]
+    engine.__class__ = GivesLate
+    watcher = UpdateWatcher(engine.workload, Cell())
+    for step in (1, 2):
+        engine.forward_backward(step)
+        with watcher.around(engine, "optimizer_step", step):
+            engine.optimizer_step()
+    watcher.write(tmp_path, 0)
+    log = UpdateLog.read(tmp_path, 1)
+    assert (set(log.steps), log.unmeasured) == ({1, 2}, {})
+    trained = {name for name, one in engine.model.named_parameters() if one.requires_grad}
+    assert log.steps[1].keys() == trained
+    assert max(counts.absorbed for names in log.steps.values() for counts in names.values()) < 1e-3
+
+
 @pytest.mark.usefixtures("one_rank")
 def test_measuring_leaves_training_alone(tmp_path: Path) -> None:
     """The same bits with and without it, the generator's included."""

@@ -122,6 +122,11 @@ class Chained:
         """List the groups of all of them."""
         return [*chain.from_iterable(one.param_groups for one in self.optimizers)]
 
+    def updater_of(self, parameter: Tensor) -> Any:
+        """Return the one that updates a parameter, by whose rule it moves."""
+        groups = ((one, group) for one in self.optimizers for group in one.param_groups)
+        return next(one for one, group in groups if any(parameter is p for p in group["params"]))
+
     def zero_grad(self) -> None:
         """Forget all gradients of what they update."""
         for one in self.optimizers:

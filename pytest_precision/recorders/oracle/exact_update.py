@@ -60,6 +60,8 @@ def rule(
     Raises:
         NotMeasurableError: for an optimizer whose formula is not known.
     """
+    if hasattr(optimizer, "updater_of"):  # several optimizers in the place of one
+        optimizer = optimizer.updater_of(parameter)
     claims.expect_claim(optimizer, (*claims.ADAM_CLASSES, *claims.SGD_CLASSES))
     state, name = state_of(optimizer, parameter), type(optimizer).__name__
     if claims.is_one_of(type(optimizer), claims.SGD_CLASSES):
@@ -119,9 +121,12 @@ def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
 
 def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
     """Return the step count of a group that counts once for all its parameters, after the step."""
-    if not isinstance(before.get("step"), (int, float, Tensor)):
+    counts = all("step" in group for group in optimizer.param_groups)
+    # Transformer Engine's FusedAdam gives its groups a count in the first step.
+    count = before.get("step", 0 if counts else None)
+    if not isinstance(count, (int, float, Tensor)):
         raise NotMeasurableError(f"{type(optimizer).__name__} counts no steps")
-    return before["step"] + 1
+    return count + 1
 
 
 def _decoupled(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> bool:

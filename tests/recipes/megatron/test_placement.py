@@ -7,7 +7,7 @@ import torch
 
 from pytest_precision.optim import FusedAdam
 from pytest_precision.recipes.megatron.placement import Chained
-from pytest_precision.recorders.oracle.exact_update import gradient
+from pytest_precision.recorders.oracle.exact_update import gradient, rule
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
@@ -19,3 +19,14 @@ def test_chained_optimizers_read_the_gradients_that_each_of_them_reads(decoupled
     chained = Chained([FusedAdam([weight], use_decoupled_grad=decoupled) for weight in weights])
     found = [gradient(chained, weight) for weight in weights]  # type: ignore[arg-type]
     assert [one is not None for one in found] == [decoupled, decoupled]
+
+
+def test_chained_optimizers_have_the_rule_of_the_one_that_updates() -> None:
+    """Their own class claims none."""
+    first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    kinds = FusedAdam([first]), torch.optim.SGD([second], lr=0.5)
+    chained = Chained(kinds)
+    second.grad = torch.ones(2)
+    kinds[1].step()
+    own = rule(chained, kinds[1].param_groups[0], second, second.grad)  # type: ignore[arg-type]
+    assert own.compute(torch.ones(2).double(), *own.operands).tolist() == [-0.5, -0.5]
