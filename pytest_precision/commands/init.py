@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
+from pytest_precision._whole_file import put_whole
 from pytest_precision.errors import expected_but_got, named
 
 NAME = "test_precision.py"
@@ -128,8 +130,9 @@ def run(given: argparse.Namespace) -> int:
         text = OF_A_SCRIPT.format(name=given.file.name, path=path)
     target = given.folder / NAME
     try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(text)
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        put_whole(target, text)
     except OSError as error:
         given.parser.error(
             expected_but_got(

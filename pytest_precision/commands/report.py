@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
+from pytest_precision._whole_file import put_whole
 from pytest_precision.commands import say
 from pytest_precision.errors import ReportError
 from pytest_precision.report.merge import merge
@@ -83,7 +84,7 @@ def _merge(given: argparse.Namespace) -> str:
 
     merged = _merged(given)
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / JSON_NAME).write_bytes(encode(merged) + b"\n")
+    put_whole(given.out / JSON_NAME, encode(merged).decode() + "\n")
     return str(write_page(given.out))
 
 

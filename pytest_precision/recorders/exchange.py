@@ -85,7 +85,11 @@ def export_recording(folder: Path, file: Path) -> None:
             tensors[key] = _portable(trace.tensor(entry))
             rows.append(_row(entry, key))
         moments.append({"step": moment.step, "phase": moment.phase, "tensors": rows})
-    save_file(tensors, file)
+    try:
+        save_file(tensors, file)
+    except SafetensorError as error:
+        file.unlink(missing_ok=True)
+        raise OSError(f"{file}: {error}") from error
     header = trace.header
     said = {
         "sidecar": SIDECAR,

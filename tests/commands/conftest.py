@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,3 +57,11 @@ def record(in_folder: Path) -> Callable[..., Path]:
         return in_folder / name
 
     return made
+
+
+@pytest.fixture
+def files_of_at_most() -> Iterator[Callable[[int], None]]:
+    """Return a function after which files grow to so many bytes alone, as if a disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -37,6 +37,18 @@ def test_what_is_exported_and_imported_agrees(record: RecordFile, capsys: Output
     assert "-m pytest_precision record" not in said
 
 
+def test_what_cannot_be_written_whole_is_not_there(
+    record: RecordFile, capsys: Output, files_of_at_most: Callable[[int], None]
+) -> None:
+    """The error names the file."""
+    record("mine", "--steps", "1")
+    files_of_at_most(4096)
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "mine", "--out", "x.safetensors"])
+    assert "error: x.safetensors: " in capsys.readouterr().err
+    assert not Path("x.safetensors").exists()
+
+
 def hook(folder: Path, lr: float) -> None:
     """Train by numpy as the script of the next test does, and write what a hook would show."""
     weight, data = np.ones((1, 4), np.float32), np.arange(4, dtype=np.float32)

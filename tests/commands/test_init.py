@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import in_this_process  # noqa: F401
@@ -56,3 +57,14 @@ def test_nothing_is_overwritten(
     assert message in capsys.readouterr().err
     assert [p.name for p in in_folder.rglob("*.py")] == [NAME, "train.py"]
     assert (in_folder / NAME).read_text() == "mine"
+
+
+def test_what_cannot_be_written_whole_is_not_there(
+    capsys: pytest.CaptureFixture[str], files_of_at_most: Callable[[int], None]
+) -> None:
+    """So that the command can be given again, where there is room."""
+    files_of_at_most(100)
+    with pytest.raises(SystemExit, match="2"):
+        main(["init"])
+    assert f"{NAME} (File too large)" in capsys.readouterr().err
+    assert not Path(NAME).exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import threading
@@ -155,20 +154,19 @@ for step in range(steps):
 
 @pytest.mark.parametrize("then", ["raise", "pass"])
 def test_a_full_disk_is_told(
-    in_folder: Path, capsys: pytest.CaptureFixture[str], then: str
+    in_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    files_of_at_most: Callable[[int], None],
+    then: str,
 ) -> None:
     """Also to a loop that goes on after any error, when there is room again."""
     text = (
         (in_folder / "train.py").read_text().replace("for step in range(steps)", "def train(step)")
     )
     (in_folder / "train.py").write_text(text + RETRYING.format(then))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
-        with pytest.raises(SystemExit, match="2"):
-            main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    files_of_at_most(4096)
+    with pytest.raises(SystemExit, match="2"):
+        main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
     assert (
         "room for a recording in a but got [Errno 27] File too large; " in capsys.readouterr().err
     )

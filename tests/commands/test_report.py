@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ def test_shards_become_one_page(in_folder: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "all/report.html\n"
     assert "2 of 2 cells failed" in Path("all/report.html").read_text()
     assert len(json.loads(Path("all/report.json").read_text())["cells"]) == 2
+
+
+def test_a_report_that_cannot_be_written_leaves_the_one_before(
+    in_folder: Path, files_of_at_most: Callable[[int], None]
+) -> None:
+    """Such as on a full disk."""
+    name = report(in_folder / "a")
+    assert main(["report", "merge", name, "--out", "all"]) == 0
+    before = (in_folder / "all" / "report.json").read_bytes()
+    files_of_at_most(100)
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", "merge", name, "--out", "all"])
+    assert (in_folder / "all" / "report.json").read_bytes() == before
 
 
 def test_a_page_is_made_later(in_folder: Path) -> None:
