@@ -16,7 +16,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,7 +69,7 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     """Audit; return the exit status."""
     try:
-        with _started_here(given.build):
+        with _started_here(given.build), redirect_stdout(sys.stderr):
             build = _function(given.build)
             found, is_first = _audited(build)
     except NoSetupError as error:

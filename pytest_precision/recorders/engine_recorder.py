@@ -14,7 +14,7 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import cloned
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expect_type, expected_but_got
 from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import OPERATIONS
@@ -164,6 +164,8 @@ class EngineRecorder:
             self.perturbation.pause()
             with self._updating(call), self._noise(call):
                 getattr(self.engine, call)()
+                norm, advice = self.engine.grad_norm, "wrap a number in torch.tensor"
+                expect_type("grad_norm", norm, torch.Tensor, "a tensor", advice)
             if call == "reduce_grads":
                 self.gradients.reduced(self.engine, self.step)
             for phase in shown:

@@ -20,6 +20,7 @@ from pytest_precision.optim import FusedAdam
 
 class Made:
     def __init__(self, dtype, kind, **options):
+        print("what people print is not part of the findings")
         torch.manual_seed(0)
         self.model = torch.nn.Linear(8, 4).to(dtype)
         self.optimizer = kind(self.model.parameters(), lr=1e-6, **options)

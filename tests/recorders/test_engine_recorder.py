@@ -100,3 +100,25 @@ def test_each_step_shows_as_many_losses_as_it_has_microbatches(tmp_path: Path) -
         moment = Moment(op, "train", step, "forward_backward")
         losses = [entry for entry in trace.entries(moment) if entry.kind == "loss"]
         assert len(losses) == len(workloads.mlp().microbatches(cell, step))
+
+
+class InOneCall(Engine):
+    """A framework that clips and returns the norm as a number."""
+
+    fused_step = True
+
+    def optimizer_step(self) -> None:
+        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()  # type: ignore[assignment]
+        self.optimizer.step()
+
+
+def in_one_call(workload: Workload, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    return InOneCall(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def test_a_norm_that_is_a_number_is_refused(tmp_path: Path) -> None:
+    """By its name, with what to write instead."""
+    refused = r"expected a tensor but got grad_norm=.* \(float\); wrap a number in torch\.tensor"
+    with pytest.raises(TypeError, match=refused):
+        record(in_one_call, Cell(sequence="train1"), tmp_path)
