@@ -24,7 +24,7 @@ REPLICATED = partial(layouts.te_linears, ddp=True)
 
 
 CAST_IN_FP32 = unchecked(reason="FusedAdam quantizes masters that are not rounded to bf16 first")
-NOT_ROUNDED_FIRST = {"quantized": CAST_IN_FP32, "scale": CAST_IN_FP32}
+NOT_ROUNDED_FIRST = dict.fromkeys(("quantized", "scale", "amax"), CAST_IN_FP32)
 
 
 def not_cached(cell: Cell) -> Mapping[str, Criterion]:
@@ -53,7 +53,8 @@ def test_fully_shard_reduces_what_ddp_reduces(parity_in: ParityIn, precision: st
 
 
 @pytest.mark.parametrize(
-    ("precision", "width"), [("fp8_delayed", 64), ("fp8_current", 64), ("mxfp8", 256)]
+    ("precision", "width"),
+    [("fp8_delayed", 64), ("fp8_current", 64), ("mxfp8", 256), ("fp8_block", 256)],
 )
 def test_shards_are_quantized_as_the_whole_weight(
     parity_in: ParityIn, precision: str, width: int
@@ -66,6 +67,14 @@ def test_shards_are_quantized_as_the_whole_weight(
     parity_in(cell).check(
         SHARDED, REPLICATED, workload=workload, criterion=criterion, oracle=NOT_ROUNDED_FIRST
     )
+
+
+def test_layers_quantize_their_shards_as_the_whole_weights(parity_in: ParityIn) -> None:
+    """Those of NVFP4 by the amax of all ranks; what is frozen stays so."""
+    cell = Cell("nvfp4", "quantized", sequence="train1-eval-train1", world_size=2)
+    sides = partial(layouts.te_blocks, fsdp2=True), partial(layouts.te_blocks, ddp=True)
+    workload = partial(GPT, heads=2, head_width=128)
+    parity_in(cell).check(*sides, workload=workload, oracle=NOT_ROUNDED_FIRST)
 
 
 def test_fully_shard_on_three_ranks_sums_in_another_order(parity_in: ParityIn) -> None:
@@ -97,7 +106,6 @@ def test_fully_shard_quantizes_weights_again_in_backward(parity_in: ParityIn) ->
     ("cell", "options", "message"),
     [
         (Cell("bf16", "bf16", grad_accum_fusion=True), {}, "gradients that fully_shard reduces"),
-        (Cell("nvfp4", "quantized"), {}, "expected quantized weights in fp8_delayed or"),
         (Cell("mxfp8", "quantized"), {}, r"multiples of 128, but got .* 64 x 64 on 1"),
         (Cell("bf16", "bf16"), {"ddp": True}, "expected ddp or fsdp2 but got both"),
     ],

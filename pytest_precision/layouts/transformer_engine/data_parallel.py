@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -20,11 +23,11 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.te.storages import family
 from pytest_precision.workloads.base import Workload
 
-WITH_SHARDS = ("fp8_delayed", "fp8_current", "mxfp8")
-"""Precisions in which `fully_shard` leaves shards of quantized weights quantized."""
+DEQUANTIZED = ("block", "nvfp4")
+"""Families of weights that `fully_shard` dequantizes, unless layers quantize the shards."""
 
-SCALES_PADDED_TO = 128
-"""The scales of MXFP8 are padded to those of a multiple of so many rows and columns."""
+WHOLE_BLOCKS = 128
+"""Blocks of scales, with their padding, are whole in a multiple of so many rows and columns."""
 
 
 class EngineInDdp(InDdp, OptimizerMasters):
@@ -50,32 +53,25 @@ class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
     made of what these were before, which `fully_shard` forgets.
 
     Raises:
-        ValueError: gradients are accumulated where `fully_shard` does not look for them, or it
-            cannot shard the quantized weights.
+        ValueError: gradients are accumulated where `fully_shard` does not look for them, or a
+            shard would have parts of blocks.
     """
 
     def __init__(self, workload: Workload, cell: Cell, model: nn.Module, **adam: Any) -> None:
         _expect_no_buffers("fully_shard", cell)
         quantized = cell.primary_weight == "quantized"
-        if quantized and cell.precision not in WITH_SHARDS:
-            raise ValueError(
-                expected_but_got(
-                    f"quantized weights in {' or '.join(WITH_SHARDS)}, which stay quantized,",
-                    named("precision", cell.precision),
-                    "leave it out of the matrix, or use ddp=True",
-                )
-            )
-        _expect_whole_scales(model, cell.world_size)
+        _expect_whole_blocks(model, cell.world_size)
         made_of = {name: initial_of(p) for name, p in model.named_parameters() if family(p)}
+        late = [*_put_on_meta(model, made_of)]
         policy = MixedPrecisionPolicy()
         # Where the CPU stands in for a GPU, Transformer Engine's weights say that they are on one.
         shard(model, init_device_mesh("cuda", (cell.world_size,)), policy, policy)
+        for layer, wholes in late:
+            _quantize_shards(layer, wholes)
         super().__init__(workload, cell, model, **adam)
         for name, initial in made_of.items():
             parameter = model.get_parameter(name)
-            assert isinstance(parameter, DTensor)
-            (start, *_), (number, *_) = local_chunk(parameter)
-            rows = initial[start : start + number]
+            rows = _own_rows(parameter, initial)
             self.optimizer.initialize_state(parameter, False)  # type: ignore[attr-defined]
             self.optimizer.set_scaled_state(parameter, "master_param", rows)  # type: ignore[attr-defined]
         if recipe_of(cell.precision) is not None and not quantized:
@@ -89,18 +85,74 @@ class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
         return parameter.float() if stored is None else stored
 
 
-def _expect_whole_scales(model: nn.Module, ranks: int) -> None:
-    """Refuse MXFP8 weights whose scales are padded, which Transformer Engine does not copy.
+def _put_on_meta(
+    model: nn.Module, made_of: Mapping[str, Tensor]
+) -> Iterator[tuple[Any, dict[str, Tensor]]]:
+    """Put weights on `meta` that `fully_shard` would dequantize.
 
-    On one rank, torch gathers the codes and no scales: see docs/findings.md.
+    Args:
+        model: it.
+        made_of: name of each quantized weight to its values before.
+
+    Yields:
+        A layer, and its own names of such weights to their values.
+    """
+    for prefix, layer in model.named_modules():
+        held = dict(layer.named_parameters(recurse=False))
+        wholes = {
+            own: made_of[f"{prefix}.{own}"] for own, p in held.items() if family(p) in DEQUANTIZED
+        }
+        for own, whole in wholes.items():
+            empty = torch.empty_like(whole, dtype=torch.bfloat16, device="meta")
+            setattr(layer, own, nn.Parameter(empty, requires_grad=held[own].requires_grad))
+        if wholes:
+            yield layer, wholes
+
+
+def _own_rows(parameter: Tensor, whole: Tensor) -> Tensor:
+    """Return the rows of `whole` that lie where this rank's shard of a parameter does."""
+    assert isinstance(parameter, DTensor)
+    (start, *_), (number, *_) = local_chunk(parameter)
+    return whole[start : start + number]
+
+
+def _quantize_shards(layer: Any, wholes: Mapping[str, Tensor]) -> None:
+    """Have a layer with weights on `meta` make its shards anew, quantized.
+
+    Args:
+        layer: after `fully_shard`.
+        wholes: its own name of each weight on `meta` to all of its values.
+    """
+    held = dict(layer.named_parameters())
+    for own, parameter in held.items():
+        whole = wholes.get(own)
+        rows = parameter.to_local() if whole is None else _own_rows(parameter, whole)
+        layer.param_init_meta[own].init_fn = partial(_fill, rows.detach().clone())
+    layer.preserve_high_precision_init_val = False
+    layer.reset_parameters()
+    for own, parameter in layer.named_parameters():
+        parameter.requires_grad_(held[own].requires_grad)
+
+
+@torch.no_grad()
+def _fill(rows: Tensor, made: Tensor) -> None:
+    made.copy_(rows)
+
+
+def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
+    """Refuse weights of which ranks share a block, or whose scales are padded.
+
+    Transformer Engine does not copy the padding of MXFP8's. On one rank, torch gathers the codes
+    and no scales: see docs/findings.md.
     """
     for name, parameter in model.named_parameters():
-        rows, columns = parameter.shape if family(parameter) == "mxfp8" else (0, 0)
-        if columns % SCALES_PADDED_TO or rows % (SCALES_PADDED_TO * ranks) or (rows and ranks == 1):
+        in_blocks = family(parameter) not in ("", "tensor")
+        rows, columns = parameter.shape if in_blocks else (0, 0)
+        if columns % WHOLE_BLOCKS or rows % (WHOLE_BLOCKS * ranks) or (rows and ranks == 1):
             raise ValueError(
                 expected_but_got(
-                    "MXFP8 weights on two ranks or more, whose columns, and rows of each rank, are "
-                    f"multiples of {SCALES_PADDED_TO},",
+                    "weights in blocks on two ranks or more, whose columns, and rows of each rank, "
+                    f"are multiples of {WHOLE_BLOCKS},",
                     f"{name} of {rows} x {columns} on {ranks}",
                     "give the workload another width, or use ddp=True",
                 )

@@ -155,10 +155,11 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
     """Return an operand of this rank's shard as the part of the whole weight's that it is."""
-    if family(weight.to_local()) == "mxfp8":  # whole blocks, in the order of the weight
-        return DTensor.from_local(
-            tensor.contiguous(), weight.device_mesh, [Shard(0)], run_check=False
-        )
-    if field == "data":
-        return sharded_as(weight, tensor, transposed=side == "columnwise")
-    return tensor  # all ranks have the scale of the whole weight
+    kind = family(weight.to_local())
+    transposed = side == "columnwise" and kind != "mxfp8"
+    if kind == "tensor" and field == "data":
+        return sharded_as(weight, tensor, transposed=transposed)
+    if kind == "tensor" or field == "amax":
+        return tensor  # all ranks have the scale, or the amax, of the whole weight
+    placed = [Shard(1 if transposed else 0)]  # whole blocks, and as many on each rank
+    return DTensor.from_local(tensor.contiguous(), weight.device_mesh, placed, run_check=False)
