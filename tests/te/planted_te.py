@@ -423,3 +423,14 @@ def transformed_without_signs() -> list[bool]:
     largest = float((found - wanted).abs().max() / wanted.abs().max())
     same = torch.equal(made._rowwise_data, signed._rowwise_data)
     return [largest < 0.2, same]
+
+
+@layouts.uses_transformer_engine
+def frozen_and_reset() -> list[bool]:
+    """Freeze a layer on `meta` and have it made; return whether its parameters are trained."""
+    import transformer_engine.pytorch as te
+
+    layer = te.LayerNormLinear(32, 32, bias=False, normalization="RMSNorm", device="meta")
+    layer.requires_grad_(False)
+    layer.reset_parameters()
+    return [parameter.requires_grad for parameter in layer.parameters()]

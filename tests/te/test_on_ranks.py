@@ -92,6 +92,11 @@ def test_nvfp4_transforms_without_signs(on_a_rank: Callable[..., list[bool]]) ->
     assert on_a_rank(planted.transformed_without_signs) == [True, True]
 
 
+def test_reset_parameters_trains_what_was_frozen(on_a_rank: Callable[..., list[bool]]) -> None:
+    """It makes new parameters, the weight of a norm among them."""
+    assert on_a_rank(planted.frozen_and_reset) == [True, True]
+
+
 def test_fsdp2_shards_quantized_weights_in_two_recipes(
     on_a_rank: Callable[..., dict[str, str]],
 ) -> None:
