@@ -32,7 +32,10 @@ class CodeLine(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A line of code that is not the user's, from which something is called."""
+    """A line of code that is not the user's, from which something is called.
+
+    Of this package, the file is told from its folder on.
+    """
 
     file: str
     line: int

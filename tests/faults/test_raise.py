@@ -42,6 +42,16 @@ def raises_at_length():
     raise ValueError("x" * 5_000_000)
 
 
+def raises_before_it_runs():
+    compile("import torch\nloop(", "train.py", "exec")
+
+
+def test_a_syntax_error_says_what_it_is(suffer):
+    """A traceback names the file first, and the error last."""
+    suffered = suffer(raises_before_it_runs)
+    assert suffered.headline.endswith("raised SyntaxError: '(' was never closed (train.py, line 2)")
+
+
 @pytest.mark.parametrize(
     ("when", "exception", "words", "peer"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +14,11 @@ import torch
 from marked_lines import marked
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import pytest_precision
 from pytest_precision.recorders.lines.frames import INSTALLED, NOBODY, USER, Frames
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.trace.moment import Wanted
-from pytest_precision.trace.operations import CodeLine
+from pytest_precision.trace.operations import CodeLine, Site
 
 HELPER = "def doubled(values):\n    return values * 2.0\n"
 
@@ -65,6 +67,15 @@ def test_what_is_installed_in_any_folder_is_not_the_users(target: Path) -> None:
 def test_a_file_has_one_owner(file: str, owner: int) -> None:
     """Folders for installed packages lie in that of Python's library, and are not of it."""
     assert Frames()._owner(compile("0", file, "exec")) == owner
+
+
+def test_this_package_has_the_same_places_wherever_it_is_found() -> None:
+    """Ranks of another commit have it in a folder of their own, and sides are told by places."""
+    held: dict[str, Any] = {}
+    file = Path(pytest_precision.__file__).with_name("trace") / "data.py"
+    exec(compile("def tokens(count):\n    return count()", file, "exec"), held)
+    site = held["tokens"](lambda: Frames().site_of_call(sys._getframe()))
+    assert site == Site("trace/data.py", 2)
 
 
 class Halving(TorchDispatchMode):

@@ -123,11 +123,14 @@ class Raised:
         while frames is not None and _is_of_ranks(frames.tb_frame.f_globals):
             frames = frames.tb_next
         told = traceback.TracebackException(type(error), error, frames)
+        said = "".join(told.format_exception_only())
+        if isinstance(error, SyntaxError):  # a traceback names the place first
+            said = f"{type(error).__name__}: {error}"
         return cls(
             when=when,
             exited=isinstance(error, (SystemExit, KeyboardInterrupt)),
             exception=f"{type(error).__module__}.{type(error).__qualname__}",
-            headline=shortened("".join(told.format_exception_only()).strip()),
+            headline=shortened(said.strip()),
             traceback=shortened("".join(told.format())),
         )
 

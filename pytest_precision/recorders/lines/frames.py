@@ -168,7 +168,8 @@ class Frames:
 
 
 def _site(frame: FrameType) -> Site:
-    return Site(frame.f_code.co_filename, frame.f_lineno)
+    # Ranks of another commit find this package in another folder.
+    return Site(frame.f_code.co_filename.removeprefix(PACKAGE_ROOT), frame.f_lineno)
 
 
 def _owner_of(code: CodeType) -> int:

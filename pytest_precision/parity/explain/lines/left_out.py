@@ -6,9 +6,9 @@ does. It is found by the line that calls it, which is the library's on both side
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import short
@@ -24,8 +24,8 @@ from pytest_precision.trace.operations import (
 Effect = LoggedOperation | Setting
 """What a function does that a log shows."""
 
-RECORDERS = os.path.join("", "pytest_precision", "recorders", "")
-"""The folder of what calls a layout or a script, whatever that is."""
+RECORDERS = "recorders"
+"""The folder in this package of what calls a layout or a script, whatever that is."""
 
 
 class LeftOut(NamedTuple):
@@ -93,7 +93,7 @@ def only_other(
         LeftOut(entry, rank, None)
         for rank, _, _, entries in _alone(candidate, reference, before)
         for entry in entries
-        if not _length(entry) and RECORDERS not in entry.site.file
+        if not _length(entry) and not PurePath(entry.site.file).is_relative_to(RECORDERS)
     ]
     places = {(one.entry.site, one.line.function) for one in found}
     return _first(found, len(candidate)) if len(places) == 1 else None
