@@ -33,9 +33,11 @@ PRECISIONS = ("bf16", "fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "nvfp4
 
 LINEARS = partial(workloads.mlp, width=256, depth=2)
 EXPERTS = partial(workloads.moe, experts=4, depth=2, width=64, hidden=128)
+BLOCKS = partial(workloads.gpt, heads=2, head_width=32, depth=2, fixed_temperature=True)
 SIDES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "te_linears": (partial(layouts.te_linears, masters_in_optimizer=True), LINEARS),
     "te_experts": (partial(layouts.te_experts, masters_in_optimizer=True), EXPERTS),
+    "te_blocks": (partial(layouts.te_blocks, masters_in_optimizer=True), BLOCKS),
 }
 
 

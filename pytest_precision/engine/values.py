@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import random
 import sys
 from collections import deque
@@ -39,7 +40,10 @@ FOREIGN = ("torch", "builtins", "_thread", "weakref")
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None), Enum, torch.dtype)
 """Classes of objects each of which `as_tensor` makes a tensor of."""
 
-_OPAQUE = (FunctionType, MethodType, ModuleType, type, nn.Module, torch.optim.Optimizer)
+_OPAQUE = (
+    *(FunctionType, MethodType, ModuleType, type, nn.Module, torch.optim.Optimizer),
+    *(logging.Logger, logging.Handler),  # a logger has all others of the process
+)
 
 
 def leaves(
@@ -47,8 +51,8 @@ def leaves(
 ) -> Iterator[tuple[str, Any]]:
     """Yield what a value holds, each with its path, which is empty for the value itself.
 
-    Containers and objects of Python are looked into; functions, classes, modules, optimizers and
-    torch's own objects are not.
+    Containers and objects of Python are looked into; functions, classes, modules, optimizers,
+    loggers and torch's own objects are not.
 
     Args:
         value: anything.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from pytest_precision.engine.values import as_tensor, leaves
@@ -34,3 +36,9 @@ def test_a_view_of_what_has_become_part_of_a_graph_is_not_read() -> None:
     base.mul_(torch.nn.Parameter(torch.ones(4)))
     assert as_tensor(view) is None
     assert names([view, 1]) == [".1"]
+
+
+def test_a_logger_is_not_looked_into() -> None:
+    """It has all loggers of the process, whose levels and caches decide about no number."""
+    held = {"log": logging.getLogger("of a module"), "out": logging.StreamHandler(), "rate": 0.5}
+    assert names(held) == [".rate"]
