@@ -112,5 +112,6 @@ def _gamma(weight: Tensor, zero_centered: bool) -> Tensor:
 def _output(normalised: Tensor, given: Any, quantizer: Any, otype: int) -> Any:
     rounded = normalised.to(DTYPES[int(otype)])
     if quantizer is not None:
-        return quantize(rounded, quantizer, given, exact=normalised)
+        exact = normalised if type(quantizer).__name__ == "Float8Quantizer" else None
+        return quantize(rounded, quantizer, given, exact=exact)
     return rounded if given is None else given.copy_(rounded)

@@ -70,6 +70,7 @@ def fused_topk_with_score_function_fwd(
     judged = scores if expert_bias is None else scores + expert_bias
     if group_topk is not None and group_topk > 0:
         assert num_groups is not None
+        _check_groups(logits.shape[-1], topk, num_groups, group_topk)
         judged = _of_best_groups(judged, topk, num_groups, group_topk)
     chosen = best(judged, topk)
     kept = exact if score_function == "sqrtsoftplus" else scores
@@ -239,6 +240,22 @@ def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int)
     hidden = torch.ones_like(worth, dtype=torch.bool)
     hidden.scatter_(-1, best(worth, group_topk), False)
     return groups.masked_fill(hidden.unsqueeze(-1), -INFINITY).flatten(-2)
+
+
+def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> None:
+    """Refuse groups of experts that the compiled module refuses.
+
+    Raises:
+        RuntimeError: topk is no multiple of group_topk, or groups are uneven or too few.
+    """
+    if topk % group_topk or experts % num_groups or group_topk > num_groups:
+        raise RuntimeError(
+            expected_but_got(
+                "a topk that is a multiple of group_topk, of even groups of experts,",
+                f"topk={topk}, group_topk={group_topk} of {num_groups} groups of {experts} experts",
+                "change the router",
+            )
+        )
 
 
 def _check(logits: Tensor, topk: int, score_function: str, expert_bias: Tensor | None) -> None:

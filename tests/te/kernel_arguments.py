@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.te import activations
+from pytest_precision.te.enums import DType
 from pytest_precision.te.stand_in import functions
 
 ROWS, WIDTH = 32, 64
@@ -38,8 +39,6 @@ def of_activation(name: str) -> list[Any]:
 
 def of_norm(name: str) -> list[Any]:
     """Return the arguments of a norm or of its backward."""
-    from pytest_precision.te.enums import DType
-
     x, weight = values(ROWS, WIDTH), values(WIDTH)
     rows = values(ROWS, dtype=torch.float32)
     mean = [rows] if name.startswith("layer") else []
@@ -71,15 +70,14 @@ def arguments(name: str) -> list[Any] | None:
     data = values(ROWS, WIDTH).view(torch.uint8)
     listed: dict[str, list[Any]] = {
         "compute_amax": [values(ROWS, WIDTH), torch.zeros(1)],
-        "dropout_bwd": [values(ROWS, WIDTH), (values(ROWS, WIDTH) > 0).to(torch.uint8), 0.5],
-        "fp8_transpose": [data, 7],
+        "fp8_transpose": [data, DType.kFloat8E4M3],
         "multi_tensor_l2norm": [65536, noop, [tensors], True],
         "multi_tensor_scale": [*lists, 0.5],
         "multi_tensor_scale_tensor": [*lists, torch.tensor([0.5])],
         "multi_tensor_unscale_l2norm": [65536, noop, [tensors], torch.tensor([2.0]), True],
         "swap_first_dims": [values(4, ROWS, WIDTH)],
     }
-    if name in activations.FUNCTIONS:
+    if name in activations.FUNCTIONS and not name.startswith("dbias_"):
         return of_activation(name)
     if "norm_" in name:
         return of_norm(name)
@@ -91,5 +89,8 @@ def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return [mapped(one, function) for one in value]
     return function(value.clone()) if isinstance(value, Tensor) else value
 
+
+KEYWORDS = {"fp8_transpose": {"out": None}, "swap_first_dims": {"out": None}}
+"""Name of a function to the arguments that it takes by name alone."""
 
 COMPARED = sorted(name for name in functions() if arguments(name) is not None)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import lzma
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -54,8 +56,9 @@ class Calls:
         self._places: dict[tuple[Any, ...], int] = {}
 
     def save(self, path: Path) -> None:
-        """Write them to a file, which `load_calls` reads."""
-        torch.save({"calls": self.calls, "tensors": self.tensors}, path)
+        """Write them to a file, which `Replay` reads."""
+        with lzma.open(path, "wb") as file:
+            torch.save({"calls": self.calls, "tensors": self.tensors}, file)
 
     def watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that records its first call of each kind; calls in calls are none."""
@@ -65,7 +68,7 @@ class Calls:
             if self._inside:
                 return function(*args, **kwargs)
             self._places = {}
-            given = self._plain([list(args), kwargs])
+            given = self.plain([list(args), kwargs])
             kind = f"{self.scene} {name} {_kind(given, self.tensors)}"
             self._inside = True
             try:
@@ -74,25 +77,25 @@ class Calls:
                 self._inside = False
             if kind not in self._kinds:
                 self._kinds.add(kind)
-                left = self._plain([list(args), kwargs])
+                left = self.plain([list(args), kwargs])
                 self.calls.append(
-                    {"name": name, "given": given, "left": left, "made": self._plain(made)}
+                    {"name": name, "given": given, "left": left, "made": self.plain(made)}
                 )
             return made
 
         return call
 
-    def _plain(self, value: Any) -> Any:
+    def plain(self, value: Any) -> Any:
         """Return a value in dictionaries, lists, numbers, texts and places of tensors."""
         if value is None or (isinstance(value, (bool, int, float, str)) and not _is_enum(value)):
             return value
         if isinstance(value, (list, tuple)):
-            return [self._plain(one) for one in value]
+            return [self.plain(one) for one in value]
         if isinstance(value, dict):
-            return {"dict": {key: self._plain(one) for key, one in value.items()}}
+            return {"dict": {key: self.plain(one) for key, one in value.items()}}
         if hasattr(value, "get_metadata"):
             name = type(value).__name__.removesuffix("Storage") + "Storage"
-            return {"storage": name, "given": self._plain(value.get_metadata())}
+            return {"storage": name, "given": self.plain(value.get_metadata())}
         if isinstance(value, Tensor):
             place = (value.data_ptr() if value.numel() else id(value), tuple(value.shape))
             alias = self._places.setdefault(place, len(self._places))
@@ -103,7 +106,7 @@ class Calls:
             return {"torch": str(value).removeprefix("torch.")}
         if type(value).__name__.endswith("Quantizer"):
             kept = {k: v for k, v in vars(value).items() if not callable(v)}
-            return {"quantizer": type(value).__name__, "attributes": self._plain(kept)}
+            return {"quantizer": type(value).__name__, "attributes": self.plain(kept)}
         return {"unknown": type(value).__name__}
 
     def _number(self, tensor: Tensor) -> int:
@@ -162,7 +165,8 @@ class Replay:
     """Recorded calls whose arguments are made again on the CPU."""
 
     def __init__(self, path: Path) -> None:
-        found = torch.load(path, weights_only=True)
+        with lzma.open(path) as file:
+            found = torch.load(BytesIO(file.read()), weights_only=True)
         self.calls, self.tensors = found["calls"], found["tensors"]
 
     def arguments(self, call: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_precision import layouts
+from pytest_precision import Cell, layouts, workloads
 from pytest_precision._torch import dispatch
+from pytest_precision.layouts.transformer_engine import layers
+from pytest_precision.te import cuda
 
 
 @layouts.uses_transformer_engine
@@ -102,8 +108,6 @@ def added_blocks() -> dict[str, object]:
     import transformer_engine.pytorch as te
     import transformer_engine_torch as tex
 
-    from pytest_precision.te import cuda
-
     quantizer = te.Float8BlockQuantizer(
         tex.DType.kFloat8E4M3, rowwise=True, columnwise=True, block_scaling_dim=1
     )
@@ -131,3 +135,40 @@ def added_blocks() -> dict[str, object]:
         cuda.enter()
     once = torch.equal(added(buffer.clone()), added(None) + buffer)
     return {"rounded twice": twice, "refused": refused, "rounded twice on 10.0": once}
+
+
+KINDS = ("FP8", "FP8_BLOCK_SCALING", "MXFP8", "NVFP4")
+"""Kinds of support that Transformer Engine keeps its answers about."""
+
+
+@layouts.uses_transformer_engine
+def skipped_on(capability: tuple[int, int], cublas: int) -> dict[str, str]:
+    """Return why a cell of each precision, and one of a single weight, is skipped on a GPU."""
+
+    def why(function: Callable[..., object], *given: object, **options: object) -> str:
+        try:
+            function(*given, **options)
+        except pytest.skip.Exception as skip:
+            return str(skip)
+        return ""
+
+    def enter(*capability: tuple[int, int]) -> None:
+        from transformer_engine.pytorch import quantization, utils
+
+        cuda.enter(*capability)
+        utils._get_device_compute_capability.cache_clear()
+        for name in vars(quantization).keys() & {f"_{kind}_SUPPORT" for kind in KINDS}:
+            setattr(quantization, name, None)  # answers are kept
+
+    import transformer_engine_torch as tex
+
+    enter(capability)
+    try:
+        found = {name: why(layers.recipe_of, name) for name in layers.RECIPES}
+        cell = Cell("bf16", "bf16")
+        model = workloads.moe(width=32, hidden=64).model(cell)
+        with patch.object(tex, "get_cublasLt_version", lambda: cublas):
+            single = why(layers.with_experts, model, cell, single_grouped_weight=True)
+        return found | {"single weight": single}
+    finally:
+        enter()

@@ -27,7 +27,7 @@ RESTARTED = "save-train1-skip-eval-train1-save-restart-train1"
         ("LayerNormMLP", "bf16", "bf16", True, 3, "train1-eval-train1"),
         ("LayerNormMLP", "fp8_delayed", "quantized", True, 2, RESTARTED),
         ("LayerNormMLP", "mxfp8", "quantized", True, 1, SKIPPED),
-        ("Linear", "fp8_current", "quantized", False, 1, SKIPPED),
+        ("LayerNormMLP", "fp8_current", "quantized", False, 1, SKIPPED),
         ("Linear", "fp8_block", "quantized", True, 1, SKIPPED),
         ("Linear", "nvfp4", "bf16", False, 2, "train1-eval-train1"),
     ],
@@ -41,7 +41,11 @@ def test_a_transformer_layer_is_its_parts(
     ranks: int,
     sequence: str,
 ) -> None:
-    """Caches, scales, checkpoints and weights are those of the modules that it is made of."""
+    """Caches, scales, checkpoints and weights are those of the modules that it is made of.
+
+    Separate linear layers get a GELU that is rounded, whose amax is not that of the fused one, so
+    in delayed and current scaling the parts are fused, too.
+    """
     cell = Cell(precision, primary, fusion, sequence, ranks)
     candidate = partial(layouts.te_blocks, layer=layer)
     parity_in(cell).check(candidate, layouts.te_blocks, workload=GPT)

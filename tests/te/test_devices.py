@@ -70,6 +70,27 @@ def test_blocks_are_multiplied_as_the_capability_has_it(
     assert "of which it says: Epilogue requested outside" in str(made["refused"])
 
 
+@pytest.mark.parametrize(
+    ("capability", "cublas", "skipped"),
+    [
+        ((8, 0), 130600, "fp8_delayed fp8_current fp8_block mxfp8 nvfp4 single weight"),
+        ((9, 0), 130100, "mxfp8 nvfp4 single weight"),
+        ((9, 0), 130600, "mxfp8 nvfp4"),
+        ((10, 0), 130600, ""),
+    ],
+)
+def test_cells_that_a_gpu_has_no_kernels_for_are_skipped(
+    on_a_rank: Callable[..., dict[str, str]],
+    capability: tuple[int, int],
+    cublas: int,
+    skipped: str,
+) -> None:
+    """With Transformer Engine's reason; on an H100 they were red cells before."""
+    found = on_a_rank(partial(planted.skipped_on, capability, cublas))
+    assert " ".join(name for name, why in found.items() if why) == skipped
+    assert all("compute capability" in why for why in found.values() if why)
+
+
 def test_torch_compiles_nothing(on_a_rank: Callable[..., tuple[float, str]]) -> None:
     """It would ask the stand-in for Triton for a compiler; the function runs as it is written."""
     assert on_a_rank(planted.compiled) == (-1.0, "cuda:0")
