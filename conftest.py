@@ -40,8 +40,13 @@ SLOWEST_LAST = (
 INSTALLED = "precision"
 """Name of the plugin where its entry point loads it."""
 
-# On a busy machine, time says nothing of a test.
-settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# On a busy machine, time says nothing of a test. Examples may share a
+# fixture's folder. A list in a test's own settings would take the place of this one.
+settings.register_profile(
+    "new",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.register_profile("reproducible", settings.get_profile("new"), derandomize=True)
 settings.load_profile("reproducible")
 

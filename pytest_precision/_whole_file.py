@@ -1,15 +1,17 @@
-"""Whole file: text that is moved into its place, so that no partial file looks whole."""
+"""Whole file: what is moved into its place, so that no partial file looks whole."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
     """Write text into a file beside its place, in UTF-8, and move it there.
 
-    If it cannot be written whole, nothing is left.
+    If it cannot be written whole, nothing is left of it, and what was in its place stays.
 
     Args:
         path: where to.
@@ -19,9 +21,26 @@ def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    partial = path.with_suffix(f".partial{writer}")
-    try:
+    with placed_whole(path, writer=writer) as partial:
         partial.write_text(text, "utf-8")
+
+
+@contextmanager
+def placed_whole(path: Path, *, writer: int = 0) -> Iterator[Path]:
+    """Yield a file beside a place, for a caller to write; move it there after that.
+
+    After an error of the caller's, nothing is left of it, and what was in its place stays.
+
+    Args:
+        path: where to.
+        writer: as for `put_whole`.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    partial = path.with_name(f"{path.name}.partial{writer}")
+    try:
+        yield partial
         os.replace(partial, path)
     except BaseException:  # Ctrl-C too
         partial.unlink(missing_ok=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 from pathlib import Path
 from typing import Any
 
-from pytest_precision._whole_file import put_whole
 from pytest_precision.errors import expected_but_got, named
 
 NAME = "test_precision.py"
@@ -130,9 +128,7 @@ def run(given: argparse.Namespace) -> int:
         text = OF_A_SCRIPT.format(name=given.file.name, path=path)
     target = given.folder / NAME
     try:
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        put_whole(target, text)
+        _put_new(target, text)
     except OSError as error:
         given.parser.error(
             expected_but_got(
@@ -143,3 +139,18 @@ def run(given: argparse.Namespace) -> int:
         )
     print(f"wrote {target}; run it with: pytest --precision-matrix {target}")
     return 0
+
+
+def _put_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet; if it cannot be written whole, nothing is left.
+
+    Raises:
+        OSError: it is there, also if only since a moment ago, or it cannot be written.
+    """
+    made = open(path, "x", encoding="utf-8")  # noqa: SIM115, what is here already stays
+    try:
+        with made:
+            made.write(text)
+    except BaseException:  # Ctrl-C too
+        path.unlink(missing_ok=True)
+        raise

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pytest_precision._whole_file import put_whole
+from pytest_precision._whole_file import placed_whole
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Chunk, Observation, Place, Span
 from pytest_precision.errors import RecordingError, expected_but_got
@@ -60,6 +60,8 @@ MOST_STEPS = 1 << 20
 def export_recording(folder: Path, file: Path) -> None:
     """Write the values of a recording into a safetensors file, and what they are beside it.
 
+    If they cannot be written, the files of an earlier export stay as they are.
+
     Args:
         folder: of the recording.
         file: the safetensors file; the sidecar has the same name with `.json`.
@@ -85,11 +87,6 @@ def export_recording(folder: Path, file: Path) -> None:
             tensors[key] = _portable(trace.tensor(entry))
             rows.append(_row(entry, key))
         moments.append({"step": moment.step, "phase": moment.phase, "tensors": rows})
-    try:
-        save_file(tensors, file)
-    except SafetensorError as error:
-        file.unlink(missing_ok=True)
-        raise OSError(f"{file}: {error}") from error
     header = trace.header
     said = {
         "sidecar": SIDECAR,
@@ -98,7 +95,13 @@ def export_recording(folder: Path, file: Path) -> None:
         "unobservable": header.unobservable,
         "moments": moments,
     }
-    put_whole(sidecar_of(file), json.dumps(said, indent=1) + "\n")
+    # Both are written before either is moved: a file of now beside a sidecar of then tells lies.
+    with placed_whole(sidecar_of(file)) as beside, placed_whole(file) as partial:
+        try:
+            save_file(tensors, partial)
+        except SafetensorError as error:
+            raise OSError(f"{file}: {error}") from error
+        beside.write_text(json.dumps(said, indent=1) + "\n", "utf-8")
 
 
 def import_recording(file: Path, folder: Path) -> None:

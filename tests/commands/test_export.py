@@ -46,7 +46,22 @@ def test_what_cannot_be_written_whole_is_not_there(
     with pytest.raises(SystemExit, match="2"):
         main(["export", "mine", "--out", "x.safetensors"])
     assert "error: x.safetensors: " in capsys.readouterr().err
-    assert not Path("x.safetensors").exists()
+    assert not [*Path().glob("x.*")]
+
+
+def test_an_export_that_cannot_be_written_leaves_the_one_before(
+    record: RecordFile, files_of_at_most: Callable[[int], None]
+) -> None:
+    """Both of its files."""
+    record("mine", "--steps", "1")
+    assert main(["export", "mine", "--out", "x.safetensors"]) == 0
+    before = {file.name: file.read_bytes() for file in Path().glob("x.*")}
+    assert before.keys() == {"x.safetensors", "x.json"}
+    record("other", "--steps", "2", script=("train.py", "0.02", "9"))
+    files_of_at_most(4096)
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "other", "--out", "x.safetensors"])
+    assert {file.name: file.read_bytes() for file in Path().glob("x.*")} == before
 
 
 def hook(folder: Path, lr: float) -> None:

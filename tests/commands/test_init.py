@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +58,31 @@ def test_nothing_is_overwritten(
         main(["init", *words])
     assert message in capsys.readouterr().err
     assert [p.name for p in in_folder.rglob("*.py")] == [NAME, "train.py"]
+    assert (in_folder / NAME).read_text() == "mine"
+
+
+RACE = """
+import pathlib, sys
+from pytest_precision.__main__ import main
+
+def audited(event, about):
+    if event == "open" and pathlib.Path(str(about[0])).stem == "test_precision" and not made:
+        made.append(NAME)
+        pathlib.Path(NAME).write_text("mine")
+
+sys.addaudithook(audited)
+main(["init"])
+"""
+
+
+def test_a_file_that_is_made_meanwhile_is_not_overwritten(in_folder: Path) -> None:
+    """Another process makes it right before this one opens a file to write."""
+    race = f"NAME, made = {NAME!r}, []\n{RACE}"
+    found = subprocess.run(
+        [sys.executable, "-c", race], cwd=in_folder, capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, "(File exists); name another" in found.stderr) == (2, True)
+    assert {p.name for p in in_folder.glob("test_*")} == {NAME}
     assert (in_folder / NAME).read_text() == "mine"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_precision import Chunk, Observation, RecordingError, Span, whole
@@ -29,7 +29,6 @@ def held(trace: Trace) -> Any:
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_sharding_is_put_together(write_trace: Write, data: st.DataObject) -> None:
     """Random row shards, uneven and empty ones included, in any order of ranks."""
     rows, columns = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5))
@@ -45,7 +44,6 @@ def test_any_sharding_is_put_together(write_trace: Write, data: st.DataObject) -
 
 
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_lost_element_is_noticed(write_trace: Write, data: st.DataObject) -> None:
     """Flat ranges that leave out one element cover nothing."""
     size = data.draw(st.integers(2, 30))
