@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from pytest_precision import Cell, layouts, workloads
 from pytest_precision._torch import dispatch
-from pytest_precision.layouts.transformer_engine import layers
+from pytest_precision.layouts.transformer_engine import kernels_there, layers
 from pytest_precision.te import cuda
 
 
@@ -164,7 +164,7 @@ def skipped_on(capability: tuple[int, int], cublas: int) -> dict[str, str]:
 
     enter(capability)
     try:
-        found = {name: why(layers.recipe_of, name) for name in layers.RECIPES}
+        found = {name: why(kernels_there.recipe_of, name) for name in kernels_there.RECIPES}
         cell = Cell("bf16", "bf16")
         model = workloads.moe(width=32, hidden=64).model(cell)
         with patch.object(tex, "get_cublasLt_version", lambda: cublas):

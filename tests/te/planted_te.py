@@ -14,9 +14,8 @@ from pytest_precision import Cell, Engine, Observation, Workload, formats, layou
 from pytest_precision.layouts.optimizer_layouts import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
 from pytest_precision.layouts.transformer_engine.casting import store_master
+from pytest_precision.layouts.transformer_engine.kernels_there import RECIPES, recipe_of
 from pytest_precision.layouts.transformer_engine.layers import (
-    RECIPES,
-    recipe_of,
     with_experts,
     with_linears,
 )

@@ -13,13 +13,16 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.transformer_engine.backward_bits import give_bits
+from pytest_precision.layouts.transformer_engine.kernels_there import (
+    recipe_of,
+    skip_without_single_weights,
+)
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.workloads.mixture import Expert, Experts, StackedExperts
@@ -31,39 +34,6 @@ PADDED_ROWS = 32
 
 SINGLE_PARAMETER = "NVTE_GROUPED_LINEAR_SINGLE_PARAM"
 """Without this variable, Transformer Engine makes discrete weights in place of a single one."""
-
-RECIPES = {
-    "fp8_delayed": "DelayedScaling",
-    "fp8_current": "Float8CurrentScaling",
-    "fp8_block": "Float8BlockScaling",
-    "mxfp8": "MXFP8BlockScaling",
-    "nvfp4": "NVFP4BlockScaling",
-}
-"""Precision of a cell to Transformer Engine's recipe."""
-
-
-_AVAILABLE = {
-    "fp8_block": "is_fp8_block_scaling_available",
-    "mxfp8": "is_mxfp8_available",
-    "nvfp4": "is_nvfp4_available",
-}
-"""Precision to the question whether the GPU has kernels for it; `is_fp8_available` for others."""
-
-
-def recipe_of(precision: str) -> Any:
-    """Return the recipe of a precision; None for bf16.
-
-    Raises:
-        pytest.skip.Exception: the GPU has no kernels for it.
-    """
-    if precision not in RECIPES:
-        return None
-    asked = _AVAILABLE.get(precision, "is_fp8_available")
-    ask = getattr(import_module("transformer_engine.pytorch"), asked)
-    available, reason = ask(return_reason=True)
-    if not available:
-        pytest.skip(f"Transformer Engine: {reason}")
-    return getattr(import_module("transformer_engine.common.recipe"), RECIPES[precision])()
 
 
 class EngineLayer(NamedTuple):
@@ -214,7 +184,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
     """
     if single_grouped_weight:
         os.environ[SINGLE_PARAMETER] = "1"
-        _skip_without_single_weights()
+        skip_without_single_weights()
     found = [(name, one) for name, one in model.named_modules() if isinstance(one, Experts)]
     for name, experts in found:
         layers = {}
@@ -237,18 +207,6 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
         model.set_submodule(name, StackedExperts(**layers))
     expect_some(found, model, "mixture.Experts")
     return model
-
-
-def _skip_without_single_weights() -> None:
-    """Skip a cell where the GPU or its cuBLASLt is too old for a single grouped weight."""
-    grouped = import_module("transformer_engine.pytorch.module.grouped_linear")
-    if not grouped.is_module_grouped_tensor_path_supported(None, torch.bfloat16):
-        capability = ".".join(map(str, torch.cuda.get_device_capability()))
-        library = import_module("transformer_engine_torch").get_cublasLt_version()
-        pytest.skip(
-            "Transformer Engine has no grouped GEMM of a single weight with compute capability "
-            f"{capability} and cuBLASLt {library}"
-        )
 
 
 def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **options: Any) -> Any:

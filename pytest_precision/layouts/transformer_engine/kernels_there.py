@@ -1,0 +1,57 @@
+"""What the GPU has kernels for: the recipe of a precision, and single weights of grouped layers.
+
+A cell that it has none for is skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+RECIPES = {
+    "fp8_delayed": "DelayedScaling",
+    "fp8_current": "Float8CurrentScaling",
+    "fp8_block": "Float8BlockScaling",
+    "mxfp8": "MXFP8BlockScaling",
+    "nvfp4": "NVFP4BlockScaling",
+}
+"""Precision of a cell to Transformer Engine's recipe."""
+
+
+_AVAILABLE = {
+    "fp8_block": "is_fp8_block_scaling_available",
+    "mxfp8": "is_mxfp8_available",
+    "nvfp4": "is_nvfp4_available",
+}
+"""Precision to the question whether the GPU has kernels for it; `is_fp8_available` for others."""
+
+
+def recipe_of(precision: str) -> Any:
+    """Return the recipe of a precision; None for bf16.
+
+    Raises:
+        pytest.skip.Exception: the GPU has no kernels for it.
+    """
+    if precision not in RECIPES:
+        return None
+    asked = _AVAILABLE.get(precision, "is_fp8_available")
+    ask = getattr(import_module("transformer_engine.pytorch"), asked)
+    available, reason = ask(return_reason=True)
+    if not available:
+        pytest.skip(f"Transformer Engine: {reason}")
+    return getattr(import_module("transformer_engine.common.recipe"), RECIPES[precision])()
+
+
+def skip_without_single_weights() -> None:
+    """Skip a cell where the GPU or its cuBLASLt is too old for a single grouped weight."""
+    grouped = import_module("transformer_engine.pytorch.module.grouped_linear")
+    if not grouped.is_module_grouped_tensor_path_supported(None, torch.bfloat16):
+        capability = ".".join(map(str, torch.cuda.get_device_capability()))
+        library = import_module("transformer_engine_torch").get_cublasLt_version()
+        pytest.skip(
+            "Transformer Engine has no grouped GEMM of a single weight with compute capability "
+            f"{capability} and cuBLASLt {library}"
+        )
