@@ -7,9 +7,10 @@ only to explain it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,8 +53,7 @@ class UpdateWatcher:
         if phase != "optimizer_step":
             yield
             return
-        watched: list[Watched] = []
-        with _before_update(engine, lambda: watched.extend(self._before(engine, watched))):
+        with self._watching(engine) as watched:
             if oracle is not None:
                 oracle.before(engine, watched)
             yield
@@ -62,9 +62,35 @@ class UpdateWatcher:
             if oracle is not None:
                 oracle.after(engine, watched, step)
 
-    def _before(self, engine: Engine, watched: list[Watched]) -> list[Watched]:
-        """Return what must be known of the weights, unless that is known already."""
-        return [] if watched else self._meter.before(engine.optimizer, Weight.of(engine))
+    @contextmanager
+    def _watching(self, engine: Engine) -> Iterator[list[Watched]]:
+        """Watch the weights of an engine before they are updated in the block.
+
+        A framework that reduces, clips and updates in one call may give the optimizer its gradients
+        in that call. Then they are there when the optimizer's own step begins, for some groups
+        after others.
+        """
+        watched = self._meter.before(engine.optimizer, Weight.of(engine))
+        hooked = getattr(engine.optimizer, "register_step_pre_hook", None)
+        if hooked is None or not engine.fused_step:
+            yield watched
+            return
+        begun: set[int] = set()
+
+        def begin(*_: Any) -> None:
+            groups = engine.optimizer.param_groups
+            stepping = {id(one) for group in groups for one in group["params"]} - begun
+            weights = [one for one in Weight.of(engine) if id(one.parameter) in stepping]
+            now = self._meter.before(engine.optimizer, weights)
+            given = {id(one.weight.parameter): one for one in now if one.grad is not None}
+            watched[:] = [given.get(id(one.weight.parameter), one) for one in watched]
+            begun.update(given)
+
+        hook = hooked(begin)
+        try:
+            yield watched
+        finally:
+            hook.remove()
 
     def _note_form(self, engine: Engine) -> None:
         """Note how the engine reduces, clips and updates."""
@@ -89,22 +115,3 @@ class UpdateWatcher:
         """Write what was found next to the trace."""
         self._meter.write(folder, rank)
         self._log.write(folder, rank)
-
-
-@contextmanager
-def _before_update(engine: Engine, watch: Callable[[], None]) -> Iterator[None]:
-    """Watch before the weights of an engine are updated in the block.
-
-    A framework that reduces, clips and updates in one call gives the optimizer its gradients in
-    that call, so that they are there when the optimizer's own step begins.
-    """
-    hooked = getattr(engine.optimizer, "register_step_pre_hook", None)
-    if hooked is None or not engine.fused_step:
-        watch()
-        yield
-        return
-    hook = hooked(lambda *_: watch())
-    try:
-        yield
-    finally:
-        hook.remove()

@@ -1,8 +1,8 @@
 """Permutation of tokens by expert: rows are copied, and come back as a weighted sum.
 
 The kernels add in the dtype of the rows, one expert of a token after the other, and round each
-product and sum once, together (a fused multiply-add); so do these functions. A row that the kernels
-leave unset is 0 here.
+product and sum once, together (a fused multiply-add). So do these functions, but that torch rounds
+to fp16 by way of fp32. A row that the kernels leave unset is 0 here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def moe_unpermute_fwd(
         taken = input[rows.clamp(min=0)].double()
         if weights is not None:
             taken *= weights[:, choice : choice + 1]
-        total = torch.where(kept, (total + taken).to(input.dtype), total)
+        added = total + taken if choice else taken  # the first is not added to 0, which has a sign
+        total = torch.where(kept, added.to(input.dtype), total)
     return total
 
 

@@ -248,12 +248,18 @@ def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> 
     Raises:
         RuntimeError: topk is no multiple of group_topk, or groups are uneven or too few.
     """
-    if topk % group_topk or experts % num_groups or group_topk > num_groups:
+    chosen, size = topk // group_topk, experts // num_groups if num_groups > 0 else 0
+    if (
+        topk % group_topk
+        or group_topk > num_groups
+        or size * num_groups != experts
+        or chosen > size
+    ):
         raise RuntimeError(
             expected_but_got(
-                "a topk that is a multiple of group_topk, of even groups of experts,",
-                f"topk={topk}, group_topk={group_topk} of {num_groups} groups of {experts} experts",
-                "change the router",
+                "even groups of experts, of which group_topk give topk experts, each as many,",
+                f"topk={topk}, group_topk={group_topk}, num_groups={num_groups}, {experts} experts",
+                "choose a group_topk that divides topk, and num_groups that divides the experts",
             )
         )
 

@@ -37,11 +37,12 @@ VARIABLES = {
 }
 """Variables that Transformer Engine and torch read when they are imported."""
 
-
 CHANGES = (
     "torch*",
     "environment variable NVTE_*",
     "environment variable TORCHDYNAMO_DISABLE",
+    "environment variable TF_CPP_MIN_LOG_LEVEL",  # set by JAX, where that is installed, as the next
+    "environment variable TPU_SKIP_MDS_QUERY",
     "warnings filter *:DeprecationWarning:transformer:*",
 )
 """Patterns of what a process with the stand-in has changed for good."""

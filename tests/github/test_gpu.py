@@ -32,6 +32,7 @@ for word in "$@"; do
 done
 echo "$@" >> "$LOG"
 echo "ran in $PWD and /tmp/pytest-of-$(id -un) on node of all nodes from $HOME/venv"
+echo "waiting for device 01234567-89ab-cdef-0123-456789abcdef, which process 9 holds"
 case "$*" in *test_native*) exit 1 ;; esac
 """
 
@@ -110,6 +111,7 @@ def test_the_folder_is_complete_and_names_no_machine(
     for file in out.iterdir():
         assert not re.search(private, file.read_text()), file
     said = "ran in fixtures/downstream and /tmp/pytest-of-USER on HOST of all nodes from ~/venv\n"
+    said += "waiting for device UUID, which process 9 holds\n"
     assert (out / "matrix.txt").read_text() == said
     with tarfile.open(checkout / "gpu-report.tgz") as sent:
         assert {Path(name).name for name in sent.getnames()} == {

@@ -223,6 +223,51 @@ def test_what_an_optimizer_gets_within_the_call_is_measured(tmp_path: Path) -> N
     assert max(counts.absorbed for names in log.steps.values() for counts in names.values()) < 1e-3
 
 
+class UpdatesByAnother(Engine):
+    """Updates by an optimizer of its own that shares groups and state, as a wrapper may."""
+
+    fused_step = True
+
+    def optimizer_step(self) -> None:
+        other = torch.optim.AdamW(self.optimizer.param_groups)
+        other.state = self.optimizer.state
+        self.clip_grads()
+        other.step()
+
+
+class UpdatesInTurn(GivesLate):
+    """Updates one group after the other, as DeepSpeed's ZeRO does."""
+
+    def optimizer_step(self) -> None:
+        for parameter, grad in self.kept:
+            parameter.grad = grad
+        self.clip_grads()
+        groups = [
+            {**group, "params": [one]}
+            for group in self.optimizer.param_groups
+            for one in group["params"]
+        ]
+        whole, self.optimizer.param_groups = self.optimizer.param_groups, []
+        for group in groups:
+            self.optimizer.param_groups = [group]
+            self.optimizer.step()
+        self.optimizer.param_groups = whole
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("kind", [UpdatesByAnother, UpdatesInTurn])
+def test_updates_beside_the_step_of_all_groups_are_measured(
+    tmp_path: Path, kind: type[Engine]
+) -> None:
+    """No step of the engine's own optimizer begins, or one for each group."""
+    engine = engine_of(torch.optim.AdamW)
+    engine.__class__ = kind
+    log = measured(engine, tmp_path)
+    assert log.unmeasured == {}
+    trained = {name for name, one in engine.model.named_parameters() if one.requires_grad}
+    assert log.steps[1].keys() == trained
+
+
 @pytest.mark.usefixtures("one_rank")
 def test_measuring_leaves_training_alone(tmp_path: Path) -> None:
     """The same bits with and without it, the generator's included."""

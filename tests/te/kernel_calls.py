@@ -21,6 +21,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+FILE = Path(__file__).parents[2] / "fixtures" / "golden" / "kernels_h100.pt.xz"
+"""What was recorded on an H100."""
+
 LARGEST = 1 << 17
 """Bytes of a tensor that is kept; a larger one is a workspace, whose bytes say nothing."""
 

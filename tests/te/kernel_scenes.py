@@ -35,7 +35,7 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16, grad:
 
 
 def of_recipe(name: str, **given: Any) -> Any:
-    """Return a recipe of Transformer Engine, and its autocast."""
+    """Return a recipe of Transformer Engine."""
     from transformer_engine.common import recipe
 
     return getattr(recipe, name)(**given)
@@ -160,7 +160,8 @@ def quantizers() -> Iterator[tuple[str, Callable[[], None]]]:
         if x.dtype == torch.bfloat16 and bool(x.isfinite().all()):
             tex.bgrad_quantize(x, copy.copy(quantizer))
             tex.gelu(x, copy.copy(quantizer))
-            tex.dbias_dgelu(x, x, copy.copy(quantizer))
+            for name in ("dgelu", "dqgelu", "drelu", "dsilu", "dsrelu"):
+                getattr(tex, f"dbias_{name}")(x, x, copy.copy(quantizer))
             tex.split_quantize(x, [16, x.shape[0] - 16], [quantizer, copy.copy(quantizer)])
         tex.dequantize(found, tex.DType.kBFloat16)  # last, since there is none of blocks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from unittest.mock import patch
 
@@ -165,10 +166,17 @@ def skipped_on(capability: tuple[int, int], cublas: int) -> dict[str, str]:
     enter(capability)
     try:
         found = {name: why(kernels_there.recipe_of, name) for name in kernels_there.RECIPES}
-        cell = Cell("bf16", "bf16")
-        model = workloads.moe(width=32, hidden=64).model(cell)
+        model = workloads.moe(width=32, hidden=64).model(Cell("bf16", "bf16"))
         with patch.object(tex, "get_cublasLt_version", lambda: cublas):
-            single = why(layers.with_experts, model, cell, single_grouped_weight=True)
-        return found | {"single weight": single}
+            for name in ("bf16", *found):
+                if not found.get(name):
+                    skip = why(
+                        layers.with_experts,
+                        copy.deepcopy(model),
+                        Cell(name, "bf16"),
+                        single_grouped_weight=True,
+                    )
+                    found |= {f"single {name}": skip}
+        return found
     finally:
         enter()

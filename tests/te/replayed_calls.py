@@ -13,13 +13,11 @@ from typing import Any
 
 import kernel_scenes
 import torch
-from kernel_calls import Calls, Replay, recorded
+from kernel_calls import FILE, Calls, Replay, recorded
 from torch import Tensor
 
 from pytest_precision import layouts
 from pytest_precision.te import cuda, stand_in
-
-FILE = Path(__file__).parents[2] / "fixtures" / "golden" / "kernels_h100.pt.xz"
 
 OTHER = math.inf
 """The distance of what differs in its kind, dtype or shape."""
@@ -27,10 +25,12 @@ OTHER = math.inf
 
 @layouts.uses_transformer_engine
 def distances(file: Path = FILE) -> dict[str, dict[str, float]]:
-    """Return for each function how far its results are from the kernel's, by place.
+    """Return for each function how far its results are from the kernel's, by place and dtype.
 
-    The distance of two tensors is the norm of their difference by that of the kernel's; that of
-    equal bits, but for the sign of a zero, is 0.
+    A result is what a call returns, or has written to. What it should leave alone is one if it is
+    not left alone, and so is a value that is no tensor if it is another. The distance of two
+    tensors is the norm of their difference by that of the kernel's; that of equal bits, but for the
+    sign of a zero, is 0.
     """
     cuda.enter((9, 0))
     try:
@@ -75,7 +75,23 @@ def _of_call(replay: Replay, call: dict[str, Any]) -> Iterator[tuple[str, float]
     expected = _Side(replay.tensors, _defined(call, call["left"], call["made"], replay.tensors))
     left, made = again.plain([args, kwargs]), again.plain(made)
     ours = _Side(again.tensors, _defined(call, left, made, again.tensors))
-    yield from _compared("", expected, ours)
+    before, after = (dict(_numbers("", {"left": call[when]})) for when in ("given", "left"))
+    for place, distance in _compared("", expected, ours):
+        own = place.partition(" of ")[0]
+        if distance or own not in after or after[own] != before.get(own):
+            yield place, distance
+
+
+def _numbers(place: str, value: Any) -> Iterator[tuple[str, int]]:
+    """Yield the places of tensors in plain values, and which tensors they are."""
+    if isinstance(value, dict) and "tensor" in value:
+        yield place, value["tensor"]
+    elif isinstance(value, (dict, list)):
+        keyed = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, one in keyed:
+            yield from _numbers(
+                f"{place}[{key}]" if isinstance(key, int) else f"{place}.{key}", one
+            )
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -117,7 +133,9 @@ def _compared(place: str, expected: _Side, ours: _Side) -> Iterator[tuple[str, f
     a, b = expected.value, ours.value
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         if "tensor" in a:
-            yield place, distance(expected.tensor, ours.tensor)
+            found = distance(expected.tensor, ours.tensor)
+            if found or expected.tensor.numel():
+                yield f"{place} of {expected.tensor.dtype}", found
             return
         if a.get("storage") == "Float8BlockwiseQTensorStorage":
             expected, ours = _without_padding(expected), _without_padding(ours)

@@ -73,10 +73,11 @@ def test_blocks_are_multiplied_as_the_capability_has_it(
 @pytest.mark.parametrize(
     ("capability", "cublas", "skipped"),
     [
-        ((8, 0), 130600, "fp8_delayed fp8_current fp8_block mxfp8 nvfp4 single weight"),
-        ((9, 0), 130100, "mxfp8 nvfp4 single weight"),
+        ((8, 0), 130600, "fp8_delayed fp8_current fp8_block mxfp8 nvfp4 single bf16"),
+        ((9, 0), 130100, "mxfp8 nvfp4 single bf16 single fp8_current single fp8_block"),
+        ((9, 0), 130400, "mxfp8 nvfp4 single fp8_current single fp8_block"),
         ((9, 0), 130600, "mxfp8 nvfp4"),
-        ((10, 0), 130600, ""),
+        ((10, 0), 130600, "single fp8_block"),
     ],
 )
 def test_cells_that_a_gpu_has_no_kernels_for_are_skipped(

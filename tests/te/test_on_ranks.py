@@ -135,13 +135,13 @@ def test_single_grouped_weight_is_discrete_weights_on_two_ranks(
 def test_single_grouped_weight_in_block_scaling_needs_hopper(
     parity_in: ParityIn, primary: str
 ) -> None:
-    """There it is discrete weights; on 10.0 Transformer Engine refuses it."""
+    """There it is discrete weights; on 10.0 Transformer Engine has no kernels for it."""
     cell = Cell("fp8_block", primary, grad_accum_fusion=True, sequence=EVERYTHING)
     one, each = (
         partial(planted.experts_on_hopper, single_grouped_weight=single) for single in (True, False)
     )
     parity_in(cell).check(one, each, workload=MOE)
-    with pytest.raises(ParityError, match="native grouped FP8 block-scaling path is Hopper-only"):
+    with pytest.raises(pytest.skip.Exception, match="which no other capability has"):
         parity_in(cell.replace(sequence="train1")).check(SINGLE, layouts.te_experts, workload=MOE)
 
 

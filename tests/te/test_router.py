@@ -97,6 +97,17 @@ def test_three_outputs_say_the_same() -> None:
     assert torch.equal(gradient(dense, grad, "softmax", dense=True), made)
 
 
+@pytest.mark.parametrize(
+    ("groups", "best"), [(3, 3), (5, 2), (2, 4), (6, 1), (0, 2)], ids=lambda value: str(value)
+)
+def test_groups_that_the_kernels_refuse_are_refused(groups: int, best: int) -> None:
+    """Of 12 experts 4 are chosen: 3 divide no 4, 5 no 12, 4 of 2 groups, 4 of one of 2, none."""
+    with pytest.raises(
+        RuntimeError, match=f"but got topk=4, group_topk={best}, num_groups={groups}"
+    ):
+        routed(drawn(TOKENS, 12), "sigmoid", groups=groups, best=best)
+
+
 def test_experts_come_from_the_best_groups() -> None:
     """A group is as good as the sum of its best experts."""
     logits = torch.tensor([[9.0, -9.0, -9.0, 5.0, 4.9, -9.0, 3.0, 3.0, 3.0, 0.0, 0.0, 0.0]])

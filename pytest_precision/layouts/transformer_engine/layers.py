@@ -184,7 +184,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
     """
     if single_grouped_weight:
         os.environ[SINGLE_PARAMETER] = "1"
-        skip_without_single_weights()
+        skip_without_single_weights(cell.precision)
     found = [(name, one) for name, one in model.named_modules() if isinstance(one, Experts)]
     for name, experts in found:
         layers = {}
