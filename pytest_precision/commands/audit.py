@@ -7,6 +7,7 @@ For several ranks: torchrun --nproc-per-node 2 -m pytest_precision audit package
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
 import importlib
 import inspect
@@ -69,7 +70,7 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     """Audit; return the exit status."""
     try:
-        with _started_here(given.build), redirect_stdout(sys.stderr):
+        with _started_here(given.build), _printed_as_errors():
             build = _function(given.build)
             found, is_first = _audited(build)
     except NoSetupError as error:
@@ -92,6 +93,22 @@ def _started_here(program: str) -> Iterator[None]:
     finally:
         sys.argv = arguments
         sys.path.remove(os.getcwd())
+
+
+@contextmanager
+def _printed_as_errors() -> Iterator[None]:
+    """Send to standard error what is printed, also by programs that people's code starts."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()  # people's code may know it as `sys.__stdout__`
+        ctypes.CDLL(None).fflush(None)  # what extensions print waits in a buffer of C's
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def _function(name: str) -> Callable[[], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ from pytest_precision.__main__ import main
 
 SETUP = """
 import argparse
+import ctypes
 import functools
+import subprocess
+import sys
 import torch
 from pytest_precision.optim import FusedAdam
 
@@ -28,6 +32,13 @@ class Made:
 def sound():
     made = Made(torch.float32, torch.optim.AdamW, weight_decay=0)
     return made.model, made.optimizer
+
+def spoken():
+    print("Python's own")
+    print("that of the process", file=sys.__stdout__)
+    subprocess.run(["echo", "a program's"], check=True)
+    ctypes.CDLL(None).puts(b"an extension's")
+    return sound()
 
 def noted():
     made = Made(torch.float32, torch.optim.AdamW)
@@ -141,6 +152,17 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert bias["states"] == [["exp_avg", "fp32"], ["exp_avg_sq", "fp32"]]
 
 
+def test_what_is_printed_is_not_part_of_the_findings(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whoever prints it: standard error has it, and standard output goes on as it was."""
+    main(["audit", "audited_setup:spoken", "--format", "json"])
+    subprocess.run(["echo", "afterwards"], check=True)
+    told, shown = capfd.readouterr()
+    assert json.loads(told.removesuffix("afterwards\n"))["findings"] == []
+    assert "Python's own" in shown
+    assert "a program's" in shown
+    assert "an extension's" in shown
+
+
 def test_github(capsys: pytest.CaptureFixture[str]) -> None:
     """One annotation per finding, at the function."""
     main(["audit", "audited_setup:wrong", "--format", "github"])
@@ -209,11 +231,14 @@ def test_whatever_can_be_called_has_a_place(capsys: pytest.CaptureFixture[str], 
 
 
 def test_the_installed_command_finds_modules_here() -> None:
-    """As `python -m` does."""
+    """As `python -m` does. Into a pipe, what is printed waits in buffers until the process ends."""
     program = Path(sys.executable).with_name("pytest-precision")
-    words = [program, "audit", "audited_setup:sound"]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    words = [program, "audit", "audited_setup:spoken"]
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}
+    found = subprocess.run(words, env=buffered, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stdout.splitlines()[0]) == (0, "nothing was found")
+    assert "that of the process" in found.stderr
+    assert "an extension's" in found.stderr
 
 
 STAGES = """
