@@ -164,8 +164,7 @@ class EngineRecorder:
             self.perturbation.pause()
             with self._updating(call), self._noise(call):
                 getattr(self.engine, call)()
-                norm, advice = self.engine.grad_norm, "wrap a number in torch.tensor"
-                expect_type("grad_norm", norm, torch.Tensor, "a tensor", advice)
+                self._expect_norm(call, shown)
             if call == "reduce_grads":
                 self.gradients.reduced(self.engine, self.step)
             for phase in shown:
@@ -183,6 +182,12 @@ class EngineRecorder:
             yield "optimizer_step", STEP_PHASES[1:]
         else:
             yield from ((phase, (phase,)) for phase in STEP_PHASES[1:])
+
+    def _expect_norm(self, call: str, shown: tuple[str, ...]) -> None:
+        """Refuse a norm that is no tensor where `call` has clipped; before that, it may be None."""
+        if "clip_grads" in shown:
+            advice = f"set it in {call}, a number wrapped in torch.tensor"
+            expect_type("grad_norm", self.engine.grad_norm, torch.Tensor, "a tensor", advice)
 
     def _watching(self) -> AbstractContextManager[object]:
         """Return a context that records the dtypes of products, in the first such step."""
@@ -203,8 +208,9 @@ class EngineRecorder:
         skipped = SkippedStep(self.engine, self.capture, self.cell)
         self.capture.begin()
         skipped.overflow(self.step + 1)
-        for call, _ in self._calls():
+        for call, shown in self._calls():
             getattr(self.engine, call)()
+            self._expect_norm(call, shown)
         skipped.expect_overflow()
         self.observe("skip")
         self.violations |= dict.fromkeys(skipped.changed_rates(self.step))

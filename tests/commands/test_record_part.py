@@ -51,6 +51,17 @@ def test_tensors_by_step(record: RecordFile) -> None:
     assert {step for step, kinds in found.items() if "loss" in kinds} == {1, 2, 3, 4, 5, 6}
 
 
+def test_an_evaluation_between_two_steps_leaves_the_first_one(record: RecordFile) -> None:
+    """What it has left is read anew when the next one runs, and is of the same step."""
+    text = Path("train.py").read_text()
+    evaluating = f"{text}    with torch.no_grad():\n        model(torch.ones(1, 8))\n"
+    Path("evaluating.py").write_text(evaluating)
+    script = ("evaluating.py", "0.01", "9")
+    found = seen(record("a", "--steps", "4", "--every", "2", script=script))
+    for kind in ("param", "exp_avg"):
+        assert {step for step, kinds in found.items() if kind in kinds} - {0} == {1, 3, 4}
+
+
 def test_a_pass_says_of_what_it_is(record: RecordFile, capsys: Output) -> None:
     """Which tensors and steps were left out, and where else a difference would be seen."""
     part = ("--steps", "5", "--only", "0.*", "--only", "2.bias", "--every", "2")

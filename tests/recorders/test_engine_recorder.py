@@ -119,6 +119,39 @@ def in_one_call(workload: Workload, cell: Cell) -> Engine:
 
 def test_a_norm_that_is_a_number_is_refused(tmp_path: Path) -> None:
     """By its name, with what to write instead."""
-    refused = r"expected a tensor but got grad_norm=.* \(float\); wrap a number in torch\.tensor"
+    refused = (
+        r"expected a tensor but got grad_norm=.* \(float\); "
+        r"set it in optimizer_step, a number wrapped in torch\.tensor"
+    )
     with pytest.raises(TypeError, match=refused):
         record(in_one_call, Cell(sequence="train1"), tmp_path)
+
+
+class Late(Engine):
+    """Has no norm until it has clipped."""
+
+    def forward_backward(self, step: int) -> None:
+        self.grad_norm = None  # type: ignore[assignment]
+        super().forward_backward(step)
+
+
+class OfNoOverflow(Late):
+    """Has none of a step whose gradients overflow, either."""
+
+    def clip_grads(self) -> None:
+        super().clip_grads()
+        if not self.grad_norm.isfinite():
+            self.grad_norm = None  # type: ignore[assignment]
+
+
+def made(engine: type[Engine], workload: Workload, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    return engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def test_a_norm_is_asked_for_where_gradients_are_clipped(tmp_path: Path) -> None:
+    """Before that nothing reads it; after that it is a tensor, in a skipped step too."""
+    record(partial(made, Late), Cell(sequence="train1-skip"), tmp_path)
+    refused = r"got grad_norm=None \(NoneType\); set it in clip_grads, a number wrapped in"
+    with pytest.raises(TypeError, match=refused):
+        record(partial(made, OfNoOverflow), Cell(sequence="train1-skip"), tmp_path)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.errors import NotPlantedError, expected_but_got
 from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.perturb.planting import (
@@ -21,7 +22,6 @@ from pytest_precision.recorders.perturb.planting import (
     gradients,
     round_to_bf16,
     scale_losses,
-    updated,
     with_numbers,
 )
 
@@ -151,7 +151,7 @@ def _scaled_up(engine: Engine) -> None:
         norm = float(engine.grad_norm)
         limit = engine.max_norm
         if limit is not None and 0 < norm < limit:
-            for parameter in updated(engine):
+            for parameter in updated_tensors(engine.optimizer):
                 read = gradient(engine.optimizer, parameter)
                 if read is not None:
                     read.mul_(limit / norm)
@@ -208,7 +208,7 @@ def _counted_more(engine: Engine) -> None:
 @_mutant("weights are rounded to bf16 after each update", "compare master more closely than 1e-3")
 def _round_weights(engine: Engine) -> None:
     def round_all(_: object) -> None:
-        for parameter in updated(engine):
+        for parameter in updated_tensors(engine.optimizer):
             round_to_bf16(parameter.detach())
 
     around_step(engine, after=round_all)
@@ -230,12 +230,12 @@ def _missed(engine: Engine) -> None:
 
     def keep() -> Tensor | None:
         steps[0] += 1
-        own = [*updated(engine)]
+        own = updated_tensors(engine.optimizer)
         return own[-1].detach().clone() if own and steps[0] == 2 else None
 
     def put_back(kept: Tensor | None) -> None:
         if kept is not None:
-            [*updated(engine)][-1].detach().copy_(kept)
+            updated_tensors(engine.optimizer)[-1].detach().copy_(kept)
 
     around_step(engine, before=keep, after=put_back)
 

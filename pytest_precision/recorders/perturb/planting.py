@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.groups import updated_tensors
 
 ParamGroup = dict[str, Any]
 
@@ -96,11 +95,6 @@ def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> 
             group.update(own)
 
     around_step(engine, before=put, after=take_back)
-
-
-def updated(engine: Engine) -> Iterator[Tensor]:
-    """Iterate over this rank's tensors that the optimizer updates."""
-    yield from updated_tensors(engine.optimizer)
 
 
 def gradients(engine: Engine) -> list[Tensor]:

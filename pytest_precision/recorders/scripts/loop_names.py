@@ -110,8 +110,10 @@ class LoopNames:
         """Return whether a call of a module begins a forward: it is called by the loop."""
         if module not in self._heads:
             return False
-        parts = {*module.modules()}
-        self.twins = {prefix: twin for prefix, twin in self.twins.items() if twin() not in parts}
+        if self.twins:
+            parts = {*module.modules()}
+            twins = self.twins.items()
+            self.twins = {prefix: twin for prefix, twin in twins if twin() not in parts}
         return True
 
     def settle(self, trained: Iterable[Tensor]) -> bool:

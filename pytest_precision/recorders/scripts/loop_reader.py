@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -54,6 +55,15 @@ class LoopReader(LoopObjects):
         self.gathers_shards = False
         self.unnamed: dict[str, None] = {}
         self.updates = Updates()
+
+    @contextmanager
+    def at(self, step: int) -> Iterator[None]:
+        """Read, in a block, what belongs to another step than the one that runs."""
+        running, self.step = self.step, step
+        try:
+            yield
+        finally:
+            self.step = running
 
     def take_in(self, optimizer: Optimizer) -> None:
         """Register an optimizer that steps, which may not have updated anything yet."""

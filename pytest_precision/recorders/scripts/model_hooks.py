@@ -56,12 +56,12 @@ class ModelHooks:
         self._read: WeakSet[nn.Module] = WeakSet()
         self._watched: set[int] = set()
 
-    def watch_reads(self, root: nn.Module, *, called: bool) -> None:
+    def watch_reads(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
         """Watch what the modules of a model read.
 
         Args:
             root: the model.
-            called: whether it is being called, so that this call has listed its hooks already.
+            called: the module of it that is being called, whose call has listed its hooks already.
         """
         # After the hooks by which a wrapper gathers the shards that the forward reads.
         for module, read in readers(root):
@@ -72,7 +72,7 @@ class ModelHooks:
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
             if self.watch_call(module):
                 self._handles.callback(before_compiled_call(module, hook))
-            if called and module is root:
+            if module is called:
                 hook()
 
     def watch_call(self, module: nn.Module) -> bool:
@@ -86,7 +86,7 @@ class ModelHooks:
     def watch_compiled(self, module: nn.Module) -> None:
         """Watch what a module reads that has just been compiled, in which no hook is called."""
         self._read.discard(module)
-        self.watch_reads(module, called=False)
+        self.watch_reads(module)
 
     def watch_clip(self, root: nn.Module) -> None:
         """Watch the method by which FSDP1 clips: no function of torch sees all of its shards."""

@@ -178,10 +178,10 @@ class StepEnds:
 
     def _changed_rates(self) -> Iterator[str]:
         """Yield the rates that a skipped step has changed: no moment before it shows them."""
-        after = {seen.name: seen for seen in self._reader.all_numbers() if seen.kind == "lr"}
+        after = {seen.name: seen.tensor for seen in self._reader.all_numbers() if seen.kind == "lr"}
         for seen in self._buffer.rates():
-            now = after[seen.name].tensor
-            if not torch.equal(seen.tensor, now):
+            now = after.get(seen.name)  # None for a weight that the loop has frozen since
+            if now is not None and not torch.equal(seen.tensor, now):
                 what = f"skip after step {self._schedule.done} changed lr of {seen.name}"
                 yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
@@ -193,9 +193,11 @@ class StepEnds:
 
     def _write(self, moment: Moment, *shown: Callable[[], Iterable[Observation]]) -> None:
         """Write what is left of a step, and anew if the next one begins later than it seems to."""
+        step = self._reader.step
 
         def write() -> None:
-            self._trace.write(moment, chain.from_iterable(show() for show in shown))
+            with self._reader.at(step):  # the next one's number is there when this is repeated
+                self._trace.write(moment, chain.from_iterable(show() for show in shown))
 
         write()
         self.edge.repeat(write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,7 @@ class Steps:
         self.ends = StepEnds(self.buffer, trace, schedule)
         self.hooks = ModelHooks(self.buffer, self.forward, self.clip)
         self._watched: list[Watched] = []
+        self._unhooked: WeakSet[nn.Module] = WeakSet()
         self._local_grads = False
         self._by_hand = ByHand(schedule.asked)
 
@@ -96,7 +98,7 @@ class Steps:
                 )
             )
         for root in self.reader.names.add(model):
-            self._watch(root, called=False)
+            self._watch(root)
         self.reader.locate = locate
         self._local_grads |= ON_DEMAND in see
 
@@ -113,7 +115,9 @@ class Steps:
         if why is None and at_edge and names.lent(module):
             why = "called with weights that are not its own"
         if why is not None:
-            names.meet(module)
+            if names.meet(module):
+                self._unhooked.add(module)  # a hook would read what its parts are lent
+                self.hooks.watch_clip(module)
             self.buffer.cannot_read(module, why)
             return
         trains = torch.is_grad_enabled()
@@ -129,9 +133,14 @@ class Steps:
             return
         self._begin()
         if new:
-            self._watch(module, called=True)
+            self._watch(module, called=module)
         elif begins and not self._now.backwards:
             self.buffer.read_anew(module)
+        for root in [one for one in self._unhooked if module in one.modules()]:
+            if names.lent(root):
+                continue
+            self._unhooked.remove(root)
+            self._watch(root, called=module)
 
     def compiled(self, module: nn.Module) -> None:
         """Watch a module that has just been compiled."""
@@ -273,9 +282,9 @@ class Steps:
         if self.ends.begin():
             self._watch_gradients()
 
-    def _watch(self, root: nn.Module, *, called: bool) -> None:
+    def _watch(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
         """Watch what a model reads, and how it clips; see `ModelHooks` for `called`."""
-        if called:
+        if called is not None:
             self._watch_gradients()
             self.buffer.begin()
         self.hooks.watch_clip(root)

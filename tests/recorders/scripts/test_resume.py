@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 
 import pytest
 import resumable
+import torch
 import unchanged
-from checked import ParityIn, Recorded, failed
+from checked import ParityIn, Recorded, failed, named
+from torch import nn
 
 from pytest_precision import Cell, script
 
@@ -145,3 +148,24 @@ def test_a_skip_that_nobody_sees_ends(recorded: Recorded) -> None:
     """The loop would go on for ever, with an overflow in each of its batches."""
     with pytest.raises(RuntimeError, match=r"65 backwards in the step .* call record.skipped\(\)"):
         recorded(script(partial(unchanged.watchful, told=False)), sequence="train1-skip-train1")
+
+
+def test_a_layer_may_be_frozen_after_a_skip(recorded: Recorded) -> None:
+    """SGD keeps nothing of it then, and its rate is no longer shown."""
+
+    @script
+    def freezing(cell, record):  # type: ignore[no-untyped-def]
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        with record():
+            for step in count(1):
+                scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                model[0].requires_grad_(step < 2)
+
+    trace = recorded(freezing, sequence="train1-skip-train1")
+    assert {*named(trace, "lr", 2)} == {"1.weight", "1.bias"}
+    assert trace.header.violations == ()

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from checked import Recorded, named
+from checked import Recorded, named, values
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
@@ -88,6 +88,43 @@ def test_a_call_that_cannot_be_seen_is_named(
     for kind in ("final_grad", "exp_avg", "param"):
         assert [named(trace, kind, step) for step in (1, 2)] == [["weight", "bias"]] * 2
     assert words in trace.header.unobservable["used_param in Linear"]
+
+
+def by_functional_call(model: nn.Module) -> None:
+    functional_call(model, {name: own * 2 for name, own in model.named_parameters()}, (INPUTS,))
+
+
+def by_vmap(model: nn.Module) -> None:
+    vmap(model)(INPUTS)
+
+
+@pytest.mark.parametrize("first", [by_functional_call, by_vmap])
+@pytest.mark.parametrize("trained", [0, 1], ids=["at the edge", "in a step"])
+def test_a_call_that_can_be_seen_is_seen_after_one_that_cannot(
+    recorded: Recorded, first: Any, trained: int
+) -> None:
+    """It shows what the model holds, and not what the first call had in its place."""
+
+    def loop(cell: Any, record: Any) -> None:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+        other = nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with record():
+            while True:
+                inputs = other(INPUTS) if trained else INPUTS
+                first(model)
+                model(inputs).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    trace = recorded(loop)
+    own = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    for step in (1, 2):
+        assert [name for name in named(trace, "used_param", step) if name in own] == own
+    for name in own:
+        before = values(trace, "param", name)[0]
+        assert values(trace, "used_param", name)[0] == before
+    assert "used_param in Sequential" in trace.header.unobservable
 
 
 def test_a_compiled_call_that_cannot_be_seen_is_named(recorded: Recorded) -> None:
