@@ -30,9 +30,9 @@ class OwnLoop(Engine):
             (total / self.step_tokens * self.loss_factor).backward()
 
 
-def own_loop(workload: Workload, cell: Cell) -> Engine:
+def made(engine: type[Engine], workload: Workload, cell: Cell) -> Engine:
     model = workload.model(cell)
-    return OwnLoop(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+    return engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
 def tensors(trace: Trace, moment: Moment, kind: str) -> dict[str, torch.Tensor]:
@@ -83,7 +83,7 @@ def test_a_run_that_is_looked_at_where_steps_end_reads_nothing_else(tmp_path: Pa
 
 def test_each_step_shows_the_weights_that_it_used(tmp_path: Path) -> None:
     """Those of the step before are forgotten, whoever has written the loop."""
-    record(own_loop, Cell(sequence="train2"), tmp_path)
+    record(partial(made, OwnLoop), Cell(sequence="train2"), tmp_path)
     trace = Trace(tmp_path, 1)
     updated = tensors(trace, Moment(0, "train", 1, "optimizer_step"), "param")
     used = tensors(trace, Moment(1, "train", 2, "forward_backward"), "used_param")
@@ -112,11 +112,6 @@ class InOneCall(Engine):
         self.optimizer.step()
 
 
-def in_one_call(workload: Workload, cell: Cell) -> Engine:
-    model = workload.model(cell)
-    return InOneCall(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
-
-
 def test_a_norm_that_is_a_number_is_refused(tmp_path: Path) -> None:
     """By its name, with what to write instead."""
     refused = (
@@ -124,7 +119,7 @@ def test_a_norm_that_is_a_number_is_refused(tmp_path: Path) -> None:
         r"set it in optimizer_step, a number wrapped in torch\.tensor"
     )
     with pytest.raises(TypeError, match=refused):
-        record(in_one_call, Cell(sequence="train1"), tmp_path)
+        record(partial(made, InOneCall), Cell(sequence="train1"), tmp_path)
 
 
 class Late(Engine):
@@ -142,11 +137,6 @@ class OfNoOverflow(Late):
         super().clip_grads()
         if not self.grad_norm.isfinite():
             self.grad_norm = None  # type: ignore[assignment]
-
-
-def made(engine: type[Engine], workload: Workload, cell: Cell) -> Engine:
-    model = workload.model(cell)
-    return engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
 def test_a_norm_is_asked_for_where_gradients_are_clipped(tmp_path: Path) -> None:
