@@ -132,7 +132,8 @@ class NoSetupError(TypeError):
 
 _REMEDIES = {
     os.strerror(errno.EMFILE): "allow more open files: `ulimit -n 4096`",
-    os.strerror(errno.ENOSPC): "make room in the temporary folder, or set TMPDIR to another one",
+    os.strerror(errno.ENOSPC): "make room where it was written; recordings are in the "
+    "temporary folder, or in TMPDIR",
 }
 """What to do where a machine says no, in a rank too, whose error comes as text."""
 

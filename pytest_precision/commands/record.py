@@ -128,6 +128,7 @@ def run(given: argparse.Namespace) -> int:
     _expect_empty(given)
     if given.te != "off":
         _let_stand_in(given)
+    from pytest_precision.recorders.scripts.loop_trace import NotWrittenError
     from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
     from pytest_precision.recorders.scripts.script_file import record_file
 
@@ -148,7 +149,7 @@ def run(given: argparse.Namespace) -> int:
         )
     except NothingRecordedError as error:
         given.parser.error(visible(str(error)))
-    except OSError as error:
+    except NotWrittenError as error:
         if error.errno not in _NO_ROOM:
             raise
         advice = "make room, and record it again into another folder"

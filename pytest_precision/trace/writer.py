@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -193,7 +194,9 @@ class TraceWriter:
         traceback: TracebackType | None,
     ) -> None:
         self._pool.shutdown()
-        self._file.close()
+        # After an error the trace is not whole, and that its last bytes have no room is no news.
+        with nullcontext() if error is None else suppress(OSError):
+            self._file.close()
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

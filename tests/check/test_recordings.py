@@ -54,7 +54,12 @@ class OutOfResources(RankPool):
 @pytest.mark.parametrize(
     ("refused", "name", "number", "remedy"),
     [
-        (CANDIDATE, "candidate", errno.ENOSPC, "or set TMPDIR to another one"),
+        (
+            CANDIDATE,
+            "candidate",
+            errno.ENOSPC,
+            "recordings are in the temporary folder, or in TMPDIR",
+        ),
         (REFERENCE, "reference", errno.EMFILE, "allow more open files: `ulimit -n 4096`"),
     ],
 )

@@ -127,14 +127,18 @@ def test_threads_of_the_process_are_not_the_scripts(
         own.join()
 
 
-@pytest.mark.parametrize("ending", ["raise KeyError('own')", "sys.exit(3)"])
+FULL = "os.write(os.open('/dev/full', os.O_WRONLY), b'a log')"
+"""What fails for want of room, and is no part of a recording."""
+
+
+@pytest.mark.parametrize("ending", ["raise KeyError('own')", "sys.exit(3)", FULL])
 def test_an_error_of_the_script_is_its_own(in_folder: Path, ending: str) -> None:
     """Its status is the command's, and what was recorded does not look whole."""
     text = (in_folder / "train.py").read_text()
     (in_folder / "train.py").write_text(
         text.replace("if step == 3:", f"if step == 2: {ending}\n    if 0:")
     )
-    with pytest.raises((KeyError, SystemExit), match=r"own|3"):
+    with pytest.raises((KeyError, SystemExit, OSError), match=r"own|3|No space left"):
         main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
     with pytest.raises(ValueError, match=r"a whole recording but got a, which rank 0 of 1 has not"):
         Recording.of_folder("candidate", Path("a"))
@@ -151,19 +155,24 @@ for step in range(steps):
         {}
 """
 
+ALONE = """
+for step in range(steps):
+    train(step)
+"""
 
-@pytest.mark.parametrize("then", ["raise", "pass"])
+
+@pytest.mark.parametrize("loop", [RETRYING.format("raise"), RETRYING.format("pass"), ALONE])
 def test_a_full_disk_is_told(
     in_folder: Path,
     capsys: pytest.CaptureFixture[str],
     files_of_at_most: Callable[[int], None],
-    then: str,
+    loop: str,
 ) -> None:
-    """Also to a loop that goes on after any error, when there is room again."""
+    """Also to a loop that goes on after any error, when there is room again; else none comes."""
     text = (
         (in_folder / "train.py").read_text().replace("for step in range(steps)", "def train(step)")
     )
-    (in_folder / "train.py").write_text(text + RETRYING.format(then))
+    (in_folder / "train.py").write_text(text + loop)
     files_of_at_most(4096)
     with pytest.raises(SystemExit, match="2"):
         main(["record", "--out", "a", "--", "train.py", "0.01", "9"])

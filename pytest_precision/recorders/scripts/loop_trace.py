@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,19 @@ from pytest_precision.trace.writer import TraceWriter
 
 LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which torchrun, and Slurm's srun, say how many processes they have started."""
+
+
+class NotWrittenError(OSError):
+    """A part of a recording cannot be written, which no error of the script that runs says."""
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Raise what the system refuses while this writes as a `NotWrittenError`."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWrittenError(error.errno, error.strerror, error.filename) from error
 
 
 class RankInfo(NamedTuple):
@@ -95,7 +108,8 @@ class LoopTrace(ExitStack):
             reader: of the run.
         """
         if not hasattr(self, "writer"):
-            self._choose(reader)
+            with written():
+                self._choose(reader)
         reader.gathers_shards = self._whole
         self._part = reader.part
 
@@ -134,10 +148,14 @@ class LoopTrace(ExitStack):
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
         """Write the observations of one moment; they replace earlier ones of the same moment."""
         kept = [one for one in seen if self._part.belongs(one)]
-        self.writer.add(moment, kept, digests=self._digests(moment.step))
+        with written():
+            self.writer.add(moment, kept, digests=self._digests(moment.step))
 
     def _snapshot(self, step: int, seen: Observation) -> Observation:
-        return digested(seen) if self._digests(step) else self.writer.keep(seen)
+        if self._digests(step):
+            return digested(seen)
+        with written():
+            return self.writer.keep(seen)
 
     def _digests(self, step: int) -> bool:
         """Return whether digests of a step are written rather than values."""

@@ -22,7 +22,7 @@ from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.logged_script import LoggedSteps
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
-from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace
+from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
 from pytest_precision.recorders.scripts.runs import finished
 from pytest_precision.recorders.scripts.script_recorder import followed
@@ -67,6 +67,8 @@ def record_file(
     Raises:
         NothingRecordedError: the script made no train step in this process, or no tensor has such a
             name.
+        NotWrittenError: a part of the recording cannot be written.
+        Exception: whatever the script raises.
     """
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
     part = RecordedPart(only, every, steps)
@@ -97,10 +99,12 @@ def record_file(
         if trace.place.world_size == 1:  # of several, each may have a stage of its own
             part.expect_matches()
         cell = Cell(world_size=trace.place.world_size)
-        finished(trace, [seen], cell, folder, Products(), RECORDING)
-        if logger is not None:
-            write_operations(logger.log, folder, trace.place.rank)
-    Manifest.seal(folder, trace.place.rank, trace.place.world_size)
+        with written():
+            finished(trace, [seen], cell, folder, Products(), RECORDING)
+            if logger is not None:
+                write_operations(logger.log, folder, trace.place.rank)
+    with written():
+        Manifest.seal(folder, trace.place.rank, trace.place.world_size)
     if dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return schedule.done
