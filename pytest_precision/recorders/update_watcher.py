@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.lost_updates import UpdateMeter
@@ -78,8 +79,7 @@ class UpdateWatcher:
         begun: set[int] = set()
 
         def begin(*_: Any) -> None:
-            groups = engine.optimizer.param_groups
-            stepping = {id(one) for group in groups for one in group["params"]} - begun
+            stepping = {id(one) for one in updated_tensors(engine.optimizer)} - begun
             weights = [one for one in Weight.of(engine) if id(one.parameter) in stepping]
             now = self._meter.before(engine.optimizer, weights)
             given = {id(one.weight.parameter): one for one in now if one.grad is not None}

@@ -248,13 +248,9 @@ def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> 
     Raises:
         RuntimeError: topk is no multiple of group_topk, or groups are uneven or too few.
     """
-    chosen, size = topk // group_topk, experts // num_groups if num_groups > 0 else 0
-    if (
-        topk % group_topk
-        or group_topk > num_groups
-        or size * num_groups != experts
-        or chosen > size
-    ):
+    size = experts // num_groups if num_groups > 0 else 0
+    even = topk % group_topk == 0 and size * num_groups == experts
+    if not even or group_topk > num_groups or topk // group_topk > size:
         raise RuntimeError(
             expected_but_got(
                 "even groups of experts, of which group_topk give topk experts, each as many,",
