@@ -14,6 +14,7 @@ from wrong_gradients import Doubling, engine_of, frozen
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.gradients import plain_sums
+from pytest_precision.recorders.gradients.judged import GIVES_ZEROS
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
 from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import EVERYTHING
@@ -35,6 +36,56 @@ class Nudged(Engine):
         super().optimizer_step()
         for weight in self.model.parameters():
             weight.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1)
+
+
+class Experts(nn.Module):
+    """Two experts, of which no token chooses the second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen, self.idle = nn.Linear(8, 1, bias=False), nn.Linear(8, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        none = x[:0]  # a gradient of zeros, not None
+        return torch.cat([self.chosen(x), self.idle(none)])
+
+
+class Idle(workloads.mlp):
+    """Its second expert has a gradient of zeros."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        return Experts()
+
+    def microbatches(self, cell: Cell, step: int) -> list[Tensor]:
+        return [torch.randn(4, 8, generator=torch.Generator().manual_seed(step))]
+
+    def tokens(self, microbatch: Tensor) -> int:
+        return 4
+
+    def loss(self, model: nn.Module, microbatch: Tensor) -> tuple[Tensor, int]:
+        return model(microbatch).square().sum(), 4
+
+
+class Adding(Engine):
+    """Adds `amount` to the first element of the idle expert's gradient."""
+
+    amount: float
+
+    def forward_backward(self, step: int) -> None:
+        super().forward_backward(step)
+        self.model.idle.weight.grad.view(-1)[0] += self.amount  # type: ignore[union-attr]
+
+
+class Underflowing(Adding):
+    """Has the smallest number above zero."""
+
+    amount = 1e-45
+
+
+class Invented(Adding):
+    """Has a gradient that no token gives."""
+
+    amount = 1e-9
 
 
 doubled, late, nudged = (partial(engine_of, kind=kind) for kind in (Doubling, DoublesLater, Nudged))
@@ -179,3 +230,14 @@ def test_a_sum_that_cancels_is_right_by_its_bits(one_rank: None, tmp_path: Path)
     assert (right.judged, right.breaches, right.silent) == (12, [], "")
     wrong = judged(doubled, tmp_path / "wrong", workload=Cancels, cell=cell)
     assert [found.kind for found in wrong.breaches] == ["grad", "reduced_grad"]
+
+
+@pytest.mark.parametrize("kind", [Underflowing, Invented])
+def test_where_the_workload_gives_zeros_only_underflow_is_rounding(
+    one_rank: None, tmp_path: Path, kind: type[Adding]
+) -> None:
+    found = judged(partial(engine_of, kind=kind), tmp_path / "side", workload=Idle)
+    expected = [(kind, "idle.weight", GIVES_ZEROS) for kind in ("grad", "reduced_grad")]
+    breaches = [(one.kind, one.name, one.words) for one in found.breaches]
+    assert breaches == ([] if kind is Underflowing else expected)
+    assert (found.judged > 0, found.silent) == (True, "")

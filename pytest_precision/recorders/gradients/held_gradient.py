@@ -17,6 +17,11 @@ UNIT_OF_SUMS = torch.finfo(torch.bfloat16).eps / 2
 """Unit roundoff of bf16, to which a stack may be told to round what each rank gives to a sum over
 ranks, and each partial sum: a sum of n ranks then has n roundings, and lies on the grid of bf16."""
 
+SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
+"""Least norm that an error is a share of: below the smallest normal number of fp32 and bf16, they
+are on a fixed grid, so that rounding has no relative bound there. A gradient of zeros, of an expert
+that no token chose, has this norm."""
+
 
 class HeldGradient(NamedTuple):
     """One tensor beside the plain one.
@@ -47,8 +52,15 @@ class HeldGradient(NamedTuple):
     @property
     def off(self) -> float:
         """Return the norm of the difference as a share of the plain one's."""
-        distance, size = float((self.got - self.plain).norm()), float(self.plain.norm())
-        return distance / size if size else (float("inf") if distance else 0.0)
+        return self.share_of_plain(self.got)
+
+    def share_of_plain(self, other: Tensor) -> float:
+        """Return how far another tensor (fp64, same shape) is from the plain one, as a share."""
+        return float((other - self.plain).norm()) / self._size
+
+    @property
+    def _size(self) -> float:
+        return max(float(self.plain.norm()), SMALLEST_NORMAL)
 
     @property
     def summing(self) -> float:
@@ -61,7 +73,7 @@ class HeldGradient(NamedTuple):
         )
         roundings = len(given) if on_its_grid else 1
         size = sum(float(part(own, self.seen).norm()) for own in given)
-        return roundings * UNIT_OF_SUMS * size / max(float(self.plain.norm()), 1e-300)
+        return roundings * UNIT_OF_SUMS * size / self._size
 
 
 def held_gradients(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:

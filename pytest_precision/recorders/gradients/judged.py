@@ -40,6 +40,9 @@ MISCOUNTED = 2.0**-3
 SEEDS = (1, 2)
 """Of the perturbations."""
 
+GIVES_ZEROS = "it gives zeros there"
+"""What is said of a gradient of an expert that no token chose, where no wrong rule fits."""
+
 UNREPEATABLE = "the workload gives other gradients at the same weights each time"
 """Why nothing is judged where a forward draws random numbers, or counts its calls."""
 
@@ -178,8 +181,7 @@ def _breaches(
         loop.put(weights, first.buffers, first.scale, seed)
         other = Sums.of(loop.microbatches(first.step), size)
         for number, one in enumerate(beyond):
-            moved = float((_of(one, other) - one.plain).norm())
-            spread[number] = max(spread[number], moved / max(float(one.plain.norm()), 1e-300))
+            spread[number] = max(spread[number], one.share_of_plain(_of(one, other)))
         bounds = [
             near + SPREADS * moved + one.summing for one, moved in zip(beyond, spread, strict=True)
         ]
@@ -195,6 +197,7 @@ def _breaches(
     old = {rank: {seen.name: seen.tensor for seen in own.grad} for rank, own in enumerate(before)}
     words = explained([one for one, _ in wrong], held, loop, first.step, size, near, old, single)
     for (one, bound), told in zip(wrong, words, strict=True):
+        told = told or ("" if one.plain.any() else GIVES_ZEROS)
         yield GradientBreach(first.step, one.kind, one.name, one.rank, one.off, bound, told)
 
 
