@@ -116,7 +116,7 @@ class NotPlantedError(RuntimeError):
 
 @catchable
 class AuditError(AssertionError):
-    """An audit found what the test does not allow.
+    """An audit found something that the test does not allow.
 
     Each finding ends with its remedy; where it is meant, give `fail_on` a worse severity.
     """
@@ -124,7 +124,7 @@ class AuditError(AssertionError):
 
 @catchable
 class NoSetupError(TypeError):
-    """What is to be audited has no model or no optimizer, or a part that is neither.
+    """The object to audit has no model or no optimizer, or one of an unknown type.
 
     Give `audit` what the training loop is built of.
     """
@@ -161,7 +161,7 @@ class SideFailed(Exception):  # noqa: N818, it reads as what happened
 
 @catchable
 class RankError(RuntimeError):
-    """A rank failed, and this is the first failure of its group in time.
+    """A rank failed. The error shows the failure that happened first in its group.
 
     The group has been ended; the next run gets a new one. The message lists the failures of the
     other ranks as consequences: a rank whose peer is gone fails too, a little later and with a

@@ -45,7 +45,7 @@ CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found, and what everything is stored in.
+    """Everything that an audit found, with a table of what each tensor is stored in.
 
     `str(audit)` is what the command line writes.
 
@@ -63,12 +63,12 @@ class Audit:
 
     @classmethod
     def of(cls, facts: SetupFacts) -> Audit:
-        """Make all checks."""
+        """Run every check of the audit on the facts of a set-up."""
         found = worst_first(finding for check in CHECKS for finding in check(facts))
         return cls(tuple(found), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
 
     def at_least(self, severity: Severity) -> list[AuditFinding]:
-        """Return the findings that are as bad as this, or worse."""
+        """Return the findings of this severity and of worse ones."""
         bad = SEVERITIES[: SEVERITIES.index(severity) + 1]
         return [finding for finding in self.findings if finding.severity in bad]
 
@@ -85,7 +85,7 @@ class Audit:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return findings, rows, units and stages as plain data for JSON."""
         return {
             "findings": [asdict(finding) for finding in self.findings],
             "stored": [asdict(row) for row in self.rows],
@@ -119,7 +119,9 @@ def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error")
 
 
 def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
-    """Read what a set-up will store, compute, reduce and update in; nothing is run or changed.
+    """Read what a model and its optimizer will store, compute, reduce and update in.
+
+    Nothing is run or changed.
 
     Args:
         model: a module, or several in a list or a dict; wrapped, cast and sharded as it is trained.

@@ -30,7 +30,7 @@ SHORT = {
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """What was found, why it matters, and what to do.
+    """One finding of an audit: what is wrong, why it matters, and what to do.
 
     Attributes:
         rule: name of the rule, such as `update-below-fp32`.
@@ -49,7 +49,7 @@ class AuditFinding:
 
     @property
     def where(self) -> str:
-        """Return the names, of which the first few are spelled out."""
+        """Return the names of the tensors at fault: a few in full, then how many more there are."""
         shown = ", ".join(self.names[:NAMES_SHOWN])
         more = len(self.names) - NAMES_SHOWN
         return f"{shown} and {more} more" if more > 0 else shown

@@ -30,7 +30,7 @@ __tracebackhide__ = is_bad_input
 
 
 class Parity(CheckedTest):
-    """The fixture of that name, bound to one test."""
+    """The fixture `parity`: runs and compares the two sides of one test."""
 
     def __repr__(self) -> str:
         return f"<parity of {self.nodeid}>"
@@ -47,7 +47,7 @@ class Parity(CheckedTest):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Verdict:
-        """Train both layouts through the cell's sequence and compare everything observed.
+        """Train both sides through the cell's sequence and compare everything observed.
 
         Args:
             candidate: the layout under test: a module-level callable `(workload, cell) -> Engine`,
@@ -157,7 +157,7 @@ class Parity(CheckedTest):
         *,
         criterion: Criterion | Mapping[str, Criterion] | None = None,
     ) -> Verdict:
-        """Compare two recordings that `python -m pytest_precision record` has made, anywhere.
+        """Compare two folders that `python -m pytest_precision record` wrote, on any machine.
 
         Args:
             candidate: the folder of the recording under test.

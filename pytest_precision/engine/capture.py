@@ -13,7 +13,7 @@ from pytest_precision.engine.observation import Observation, cloned
 
 
 class Capture:
-    """Takes what an engine shows.
+    """Buffers observations that an engine makes during a phase, until the recorder reads them.
 
     Some of what a phase has computed is gone when the phase ends: the weights that a forward read,
     the loss of a microbatch. An engine hands these over at once, and `observe` shows them later.
@@ -39,7 +39,7 @@ class Capture:
         self._keeps = True
 
     def begin(self, *, keeps: bool = True) -> None:
-        """Forget what was handed over; called before each forward.
+        """Forget all buffered observations; the engine calls this before each forward.
 
         Args:
             keeps: whether anything is kept from now on.
@@ -48,7 +48,7 @@ class Capture:
         self._keeps = keeps
 
     def keep(self, kind: str, name: str, seen: Iterable[Observation]) -> None:
-        """Keep observations as they are now, unless there are some of that kind and name already.
+        """Buffer copies of observations, unless that kind and name is buffered already.
 
         Args:
             kind: kind of the observations.
@@ -62,11 +62,11 @@ class Capture:
             kept[name] = [self._snapshot(one) for one in seen]
 
     def drop(self, kind: str, name: str) -> None:
-        """Forget the observations of that kind and name."""
+        """Remove the buffered observations of a kind and name."""
         self._kept.get(kind, {}).pop(name, None)
 
     def rename(self, named: Callable[[str], str]) -> None:
-        """Give what was handed over other names."""
+        """Rename every buffered observation by a function from old to new name."""
         self._kept = {
             kind: {
                 named(name): [replace(one, name=named(one.name)) for one in seen]
@@ -76,7 +76,7 @@ class Capture:
         }
 
     def kept(self, kind: str) -> Iterator[Observation]:
-        """Yield the observations of a kind that were handed over since `begin`, in that order."""
+        """Yield the observations of a kind buffered since `begin`, in order of arrival."""
         for seen in self._kept.get(kind, {}).values():
             yield from seen
 

@@ -167,7 +167,7 @@ class Engine(Dealing):
     # --- the phases of a step -------------------------------------------------------------------
 
     def forward_backward(self, step: int) -> None:
-        """Accumulate the gradients of this rank's share of the microbatches of `step`."""
+        """Accumulate the gradients of the microbatches of `step` that this rank computes."""
         self.optimizer.zero_grad()
         for loss in self.losses(step):
             self.backward(loss * self.loss_factor)
@@ -199,14 +199,14 @@ class Engine(Dealing):
             yield loss
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward of one microbatch; its loss already includes all factors."""
+        """Run the backward of one microbatch; its `loss` is already divided and scaled."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def microbatch_done(self) -> None:
-        """Finish a microbatch after its backward; a subclass may override this empty method."""
+        """Do what a subclass needs after the backward of a microbatch; empty unless overridden."""
 
     def reduce_amax(self, amaxes: Tensor) -> Tensor:
-        """Replace each amax by its maximum over all ranks and return them; a collective."""
+        """Replace each amax (fp32) by its maximum over all ranks and return all; a collective."""
         dist.all_reduce(amaxes, dist.ReduceOp.MAX)
         return amaxes
 
@@ -242,7 +242,7 @@ class Engine(Dealing):
         self.clip([p for _, p in self.masters() if p.grad is not None])
 
     def clip(self, owners: list[Tensor]) -> None:
-        """Unscale the gradients of `owners`, each of which has one, then clip them."""
+        """Unscale the gradients of `owners` (all have one), then scale them down to `max_norm`."""
         gradients = [p.grad for p in owners if p.grad is not None]
         if self.scaler is not None:
             for gradient in gradients:
@@ -255,7 +255,7 @@ class Engine(Dealing):
             scale_down(owners, self.max_norm, self.grad_norm)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the fp64 norm of all gradients of all ranks together."""
+        """Return the L2 norm of the gradients of all ranks together, an fp64 scalar."""
         return total_norm(gradients)
 
     def optimizer_step(self) -> None:
@@ -270,7 +270,11 @@ class Engine(Dealing):
             self.scheduler.step()
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the observations of a phase; before an update also whether it clips or skips."""
+        """Yield the observations of a phase.
+
+        Before an update, these include whether the engine clips the gradients and whether it skips
+        the update.
+        """
         if phase == "optimizer_step" and "grad_norm" not in self.unobservable:
             yield from decisions(of_step(self.grad_norm, self.max_norm))
         yield from super().observe(phase, capture)
@@ -281,7 +285,7 @@ class Engine(Dealing):
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Compute the loss of the evaluation data; leave training state as it is."""
+        """Compute the loss of the evaluation data without changing the training state."""
         self.forward_model.eval()
         for _ in self.losses(EVALUATION_STEP):
             pass

@@ -21,7 +21,7 @@ MAXIMUM_EXPONENT = 127
 
 
 class DelayedScaling(PerTensor):
-    """Per-tensor fp8 with delayed scaling; an instance holds the state of one tensor.
+    """Per-tensor fp8 with delayed scaling; one instance holds the state of one tensor.
 
     `quantize` casts with the current scale and records the amax in row 0 of the history. Row 0
     holds the largest amax of all calls since the last update: microbatches, and evaluations too. An
@@ -87,7 +87,7 @@ class DelayedScaling(PerTensor):
 
     @property
     def has_state(self) -> bool:
-        """Whether a cast depends on earlier ones: always, through the scale."""
+        """Whether a cast depends on earlier casts: always, since their amaxes give the scale."""
         return True
 
     def _quantized(self, x: torch.Tensor, amax: torch.Tensor, usage: Usage) -> QuantizedTensor:

@@ -44,21 +44,21 @@ class Format(ABC):
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix of fp32, bf16 or fp16."""
+        """Quantize a matrix [rows, columns] of fp32, bf16 or fp16."""
 
     @property
     def block_multiple(self) -> int:
-        """The number that rows and columns must be multiples of; layers pad with zeros."""
+        """The number of which rows and columns must be multiples; layers pad with zeros to that."""
         return 1
 
     @property
     def stochastic(self) -> bool:
-        """Whether elements are rounded stochastically."""
+        """Whether elements are rounded up or down at random (stochastic rounding)."""
         return False
 
     @property
     def has_state(self) -> bool:
-        """Whether a cast depends on earlier ones; `update` then advances the state by one step."""
+        """Whether a cast depends on earlier casts; `update` then advances the state by one step."""
         return False
 
     def checked(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,11 +73,11 @@ class Format(ABC):
     def random_bits(
         self, source: RandomSource, shape: tuple[int, int], device: torch.device
     ) -> Any:
-        """Return the random bits for a matrix of this shape as `quantize` takes them, if any."""
+        """Return random bits for a matrix of this shape; None unless rounding is stochastic."""
         return source.bits(shape, device) if self.stochastic else None
 
     def of_masters(self) -> Reducible:
-        """Return the format that casts shards of fp32 masters to primary weights.
+        """Return the format that casts shards of fp32 master weights to quantized parameters.
 
         Raises:
             TypeError: this format cannot compute amaxes apart from the cast.
@@ -92,14 +92,14 @@ class Format(ABC):
         )
 
     def update(self) -> None:  # noqa: B027 (most formats have no state)
-        """Advance the state by one step, if there is one."""
+        """Advance the state of delayed scaling by one step; other formats do nothing."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Leave calls of `update` to the owner of the primary weight that this format quantizes."""
+        """Expect the owner of the quantized weight, and not the layers, to call `update`."""
 
 
 class Reducible(Format):
-    """A format that computes amaxes apart from the cast, so that ranks can reduce them.
+    """A format that can compute amaxes before the cast, so that ranks can reduce them between.
 
     Each rank calls `amaxes` on a matrix of the elements that it holds, with zeros elsewhere. The
     maximum over the ranks gives the amaxes of the whole matrix; with it `quantize_with` casts any
@@ -123,16 +123,16 @@ class Reducible(Format):
 
     @abstractmethod
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute all amaxes that the scales of a matrix depend on; fp32, flat."""
+        """Compute all amaxes from which the scales of a matrix are made; fp32, one dimension."""
 
     @abstractmethod
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix by given amaxes instead of its own."""
+        """Quantize a matrix by the amaxes that the caller passes, instead of its own amaxes."""
 
     def of_masters(self) -> Reducible:
-        """Return this format itself; override where the kernel for masters computes otherwise."""
+        """Return this format; override where masters are cast by another kernel."""
         return self
 
 

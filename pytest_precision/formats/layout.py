@@ -14,7 +14,7 @@ SWIZZLE = (128, 4)
 
 
 def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> torch.Tensor:
-    """Pad a scale matrix with zeros; the kernels leave the padding uninitialised.
+    """Pad a scale matrix with zeros; Transformer Engine's kernels leave the padding uninitialised.
 
     One that needs none may be returned as it is.
 
@@ -68,7 +68,7 @@ def swizzled_scale(scale: torch.Tensor, *, turned: bool = False) -> torch.Tensor
 def unswizzled_scale(
     swizzled: torch.Tensor, shape: tuple[int, int], *, turned: bool = False
 ) -> torch.Tensor:
-    """Return the scale matrix of this shape that `swizzled_scale` was given.
+    """Undo `swizzled_scale`: return the scale matrix of this shape.
 
     Raises:
         ValueError: the number of bytes is not that of a padded matrix of this shape.

@@ -21,7 +21,7 @@ same with scales up to 256 instead of 448; "nvfp4_torchao" has torchao's order o
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How the bytes of an operand are laid out.
+    """The memory layout of a quantized operand: element format, blocks and scales.
 
     Attributes:
         element: how numbers are coded.
@@ -39,7 +39,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A quantized matrix, in one of the two orders in which a GEMM reads it.
+    """A quantized matrix, stored rowwise or columnwise, as a GEMM reads it.
 
     Attributes:
         data: uint8 [rows, columns], transposed if `storage` says so, and half as wide if two
@@ -76,7 +76,7 @@ class Operand:
         return self._decoded(dtype, self._factors)
 
     def summed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the fp32 values that a GEMM sums, and what it multiplies its sums by.
+        """Return the fp32 values that a GEMM sums, and the factor that it applies to the sums.
 
         In NVFP4 that is the scale of the whole tensor, apart from the factors of its blocks: its
         amax, and 6 times the largest scale, of both operands (`product.multiply`). A format without
@@ -88,7 +88,7 @@ class Operand:
 
     @property
     def range(self) -> float:
-        """Return the largest value that is stored of a tensor in NVFP4, before its scale."""
+        """Return the largest magnitude that NVFP4 stores, before the tensor's scale is applied."""
         return 256.0 * 6.0 if self.storage.scale == "nvfp4_256" else NVFP4_RANGE
 
     def _is_scaled_last(self) -> bool:
@@ -164,7 +164,7 @@ def _multiply_blocks(
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor:
-    """A matrix in a number format.
+    """A matrix that is quantized rowwise, columnwise or both.
 
     Attributes:
         format: name of the format.
@@ -188,7 +188,7 @@ class QuantizedTensor:
         return self._operand("columnwise")
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return the values of the rowwise operand, rounded once from fp32 to `dtype`."""
+        """Return the values of the rowwise operand in `dtype`, rounded once from fp32."""
         return self.rowwise.dequantize(dtype)
 
     def _operand(self, side: str) -> Operand:

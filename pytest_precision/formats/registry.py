@@ -28,7 +28,7 @@ def names() -> tuple[str, ...]:
 
 
 def by_name(name: str, **options: Any) -> Format:
-    """Make a format; each call makes a new one, with a state of its own for delayed scaling.
+    """Make a new format of this name; each one has its own state of delayed scaling.
 
     Args:
         name: one of `names()`.
@@ -58,7 +58,7 @@ OPERAND_ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
 
 
 def recipe(precision: str, element: str | None = None) -> Recipe:
-    """Return the recipe of a precision, with complete names of formats.
+    """Return the formats of a precision's operands, by their complete names.
 
     Args:
         precision: a quantized precision of cells.

@@ -15,7 +15,7 @@ Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 
 
 def with_environment(**variables: str) -> Callable[[Declaring], Declaring]:
-    """Declare that a layout, or any function for ranks, needs these environment variables.
+    """Declare the environment variables that a layout, or another function for ranks, needs.
 
         @layouts.with_environment(NVTE_FLASH_ATTN="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
         def megatron(workload, cell): ...
@@ -43,7 +43,7 @@ def with_environment(**variables: str) -> Callable[[Declaring], Declaring]:
 
 
 def fresh_ranks(function: Declaring) -> Declaring:
-    """Declare that a layout, or any function for ranks, needs ranks that have run nothing.
+    """Declare that a layout, or another function for ranks, needs processes that have run nothing.
 
         @layouts.fresh_ranks
         def patched(workload, cell): ...
@@ -57,7 +57,7 @@ def fresh_ranks(function: Declaring) -> Declaring:
 
 
 def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
-    """Declare what a layout, or any function for ranks, may leave changed in its process.
+    """Declare which process-wide state a layout, or another function for ranks, may change.
 
         @layouts.may_leave("environment variable MASTER_*", "torch.nn.functional.gelu")
         def framework(workload, cell): ...
@@ -91,7 +91,7 @@ def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
 
 
 def uses_transformer_engine(function: Declaring) -> Declaring:
-    """Declare that a layout, or any function for ranks, uses Transformer Engine.
+    """Declare that a layout, or another function for ranks, uses Transformer Engine.
 
         @layouts.uses_transformer_engine
         def mine(workload, cell):

@@ -21,7 +21,7 @@ UNSCALED = ("fp32", "bf16")
 
 
 def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
-    """Store and quantize a model as a cell says, in place.
+    """Cast and quantize the parameters of a model in place, to the cell's `primary_weight`.
 
     Buffers keep their dtype: rotary frequencies that are rounded to bf16 encode other positions.
 

@@ -25,7 +25,7 @@ from pytest_precision.workloads.base import Workload
 
 @supports(ON_PARAMETERS)
 def adamw(workload: Workload, cell: Cell) -> Engine:
-    """Set up `torch.optim.AdamW` on resident parameters in the dtype of `cell.primary_weight`.
+    """Set up `torch.optim.AdamW` on parameters that are stored in `cell.primary_weight`.
 
     With fp32 the optimizer state is fp32 whatever the compute precision; with bf16 the parameters,
     both moments and the update itself are bf16, and updates below half a unit in the last place of
@@ -234,7 +234,7 @@ class InAutocast(nn.Module):
 
 @supports({"bf16": ["fp32"], "fp16": ["fp32"]})
 def autocast(workload: Workload, cell: Cell) -> Engine:
-    """Set up `torch.optim.AdamW` on fp32 parameters, with every forward inside `torch.autocast`.
+    """Set up `torch.optim.AdamW` on fp32 parameters; each forward runs in `torch.autocast`.
 
     Products are in the precision of the cell; norms, softmax and sums stay in fp32, where torch's
     table of operators says so. With fp16 the loss is scaled dynamically.

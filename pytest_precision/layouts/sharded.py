@@ -58,7 +58,7 @@ def fsdp2(
     reduce_dtype: str = "fp32",
     output_dtype: str | None = None,
 ) -> Engine:
-    """Set up `fully_shard` on every block and the root, and AdamW on the shards.
+    """Apply `fully_shard` to every block and the root, and set up AdamW on the shards.
 
     Args:
         workload: a model whose `blocks`, if it has any, are sharded one by one.

@@ -26,7 +26,7 @@ ON_PARAMETERS = {
 def supports(
     primary_weights: Mapping[str, Sequence[str]], *, fused: Sequence[str] = ()
 ) -> Callable[[L], L]:
-    """Declare which cells a layout takes; it refuses all others before it does anything.
+    """Declare which cells a layout supports; in all others it raises before it does anything.
 
         @layouts.supports({"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16"])
         def mine(workload, cell): ...

@@ -72,26 +72,26 @@ class Cell:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What each group of ranks runs of `sequence`, one after the other."""
+        """The parts of `sequence`; each part runs on a group of ranks, one part after the other."""
         return segments(self.sequence, self.world_size)
 
     def of_segment(self, segment: Segment) -> Cell:
-        """Return the cell in which the ranks of a segment run it."""
+        """Return this cell with the world size of one segment of its sequence."""
         return replace(self, world_size=segment.world_size, shared_by=self.fewest_microbatches)
 
     @property
     def swaps(self) -> bool:
-        """Whether the other side's layout continues in the same processes."""
+        """Whether the sequence has a `swap`, after which the other side's layout goes on."""
         return "swap" in self.operations
 
     @property
     def fewest_microbatches(self) -> int:
-        """The smallest number of microbatches that the ranks of all segments share evenly."""
+        """The smallest number of microbatches that the ranks of every segment can share evenly."""
         return math.lcm(self.shared_by, *(segment.world_size for segment in self.segments))
 
     @property
     def microbatches(self) -> int:
-        """The number of microbatches of a step, on all ranks together.
+        """The number of microbatches in a step, over all ranks.
 
         It is the same on both sides: the smallest multiple of 6 that all their world sizes divide,
         so 6 up to 3 ranks, 12 on 4 and 24 on 8.
@@ -100,12 +100,12 @@ class Cell:
 
     @property
     def axes(self) -> dict[str, AxisValue]:
-        """Axis name to value, built-in axes first."""
+        """A mapping from axis name to value; built-in axes come first."""
         note(name for name, _ in self.extra)
         return axes_of(self)
 
     def replace(self, **axes: Any) -> Cell:
-        """Return a cell with other values on the named axes, or another `environment`, a mapping.
+        """Return a cell with other values of the named axes, or with another `environment` mapping.
 
         Raises:
             ValueError: this cell does not have the axis, or the axis cannot have the value.

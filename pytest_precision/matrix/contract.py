@@ -43,7 +43,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True)
 class Contract:
-    """Requirements on the dtypes and code paths of a run.
+    """Dtypes and code paths that a run must show, whatever its numbers are.
 
     Attributes:
         dtypes: kind of observation to the dtype, one of `DTYPE_NAMES`, that all of its tensors must
@@ -88,7 +88,7 @@ class Contract:
 
     @classmethod
     def of(cls, cell: Cell) -> Contract:
-        """Return what a cell requires: the storage of parameters, and the paths of its axes."""
+        """Return the contract of a cell: the dtype of stored parameters, and its code paths."""
         paths = []
         if cell.grad_accum_fusion:
             paths.append("fused")

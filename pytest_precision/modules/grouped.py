@@ -13,7 +13,7 @@ from pytest_precision.modules.layer import Layer
 
 
 class GroupedLinear(Layer):
-    """A linear layer per expert, which multiplies that expert's tokens; each weight has quantizers.
+    """One linear layer per expert, each of which multiplies the tokens of its expert.
 
     Attributes:
         weight0, weight1, ...: [out, in], one per expert, and bias0, bias1, ... [out] if the layer
@@ -73,7 +73,7 @@ class GroupedLinear(Layer):
         self._start(precision, experts, next(self.parameters()).device, backend)
 
     def forward(self, x: Tensor, counts: Sequence[int]) -> Tensor:
-        """Multiply each expert's tokens by its weight.
+        """Multiply each expert's tokens by the expert's weight.
 
         Args:
             x: [tokens, in], sorted by expert.
@@ -115,7 +115,7 @@ class GroupedLinear(Layer):
         )
 
     def read(self, kind: str) -> dict[str, Tensor]:
-        """Return all weights, or all biases, by name.
+        """Return all weights, or all biases, as a mapping from name to tensor.
 
         Args:
             kind: "weight" or "bias".

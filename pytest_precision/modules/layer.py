@@ -176,7 +176,7 @@ def _refused(key: str, given: object, held: Tensor) -> str:
 
 
 def begin_microbatch(model: nn.Module, step: int, microbatch: int, *, first: bool) -> None:
-    """Tell the layers of `model` which microbatch the next forward computes.
+    """Tell the layers of `model` the number of the microbatch that the next forward computes.
 
     Args:
         model: a model with or without layers of this package.

@@ -12,7 +12,7 @@ from pytest_precision.modules.layer import Layer
 
 
 class Linear(Layer, nn.Linear):
-    """A linear layer that quantizes its operands by a recipe, whatever dtype its input has."""
+    """A linear layer that quantizes its operands by a recipe, in whatever dtype the input is."""
 
     def __init__(
         self,
@@ -50,7 +50,9 @@ class Linear(Layer, nn.Linear):
         name: str,
         backend: str = "emulated",
     ) -> Linear:
-        """Change the class of `linear` to this one and return it; hooks and attributes stay.
+        """Change the class of `linear` to this one in place and return it.
+
+        Hooks and attributes stay.
 
         Args:
             linear: a module of class `nn.Linear` itself, not of a subclass.
@@ -65,7 +67,7 @@ class Linear(Layer, nn.Linear):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return y, bf16 [..., out], of x [..., in].
+        """Return y, bf16 [..., out], for x [..., in].
 
         Raises:
             ValueError: the last dimension of `x` is not `in_features`.

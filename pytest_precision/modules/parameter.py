@@ -53,7 +53,7 @@ class _Storage:
 
 
 class QuantizedParameter(ReadOnly):
-    """A weight that is resident as quantized operands, as Transformer Engine's fp8 parameters are.
+    """A weight that is stored only in quantized form, like Transformer Engine's fp8 parameters.
 
     It looks like a bf16 tensor to autograd and optimizers, has a gradient of that dtype and shape,
     and is what `model.parameters()` yields. Operations other than those of `modules` compute on its
@@ -72,7 +72,7 @@ class QuantizedParameter(ReadOnly):
 
     @classmethod
     def of(cls, value: Tensor, formats: Format | Sequence[Format]) -> QuantizedParameter:
-        """Make a parameter of `value`, rounded to bf16 and quantized; it requires a gradient.
+        """Make a trainable parameter of `value`, which is rounded to bf16 and then quantized.
 
         Args:
             value: a matrix [rows, columns], or several [matrices, rows, columns], each of which is
@@ -109,7 +109,7 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def data(self) -> Tensor:
-        """The parameter with the same bytes, detached.
+        """The same parameter, sharing its bytes, without a gradient.
 
         Raises:
             TypeError: another tensor is assigned to `data`, as `nn.Module.float` does.
@@ -137,7 +137,7 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def quantized(self) -> QuantizedTensor:
-        """The operands of the only matrix, as a GEMM reads them.
+        """The operands of a parameter that is one matrix, as a GEMM reads them.
 
         Raises:
             ValueError: the parameter has three dimensions; use `members`.
@@ -159,7 +159,7 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def stored(self) -> dict[str, Tensor]:
-        """The stored tensors by names such as "rowwise.data" and "columnwise.scale".
+        """The tensors in memory, by names such as "rowwise.data" and "columnwise.scale".
 
         If the parameter has three dimensions, they are stacked over the matrices.
         """
@@ -172,16 +172,16 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def high_precision_init(self) -> Tensor | None:
-        """The bf16 value that it was made from, as a start for masters; None once cleared."""
+        """The bf16 value before quantization, to initialise masters; None once it was cleared."""
         return self._storage.high_precision_init
 
     def clear_high_precision_init(self) -> None:
-        """Free the value that the parameter was made from."""
+        """Free the bf16 value that `high_precision_init` returns."""
         self._storage.high_precision_init = None
 
     @torch.no_grad()
     def requantize_(self, high_precision: Tensor) -> QuantizedParameter:
-        """Round a value to bf16, quantize it, and overwrite the stored tensors with the result.
+        """Overwrite the parameter with a value that is rounded to bf16 and quantized.
 
         Raises:
             ValueError: the value has another shape.
@@ -205,7 +205,7 @@ class QuantizedParameter(ReadOnly):
 
     @torch.no_grad()
     def rebase_(self, key: str, tensor: Tensor) -> QuantizedParameter:
-        """Move one of the `stored` tensors into a buffer that the caller owns.
+        """Move one of the `stored` tensors into memory that the caller passes.
 
         Args:
             key: key of the tensor in `stored`.
@@ -227,7 +227,7 @@ class QuantizedParameter(ReadOnly):
         return self
 
     def dequantize(self, dtype: torch.dtype = NOMINAL) -> Tensor:
-        """Return the values of the rowwise operands, rounded once from fp32 to `dtype`."""
+        """Return the values of the rowwise operands in `dtype`, rounded once from fp32."""
         rows, columns = self.shape[-2:]
         matrices = [member.dequantize(dtype)[:rows, :columns] for member in self.members]
         # The result never shares memory with the parameter: callers may write to it.

@@ -138,7 +138,7 @@ def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]
 
 @torch.no_grad()
 def finish_step(model: nn.Module, reduce_amax: ReduceAmax | None = None) -> None:
-    """Advance delayed scaling by one step; call it once, after the last backward of a step.
+    """Advance delayed scaling by one step; call this once, after the last backward of a step.
 
     The amax is that of all microbatches on all ranks, so it does not depend on how the step is
     divided. Transformer Engine updates when an outermost autocast ends, and for gradients when the

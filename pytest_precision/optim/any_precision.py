@@ -21,7 +21,7 @@ STATE_DTYPES = (torch.bfloat16, torch.float32)
 
 
 class AnyPrecisionAdamW(ExactStateOptimizer):
-    """AdamW with moments in dtypes of their own and Kahan summation of the updates.
+    """AdamW with a dtype for each moment and Kahan summation of the updates.
 
     The update is added to the compensation first; the part that rounding of the parameter loses
     stays there. Without compensation, bf16 parameters lose every update below half a unit in the
@@ -69,7 +69,7 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
         super().__init__(params, defaults)
 
     def master(self, param: Tensor) -> Tensor:
-        """Return the effective weight of `param`: the parameter plus its compensation, in fp32.
+        """Return the weight that the next update starts from, in fp32: parameter plus compensation.
 
         The result may share memory with the parameter.
         """

@@ -24,7 +24,7 @@ MOMENT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
 
 class FusedAdam(ExactStateOptimizer):
-    """Adam whose master weights and moments are stored in dtypes of their own.
+    """Adam with a storage dtype for master weights and one for each moment.
 
     It takes those arguments of `transformer_engine.pytorch.optimizers.FusedAdam` that change
     numbers.
@@ -102,7 +102,7 @@ class FusedAdam(ExactStateOptimizer):
         super().__init__(params, defaults)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset `grad`, and `decoupled_grad` if steps read that."""
+        """Reset `grad`, and `decoupled_grad` too if the optimizer reads that one."""
         super().zero_grad(set_to_none)
         if not self.use_decoupled_grad:
             return
@@ -114,7 +114,7 @@ class FusedAdam(ExactStateOptimizer):
                     param.decoupled_grad.zero_()
 
     def master(self, param: Tensor) -> Tensor:
-        """Return the effective weight of `param` in fp32, which the next step updates.
+        """Return the weight of `param` that the next update starts from, in fp32.
 
         It is the stored master, the parameter joined with its remainder, or the parameter itself.
         The result may share memory with these.

@@ -146,7 +146,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Figures):
-    """The outcome of one `parity.check`: what was checked, its ruling and its figures.
+    """The result of one `parity.check`: what was checked, the ruling, and the figures behind it.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -172,12 +172,12 @@ class Verdict(Figures):
 
     @property
     def outcome(self) -> str:
-        """Return one of `OUTCOMES`."""
+        """Return `pass`, `fail`, `drift`, `vacuous`, `skip` or `error`."""
         return self.ruling.outcome
 
     @property
     def status(self) -> str:
-        """Return the outcome, or `partial` for a pass in part."""
+        """Return the outcome; `partial` for a pass that left something out or had a tolerance."""
         return "partial" if self.ruling.in_part else self.outcome
 
     @property
@@ -187,12 +187,12 @@ class Verdict(Figures):
 
     @property
     def divergence(self) -> Divergence | None:
-        """Return the first divergence, on a `fail` that has one."""
+        """Return the first divergence; None unless the outcome is a `fail` that has one."""
         return self.ruling.divergence
 
     @property
     def culprit(self) -> Culprit | None:
-        """Return the operation that made the first wrong value, where it is known."""
+        """Return the operation that made the first wrong value; None where it is not known."""
         return self.ruling.culprit
 
     @property
@@ -223,7 +223,7 @@ class Verdict(Figures):
 
     @property
     def brief(self) -> tuple[str, ...]:
-        """Return the lines that show a divergence at a glance, and what to do next."""
+        """Return the short lines of a failure: where the sides differ, and what to do next."""
         if not self.ruling.brief:
             return ()
         return _indented((*self._culprit_line, *self.ruling.brief, "", *self._next_steps, MORE))
@@ -238,13 +238,13 @@ class Verdict(Figures):
 
     @property
     def repeat(self) -> str | None:
-        """Return the command that makes the check again; None for a pass."""
+        """Return the command that runs the check again; None for a pass."""
         if self.outcome == "pass":
             return None
         return self.command or again(self.nodeid)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of report.json: builtins only, so that xdist can send it."""
+        """Return the entry of report.json, of builtin types only, which xdist can send."""
         divergence = None if self.divergence is None else asdict(self.divergence)
         if divergence is not None and divergence["index"] is not None:
             divergence["index"] = list(divergence["index"])

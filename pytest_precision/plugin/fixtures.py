@@ -32,7 +32,7 @@ DEFINITIONS = pytest.StashKey[Definitions]()
 
 
 class Ranks:
-    """The fixture `ranks`, bound to one test.
+    """The fixture `ranks`: runs functions of a test on several processes.
 
     Attributes:
         world_size: number of ranks.
@@ -61,7 +61,7 @@ class Ranks:
         return path
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a module-level function once on every rank, in one process group of all ranks.
+        """Call a module-level function once on every rank; all ranks share one process group.
 
         The test is skipped if all ranks skip, or if so many ranks cannot run here.
 

@@ -79,7 +79,7 @@ GroupKey = tuple[int, Needs]
 
 
 class RankPool:
-    """Runs functions on groups of ranks. No process is started before the first job.
+    """Runs functions on groups of ranks; no process starts before the first job.
 
     Args:
         start: starts one rank: by default on this machine; `hosts.Hosts` starts it in a launch.
@@ -202,7 +202,10 @@ class RankPool:
         return results
 
     def close(self) -> None:
-        """End all ranks in bounded time; a second call does nothing, a later job opens new ones."""
+        """End all ranks in bounded time.
+
+        A second call does nothing. A job after it starts new ranks.
+        """
         if os.getpid() != self._owner:  # this is a forked child of the caller, which owns no ranks
             return
         while self._groups:

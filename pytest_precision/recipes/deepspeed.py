@@ -21,7 +21,7 @@ Flat = Iterator[tuple[Tensor, list[PieceFields]]]
 
 
 def locate(engine: Any) -> Locate:
-    """Return the `locate` of an engine that `deepspeed.initialize` has made.
+    """Return the function for `record(locate=)` of an engine that `deepspeed.initialize` made.
 
     Parameters of the model that ZeRO 3 has not gathered are not shown; their masters are.
 
@@ -96,7 +96,7 @@ OPTIMIZER_CLASSES = {
 
 
 def on_cpu() -> None:
-    """Set DeepSpeed up in the process group that is there, without compiling collectives."""
+    """Make DeepSpeed use the existing process group, without compiling its own collectives."""
     import deepspeed
 
     expect_release("deepspeed", TESTED_RELEASE)

@@ -49,7 +49,10 @@ CHANGES = (
 
 
 def refusal() -> str:
-    """Return why the stand-in cannot run here; empty if it can. This imports no torch."""
+    """Return why the stand-in cannot run here; empty if it can.
+
+    Needs no torch.
+    """
     try:
         installed = version("transformer-engine")
     except PackageNotFoundError:
@@ -91,7 +94,7 @@ def has_compiled_module() -> bool:
 
 
 def install() -> None:
-    """Put the stand-in in place, for as long as this process lives; a second call does nothing.
+    """Install the stand-in for the rest of this process; a second call does nothing.
 
     Call it in a process that does nothing else, before Transformer Engine is imported: from then on
     torch calls the CPU `cuda`.
@@ -119,7 +122,7 @@ def install() -> None:
 
 
 def install_without_gpu() -> None:
-    """Put the stand-in in place in a rank that sees no GPU; on a GPU, do nothing.
+    """Install the stand-in if this rank sees no GPU.
 
     Raises:
         RuntimeError: the stand-in cannot run here, or this is pytest's own process, where it would
@@ -141,7 +144,7 @@ def install_without_gpu() -> None:
 
 
 def running() -> str:
-    """Return what Transformer Engine runs over in this process; empty if it is no stand-in."""
+    """Return the name of the stand-in that Transformer Engine uses here; empty if none."""
     module = sys.modules.get(MODULE)
     return f"{module.installed} on the CPU" if isinstance(module, _StandIn) else ""
 

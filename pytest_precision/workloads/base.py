@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Workload(ABC):
-    """A model with its data, loss and recipe, the same for candidate and reference.
+    """A model with its data, loss and parameter groups, the same for candidate and reference.
 
     Subclass it at the top level of a module and pass the class to `parity.check`; each rank makes
     its own instance, without arguments. For a class with arguments, pass a `functools.partial`.
@@ -81,7 +81,7 @@ class Workload(ABC):
 
     @abstractmethod
     def groups(self, model: torch.nn.Module) -> list[dict[str, Any]]:
-        """Return the parameter groups of `model` as a torch optimizer takes them.
+        """Return the parameter groups of `model` in the form that a torch optimizer takes.
 
         There is no default, so that the learning rate is always the workload's own. Leave out
         parameters that are frozen.
@@ -91,7 +91,7 @@ class Workload(ABC):
         """
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-        """Return the learning-rate scheduler, stepped after every train step, or None.
+        """Return a learning-rate scheduler, which is stepped after every train step, or None.
 
         None means that the learning rate is constant.
         """
@@ -118,7 +118,7 @@ class Workload(ABC):
 
     @abstractmethod
     def tokens(self, microbatch: Any) -> int:
-        """Return the number of tokens that count in the loss of `microbatch`, without a forward."""
+        """Return how many tokens of `microbatch` count in its loss, without running a forward."""
 
     @abstractmethod
     def loss(self, model: torch.nn.Module, microbatch: Any) -> tuple[torch.Tensor, int]:
@@ -136,7 +136,7 @@ class Workload(ABC):
         """
 
     def decisions(self, model: torch.nn.Module) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return what the last forward of `model` has chosen, such as the experts of each token.
+        """Return the discrete choices of the last forward, such as the experts of each token.
 
         Choices are compared bit for bit, under tolerances too, since integers are. Each has a
         margin: by how much what was chosen is ahead of what was not. If rounding can make up for

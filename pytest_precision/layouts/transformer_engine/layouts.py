@@ -59,7 +59,7 @@ def te_experts(
     masters_in_optimizer: bool = False,
     **adam: Any,
 ) -> Engine:
-    """Set up a mixture whose experts are Transformer Engine's `GroupedLinear`.
+    """Set up a mixture-of-experts model with Transformer Engine's `GroupedLinear` for experts.
 
     Args:
         workload: what is trained, such as `workloads.moe`.
@@ -85,7 +85,7 @@ def te_blocks(
     fsdp2: bool = False,
     **adam: Any,
 ) -> Engine:
-    """Set up a transformer whose blocks are Transformer Engine's layers, fused more or less.
+    """Set up a transformer of Transformer Engine's layers, with a choice of fused or plain ones.
 
     Args:
         workload: `workloads.gpt` with a fixed temperature and sizes that are multiples of 32.

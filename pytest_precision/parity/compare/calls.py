@@ -14,7 +14,7 @@ __tracebackhide__ = is_bad_input
 
 
 def bitwise(*, check_dtype: bool = True) -> Bitwise:
-    """Ask for the same bytes.
+    """Require equal bytes.
 
     With `check_dtype=False` the two may be stored in different floating dtypes, and the bytes are
     those of both after the exact upcast to float32, or float64 where one of them is.
@@ -23,12 +23,14 @@ def bitwise(*, check_dtype: bool = True) -> Bitwise:
 
 
 def ulp(n: int, *, check_dtype: bool = True) -> Ulp:
-    """Allow `n` steps on the line of representable values; `check_dtype`: see `bitwise`."""
+    """Allow a distance of `n` representable values; `check_dtype` is that of `bitwise`."""
     return Ulp(n, check_dtype=check_dtype)
 
 
 def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
-    """Allow `|candidate - reference| <= atol + rtol * |reference|`; `check_dtype`: see `bitwise`.
+    """Allow `|candidate - reference| <= atol + rtol * |reference|`.
+
+    `check_dtype` is that of `bitwise`.
 
     Integers are compared exactly, and bools must be the same.
     """
@@ -36,7 +38,7 @@ def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
 
 
 def norm(*, rel: float, check_dtype: bool = True) -> Norm:
-    """Allow a relative L2 error of each tensor; `check_dtype`: see `bitwise`.
+    """Allow a relative L2 error of `rel` in each tensor; `check_dtype` is that of `bitwise`.
 
     This is the criterion for another order of summation: some elements, which nearly cancel, are
     then far off in relative terms, and no bound of elements fits both them and the others.
@@ -45,12 +47,12 @@ def norm(*, rel: float, check_dtype: bool = True) -> Norm:
 
 
 def unchecked(*, reason: str) -> Unchecked:
-    """Leave tensors out of the comparison, for a `reason` that every report repeats."""
+    """Leave tensors out of the comparison; every report repeats the `reason`."""
     return Unchecked(reason)
 
 
 def noise(*, runs: int = 5, safety: float = 6.0, check_dtype: bool = True) -> Noise:
-    """Allow `safety` times the error that roundings make; `check_dtype`: see `bitwise`.
+    """Allow `safety` times the measured rounding error; `check_dtype` is that of `bitwise`.
 
     The error is measured: the reference is recorded `runs` more times with the results of its
     operations rounded at random, once for all checks of a session that name it.

@@ -40,7 +40,7 @@ def failed_at(
 
 
 def locate(diagnosis: Diagnosis) -> Divergence:
-    """Return where a finding is, what both sides have there and what the error looks like."""
+    """Return where two tensors differ first, both values there, and what the error looks like."""
     finding = diagnosis.finding
     moment = finding.pair.moment
     pair = finding.pair

@@ -54,7 +54,7 @@ class ImportPath:
 
     @classmethod
     def of(cls, function: Callable[..., Any] | ImportPath, what: str = "candidate") -> ImportPath:
-        """Return the import path of a module-level callable or of a `functools.partial` of one.
+        """Return the import path of a module-level callable, or of a `functools.partial` of one.
 
         Args:
             function: the callable; an import path is returned unchanged.
@@ -98,7 +98,7 @@ class ImportPath:
 
     @property
     def name(self) -> str:
-        """Module and qualified name, without the arguments."""
+        """The text `module:qualified name`, without bound arguments."""
         return f"{self.module}:{self.qualname}"
 
     @property
@@ -108,17 +108,17 @@ class ImportPath:
 
     @property
     def is_of_users_module(self) -> bool:
-        """Whether the callable itself is not part of this package."""
+        """Whether the callable is defined outside this package."""
         return _root(self.module) != OUR_PACKAGE
 
     @property
     def is_users_own(self) -> bool:
-        """Whether a call runs code from outside this package, including that of an argument."""
+        """Whether the callable, or an argument bound to it, has code from outside this package."""
         bound = (_root(module) for a in self.arguments for module in _modules(a.pickled))
         return self.is_of_users_module or not TRUSTED.issuperset(bound)
 
     def bind(self, *args: Any, **kwargs: Any) -> ImportPath:
-        """Return this path with more arguments bound, as `functools.partial` binds them.
+        """Return a copy with more arguments bound, as `functools.partial` does it.
 
         Raises:
             TypeError: an argument does not pickle; the message names it.
@@ -134,7 +134,7 @@ class ImportPath:
         return replace(self, arguments=(*positional, *keywords))
 
     def resolve(self) -> Callable[..., Any]:
-        """Return the callable itself; import its module if necessary.
+        """Return the callable; import its module if necessary.
 
         Raises:
             ImportError: the module cannot be imported.
@@ -153,7 +153,7 @@ class ImportPath:
         return functools.partial(function, *args, **kwargs)
 
     def lacking(self) -> str:
-        """Return what of this path other code than the controller's lacks; empty if all is there.
+        """Return which part of this path another version of the code lacks; empty if none.
 
         Raises:
             Exception: the module is there, and raises it while it is imported.

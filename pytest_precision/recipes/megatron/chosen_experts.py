@@ -15,7 +15,7 @@ _KEPT = "_last_choice"
 
 @torch.no_grad()
 def experts_by_token(model: Any) -> None:
-    """Have what a token is decide its experts, by a margin that no rounding makes up for.
+    """Set weights so that each token's id decides its experts, by a margin above any rounding.
 
     Random routers choose some experts by a margin of rounding, so that ranks that share layers
     choose others than one rank does. Call it after `weights_by_name`.

@@ -32,7 +32,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class MegatronEngine(Engine):
-    """Megatron-core's DDP, its optimizer, and its checkpoints in the format `torch_dist`.
+    """Megatron-core's DDP and its optimizer, with checkpoints in the format `torch_dist`.
 
     A step is what `train_step` of Megatron-LM does: zero the buffers, accumulate under `no_sync`,
     `finalize_model_grads`, and `optimizer.step()`, which also clips and gathers. Reduced gradients
@@ -91,18 +91,18 @@ class MegatronEngine(Engine):
 
     @property
     def sharded(self) -> bool:
-        """Return whether each rank updates a shard of its own."""
+        """Return whether each rank updates only its shard of the weights."""
         return bool(self.ddp.ddp_config.use_distributed_optimizer)
 
     @property
     def overlaps(self) -> bool:
-        """Return whether parameters are gathered in the forward that reads them."""
+        """Return whether each forward gathers the parameters that it reads."""
         return bool(self.ddp.ddp_config.overlap_param_gather)
 
     # --- the phases of a step -------------------------------------------------------------------
 
     def forward_backward(self, step: int) -> None:
-        """Zero all buffers, have masters staged where they are gathered late, and accumulate."""
+        """Zero the gradient buffers, stage late gathers of masters, and accumulate gradients."""
         self.ddp.zero_grad_buffer()
         self.updates.zero_grad()
         if self.overlaps:
@@ -112,17 +112,17 @@ class MegatronEngine(Engine):
         forget_graphs(self.model)
 
     def microbatch_context(self, *, last: bool) -> Any:
-        """Reduce nothing before the last microbatch."""
+        """Turn gradient reduction off in every microbatch but the last."""
         return super().microbatch_context(last=last) if last else self.ddp.no_sync()
 
     def microbatch_done(self) -> None:
-        """Note whether a GEMM has added a weight's gradient to its buffer."""
+        """Note whether a GEMM added a weight's gradient to the gradient buffer."""
         added = (getattr(p, "grad_added_to_main_grad", False) for p in self.model.parameters())
         if any(added):
             self._taken.add("fused")
 
     def optimizer_step(self) -> None:
-        """Reduce gradients, clip, update and gather in one call of Megatron-core's; schedule."""
+        """Reduce, clip, update and gather in one call of Megatron-core; then step the scheduler."""
         import_module("megatron.core.distributed").finalize_model_grads([self.ddp])
         reduced = [*self._reduced()]
         seen = [seen for name, own in reduced for seen in self._pieces("reduced_grad", name, own)]
@@ -145,7 +145,7 @@ class MegatronEngine(Engine):
         return squares.sqrt()
 
     def evaluate(self) -> None:
-        """Evaluate as Megatron-LM does: all parameters are gathered first, and no hook does it."""
+        """Evaluate as Megatron-LM does: gather all parameters first, and turn forward hooks off."""
         if self.overlaps:
             self.updates.prepare_model_params_for_param_sync()
             self.ddp.disable_forward_pre_hook(param_sync=True)
@@ -157,26 +157,26 @@ class MegatronEngine(Engine):
                 call_first(module, handle)  # before what observes the gathered weights
 
     def save(self, folder: Path) -> None:
-        """Gather what is gathered late, and save all state."""
+        """Gather parameters whose gather is still due, and save the whole state."""
         self.gather()
         core_checkpoint.save(self, folder)
 
     def load(self, folder: Path) -> None:
-        """Load all state, from any number of ranks."""
+        """Load the whole state, which any number of ranks may have saved."""
         core_checkpoint.load(self, folder)
 
     def save_weights(self, folder: Path) -> None:
-        """Save weights alone: those of single grouped weights as discrete ones."""
+        """Save the weights alone; single grouped weights become one weight per expert."""
         self.gather()
         core_checkpoint.save_weights(self, folder)
 
     def load_weights(self, folder: Path) -> None:
-        """Start from weights that any layout has saved, with masters that are made of them."""
+        """Load weights that any layout has saved, and make masters of them."""
         core_checkpoint.load_weights(self, folder)
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Bring parameters up to date that are gathered in the next forward."""
+        """Gather updated parameters now that the next forward would otherwise gather."""
         if self.overlaps:
             self.updates.prepare_model_params_for_param_sync()
             self.ddp.start_param_sync(force_sync=True)
@@ -184,7 +184,10 @@ class MegatronEngine(Engine):
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what every engine yields, but reduced gradients as they were before the update."""
+        """Yield the observations of a phase.
+
+        Reduced gradients are copies from before the update.
+        """
         if phase == "reduce_grads":
             yield from capture.kept("reduced_grad")
             return
@@ -194,7 +197,7 @@ class MegatronEngine(Engine):
                 yield from self._operand("used_quantized", held, held.operand.part, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, with the bytes and scales of the weights."""
+        """Yield all state that outlives a step, with the bytes and scales of quantized weights."""
         yield from super().observe_state(capture)
         weights = self.model.named_parameters()
         for held in memory.weights_in_memory(self._parts, weights):
@@ -220,21 +223,21 @@ class MegatronEngine(Engine):
         return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield this rank's part of the masters, by the names of the parameters."""
+        """Yield (parameter name, this rank's part of its master weight)."""
         for group in self.optimizer.param_groups:
             for master in group["params"]:
                 yield self._owners[id(master)][0], master
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the master of a shard: the precision-aware optimizer's, or itself."""
+        """Return the precision-aware optimizer's master of a shard, or else the shard."""
         return master_in(self._owners[id(parameter)][1], parameter)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the parameter's part of the gradient buffer; None if it is not trained."""
+        """Return a parameter's part of the gradient buffer; None if the parameter is frozen."""
         return getattr(parameter, "main_grad", None)
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split a parameter, or this rank's shard of it, into its logical tensors."""
+        """Split a parameter, or this rank's shard of it, into (logical name, tensor)."""
         parts = self._parts.get(name)
         if parts is None:
             return [(name, tensor)]
@@ -244,7 +247,7 @@ class MegatronEngine(Engine):
         return placement.split_pieces(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Observe `tensor`, with its place in the flattened logical tensor where it is a piece."""
+        """Make an observation of `tensor`, with its place in the flattened logical tensor."""
         if isinstance(name, placement.PieceName):
             _, shape, start, stop = name.piece
             return Observation(kind, str(name), tensor, tuple(shape), Span(start, stop), local)
@@ -253,18 +256,21 @@ class MegatronEngine(Engine):
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield the values of a tensor of Transformer Engine; its bytes are kinds of their own."""
+        """Yield the values of a tensor of Transformer Engine; its bytes have kinds of their own."""
         values = values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield what the forward of a module is about to read, from the fused experts' own list."""
+        """Yield (name, tensor) for each parameter that the forward of `module` is about to read.
+
+        Fused experts keep a list of their own, which is read instead.
+        """
         yield from memory.read_by(self.model, prefix, module)
 
     def violations(self) -> Iterator[str]:
-        """Yield each parameter whose memory is not that in which it is gathered."""
+        """Yield the name of each parameter that does not lie in the buffer that gathers fill."""
         yield from memory.not_gathered(self.ddp, self.model)
 
     def paths(self) -> set[str]:
-        """Return which paths the forwards and backwards took, or have to take as stored."""
+        """Return the code paths that ran, or that the stored weights make necessary."""
         return super().paths() | self._taken | memory.paths_of_weights(self.model)

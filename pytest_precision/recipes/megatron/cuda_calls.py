@@ -26,7 +26,7 @@ class _OnCpu(TorchFunctionMode):
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Let the CUDA calls of Megatron-core mean the CPU."""
+    """Make Megatron-core's calls of CUDA work on the CPU."""
     current = patch("torch.cuda.current_device", lambda: torch.device("cpu"))
     with _OnCpu(), current, patch("torch.cuda.synchronize", lambda *_: None):
         yield

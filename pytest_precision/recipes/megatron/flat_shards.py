@@ -44,7 +44,7 @@ class OwnShard(NamedTuple):
 
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
-    """Return the `locate` of what `get_megatron_optimizer` has made for `model`, unwrapped.
+    """Return the function for `record(locate=)` of Megatron-core's optimizer of `model`.
 
     Parameters that tensor parallelism splits are pieces of the whole ones. A single grouped weight
     has the names of the discrete weights in it.

@@ -153,7 +153,7 @@ class Chained:
 
 @torch.no_grad()
 def weights_by_name(model: nn.Module) -> None:
-    """Give each matrix random values that its name decides, however ranks share the model.
+    """Give each matrix random values seeded by its name, however ranks share the model.
 
     Megatron-core draws weights on the ranks that hold them, so those of a split layer are others
     than those of a whole one.

@@ -42,7 +42,9 @@ MEGATRON_SEED = 1234
 
 
 def initialize(**sizes: Any) -> None:
-    """Make new process groups of Megatron-core, and seed its generators; call it first in a layout.
+    """Make new process groups of Megatron-core, and seed its generators.
+
+    A layout calls this first.
 
     Args:
         sizes: as `parallel_state.initialize_model_parallel` takes them.
@@ -71,7 +73,7 @@ def _forget_reduction() -> None:
 
 
 def config(cell: Cell) -> dict[str, Any]:
-    """Return the arguments of a `TransformerConfig` that a cell decides.
+    """Return the arguments of a `TransformerConfig` that the cell's axes decide.
 
     These are dtypes, the recipe, whether primary weights are quantized, and fused accumulation;
     nothing is dropped.

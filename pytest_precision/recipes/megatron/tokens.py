@@ -24,7 +24,7 @@ class Sequences(NamedTuple):
 
 
 class Tokens(Workload):
-    """Random sequences for a `GPTModel`, whose next tokens are to be found.
+    """A workload for a `GPTModel`: random sequences, with next-token prediction as the loss.
 
     Microbatches have one to three sequences, and the last tokens of each do not count. The layout
     builds the model, since Megatron-core's needs its process groups, and has the learning rate.
@@ -39,7 +39,7 @@ class Tokens(Workload):
         self.length = length
 
     def model(self, cell: Cell) -> nn.Module:
-        """Refuse: the layout builds the model.
+        """Raise TypeError: the layout builds the model.
 
         Raises:
             TypeError: always.
@@ -47,7 +47,7 @@ class Tokens(Workload):
         raise _refusal("model")
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Refuse: Megatron-core makes the groups, of the engine's `optimizer` options.
+        """Raise TypeError: Megatron-core makes the groups from the engine's `optimizer` options.
 
         Raises:
             TypeError: always.
@@ -68,15 +68,15 @@ class Tokens(Workload):
         return Sequences(tokens, counted)
 
     def tokens(self, microbatch: Sequences) -> int:
-        """Return how many next tokens count."""
+        """Return the number of tokens that count in the loss of a microbatch."""
         return int(microbatch.counted.sum())
 
     def decisions(self, model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the experts of each token, and by what margin of their logits."""
+        """Return the experts that each token was given, with the margin of their logits."""
         return chosen_experts.last_choices(model)
 
     def loss(self, model: nn.Module, microbatch: Sequences) -> tuple[Tensor, int]:
-        """Return the sum of the losses of the tokens that count."""
+        """Return the summed loss of the tokens that count, and their number."""
         tokens = microbatch.tokens.to("cuda")
         positions = torch.arange(self.length, device="cuda").expand(len(tokens), -1)
         labels = tokens[:, 1:].contiguous()

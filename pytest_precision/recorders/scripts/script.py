@@ -25,7 +25,7 @@ def script(*, resume: Function) -> Callable[[ScriptFunction], ScriptFunction]: .
 
 
 def script(function: Any = None, *, resume: Function | None = None) -> Any:
-    """Declare that a function is a side of a check by itself: a training loop, left as it is.
+    """Declare that a function, a training loop as it is, can be a side of a check.
 
         @script
         def trainer(cell, record):
