@@ -27,20 +27,20 @@ and whose small terms cancel."""
 
 
 class SquaredNorms(NamedTuple):
-    """Squared norms of the error of a tensor, or of all of them, and of what is exact."""
+    """Squared L2 norms of errors and of the exact values, of one tensor or of several."""
 
     error: float
     size: float
 
     @property
     def share(self) -> float:
-        """Return the error as a share of the size."""
+        """Return the error's norm relative to that of the exact values."""
         return math.sqrt(self.error / self.size) if self.size else math.sqrt(self.error)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How far one kind of result is from fp64 in two versions of one side.
+    """The errors against fp64 of one kind of result, in two versions of one side.
 
     Attributes:
         here: norm of the error of all tensors now, as a share of that of the exact ones.
@@ -59,7 +59,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
-        """Return the accuracy of tensors that both versions have."""
+        """Return the accuracy over the tensors that both versions have."""
         names = [name for name in here if name in there]
         now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
         grown = {name: now[name].error - then[name].error for name in names}
@@ -77,11 +77,11 @@ class Accuracy:
 
     @property
     def ratio(self) -> float | None:
-        """Return how many times as far they are now; None if they were exact."""
+        """Return the present error divided by the earlier one; None if that was 0."""
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
-        """Return a sentence about tensors of a kind."""
+        """Return a sentence about the accuracy of tensors of a kind."""
         said = (
             f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
             f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"
@@ -107,7 +107,7 @@ class Accuracy:
 
 
 def _grown(here: float, there: float) -> float | None:
-    """Return how many times as large an error is; None if there was none."""
+    """Return the ratio of two errors; None if the earlier one is 0."""
     if there:
         return here / there
     return None if here else 1.0
@@ -118,7 +118,7 @@ Accuracies = Mapping[str, Mapping[str, Accuracy | str]]
 
 
 def measured(made: Mapping[str, Recordings]) -> Accuracies:
-    """Return how accurate sides that have a workload are now and then.
+    """Return the accuracy, now and then, of the sides that have a workload.
 
     Args:
         made: each side to its recordings: as the candidate now, and as the reference then.
@@ -155,7 +155,7 @@ def as_builtins(found: Accuracies) -> dict[str, Any]:
 
 
 def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
-    """Yield what a failure says about them; sides with the same numbers are said once.
+    """Yield the lines of a failure on accuracy; sides with equal numbers share a line.
 
     Args:
         found: see `measured`.

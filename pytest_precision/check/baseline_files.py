@@ -30,7 +30,7 @@ _GOLDEN = re.compile(r"[\w.+-]+(/[\w.+-]+)*")
 
 @dataclass(frozen=True)
 class BaselinePlace:
-    """Where the baselines of one check lie, one for each environment.
+    """The folder with the baselines of one check, one file for each environment.
 
     Attributes:
         folder: which holds them.
@@ -44,7 +44,7 @@ class BaselinePlace:
 
     @classmethod
     def of_test(cls, root: Path, nodeid: str, number: int) -> BaselinePlace:
-        """Return the place of a check.
+        """Return the folder for a check of a test.
 
         Args:
             root: folder of all baselines.
@@ -57,7 +57,7 @@ class BaselinePlace:
 
     @classmethod
     def of_name(cls, root: Path, name: str, nodeid: str) -> BaselinePlace:
-        """Return the place of what a test calls by a name, such as `golden/llama`.
+        """Return the folder for a named baseline, such as `golden/llama`.
 
         Raises:
             ValueError: the name cannot be that of a folder.
@@ -89,7 +89,7 @@ class BaselinePlace:
         return found
 
     def write(self, baseline: CheckBaseline) -> bool:
-        """Write a baseline, unless it is there as it is; return whether that was needed.
+        """Write a baseline unless the file has it already; return whether it was written.
 
         Raises:
             BaselineError: it cannot be written.
@@ -112,7 +112,7 @@ class BaselinePlace:
         return True
 
     def _lacking(self, key: Mapping[str, str]) -> str:
-        """Say for which environments there are baselines."""
+        """Describe for which environments there are baselines."""
         update = "make one with --precision-baseline=update"
         pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
         there = [read_baseline(path).key for path in sorted(self.folder.glob(pattern))]
@@ -123,7 +123,7 @@ class BaselinePlace:
 
 
 def read_baseline(path: Path) -> CheckBaseline:
-    """Return the baseline in a file.
+    """Read the baseline in a file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -136,22 +136,22 @@ def read_baseline(path: Path) -> CheckBaseline:
 
 
 def all_baselines(folder: Path) -> list[Path]:
-    """List all baselines in a folder."""
+    """List the baselines in a folder."""
     return sorted(folder.rglob(f"*.{_KEYED}.txt"))
 
 
 def key_digest_of(path: Path) -> str:
-    """Return the digest of an environment that the name of a baseline ends with."""
+    """Return the digest of the environment at the end of a baseline's file name."""
     return path.stem.rpartition(".")[2]
 
 
 def shown_from(root: Path, path: Path) -> str:
-    """Return a path from pytest's root, or the whole one of a file elsewhere."""
+    """Return a path relative to pytest's root; the whole path if it is outside."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def maker_of_baseline(path: Path) -> str:
-    """Return pytest's id of the test that has made a baseline; empty where it does not say so."""
+    """Return the node id of the test that wrote a baseline; empty if the file has none."""
     with open(path, encoding="utf-8", errors="replace") as lines:
         first, second = next(lines, ""), next(lines, "")
     is_one = first.rstrip("\n") == FIRST_LINE
@@ -159,7 +159,7 @@ def maker_of_baseline(path: Path) -> str:
 
 
 def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:
-    """Say what another environment has in place of this one's."""
+    """Describe how another environment differs from this one."""
     names = sorted(name for name in {*other, *key} if other.get(name) != key.get(name))
     words = (f"{name} {other.get(name, 'none')}, not {key.get(name, 'none')}" for name in names)
     return f"one for {', '.join(words)}"

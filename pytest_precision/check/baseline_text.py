@@ -31,7 +31,7 @@ _VALUE = re.compile(r"#[0-9a-f]{32}|=(?:[0-9a-f]{2})*")
 
 
 class WholeTensor(NamedTuple):
-    """One logical tensor at one moment.
+    """One logical tensor at one moment, as a line of a baseline.
 
     Attributes:
         kind, name: see `Observation`.
@@ -50,7 +50,7 @@ class WholeTensor(NamedTuple):
 
 
 class KeptMoment(NamedTuple):
-    """What there was at one moment, which lies in one segment of the sequence."""
+    """The tensors at one moment of a baseline."""
 
     segment: int
     moment: Moment
@@ -59,7 +59,7 @@ class KeptMoment(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptSide:
-    """What one side of a check computed.
+    """The results of one side of a check.
 
     Attributes:
         layout: its import path.
@@ -74,7 +74,7 @@ class KeptSide:
 
 @dataclass(frozen=True)
 class CheckBaseline:
-    """What a check computed in one environment.
+    """The results of a check in one environment.
 
     Attributes:
         test: pytest's id of the test.
@@ -103,7 +103,7 @@ class CheckBaseline:
 
     @classmethod
     def of_text(cls, text: str) -> CheckBaseline:
-        """Return the baseline that a text describes.
+        """Read a baseline from the text of its file.
 
         Raises:
             BaselineError: it is none; the message has the line.
@@ -122,7 +122,7 @@ class CheckBaseline:
 
 
 class _Reader:
-    """Reads one line after the other."""
+    """Reads the lines of a baseline one by one."""
 
     def __init__(self) -> None:
         self.test = ""
@@ -178,7 +178,7 @@ def _tensor(line: str) -> WholeTensor:
 
 
 def _numbers(one: WholeTensor) -> str:
-    """Return a few numbers in brackets, for readers of a diff."""
+    """Format a few numbers in brackets, for readers of a diff."""
     form = _FORMS.get(one.dtype, "")
     held = bytes.fromhex(one.value[1:]) if one.value.startswith("=") else b""
     if not form or not 0 < len(held) <= SHOWN_NUMBERS * struct.calcsize(form):

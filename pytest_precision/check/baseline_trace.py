@@ -30,7 +30,7 @@ VALUE_BYTES = 1 << 20
 
 
 def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
-    """Return what a baseline keeps of a trace: values where a tolerance needs them, else digests.
+    """Return what a baseline stores of a trace: values where a tolerance needs them, else digests.
 
     Args:
         trace: whose pieces form whole tensors.
@@ -64,7 +64,7 @@ def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
 
 
 def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace:
-    """Write what a baseline keeps of a side into a folder, as a trace, and read it."""
+    """Write the results in a baseline as a trace into a folder, and open it."""
     for number, _ in enumerate(side.world_sizes):
         folder_of(folder, number).mkdir(exist_ok=True)
     with ExitStack() as stack:

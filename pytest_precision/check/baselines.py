@@ -39,7 +39,7 @@ NOT_DECISIVE = ("gpus", "python")
 
 @dataclass(frozen=True)
 class KeptCheck:
-    """A check whose sides are compared with a baseline, or make it.
+    """A check whose results are compared with a baseline, or written as one.
 
     Attributes:
         place: where its baselines lie.
@@ -63,7 +63,7 @@ class KeptCheck:
         number: int,
         golden: str,
     ) -> KeptCheck:
-        """Return what keeps the baseline of a check, or compares it, as the settings say.
+        """Return the `KeptCheck` for the settings of a session; None if they ask for none.
 
         Args:
             settings: of the test.
@@ -152,7 +152,7 @@ class KeptCheck:
 
     @contextmanager
     def _traces(self, baseline: CheckBaseline) -> Iterator[dict[str, Trace]]:
-        """Yield each side as a trace, while its files are there."""
+        """Yield each side as a trace while its files exist."""
         found: dict[str, Trace] = {}
         with ExitStack() as stack:
             for name, side in baseline.sides.items():
@@ -162,7 +162,7 @@ class KeptCheck:
             yield found
 
     def _moved(self, ours: Trace, theirs: Trace) -> Ruling | None:
-        """Return how a trace differs from another one, if it does."""
+        """Return the comparison of two traces if they differ; else None."""
         if ours.moments != theirs.moments:
             steps = [max(moment.step for moment in trace.moments) for trace in (ours, theirs)]
             reason = f"it has {len(ours.moments)} moments in {steps[0]} steps"
@@ -191,7 +191,7 @@ class KeptCheck:
 
 @gate
 def golden(now: Ruling, moved: Mapping[str, Ruling], advice: str) -> Ruling | None:
-    """Refuse a candidate that computes something else than its baseline."""
+    """Refuse a candidate whose results differ from its baseline."""
     if now.outcome != "pass" or not moved:
         return None
     (found,) = moved.values()
@@ -204,7 +204,7 @@ MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))
 
 
 def _key(sides: Iterable[Recording]) -> dict[str, str]:
-    """Return what decides about the bits of a check, by name; of both sides where they differ."""
+    """Return the properties of an environment that decide the bits, by name."""
     key: dict[str, str] = {}
     for side in sides:
         for name, value in side.trace.header.environment.items():

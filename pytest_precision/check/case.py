@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Case:
-    """A candidate and a reference, recorded and compared.
+    """A candidate and a reference of one check, recorded and compared.
 
     Args:
         candidate: the side under test.
@@ -67,7 +67,7 @@ class Case:
 
     @classmethod
     def opened(cls, recordings: Recordings, terms: Terms, *, alone: bool = False) -> Case:
-        """Record by digests where they can decide, else by values.
+        """Record both sides: as digests if these can decide, else as values.
 
         Args:
             recordings: record both sides.
@@ -87,12 +87,12 @@ class Case:
 
     @property
     def _decides(self) -> bool:
-        """Return whether what was recorded can decide: digests of the same pieces, or values."""
+        """Return whether a recording can decide: it has values, or digests of equal pieces."""
         digests = {side.trace.header.digests for side in self.sides}
         return len(digests) == 1 and all(side.trace.decisive for side in self.sides)
 
     def beside(self, mine: Recording, recordings: Recordings) -> Case:
-        """Return the comparison of a side, as it is now, with the same side at another revision.
+        """Return the case of one side against itself at another revision.
 
         Args:
             mine: the side as it is now.
@@ -106,7 +106,7 @@ class Case:
         return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
 
     def of_candidate_alone(self, name: str) -> Case:
-        """Return a case that judges the candidate without a reference, under another name."""
+        """Return a case that checks the candidate without a reference."""
         mine = replace(self.candidate, name=name)
         return Case(mine, self.reference, self.terms, self._again, self._window, alone=True)
 
@@ -121,7 +121,7 @@ class Case:
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:
-        """List the sides that are judged by themselves, each with what was recorded from it."""
+        """List the sides that are judged by themselves, each with its recording."""
         assert self._again is not None
         made = self._again.candidate, self._again.reference
         return list(zip(made[: len(self.judged)], self.judged, strict=True))
@@ -144,7 +144,7 @@ class Case:
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
-        """Return what further runs of the reference say of its noise; None if none are asked for.
+        """Return the meter of the reference's rounding noise; None if no criterion needs it.
 
         Sides that cannot be recorded again have none.
         """
@@ -156,12 +156,12 @@ class Case:
 
     @property
     def unit(self) -> float:
-        """Return the unit in the last place of 1 in what both sides compute in."""
+        """Return the larger machine epsilon of the dtypes in which the sides compute."""
         return torch.finfo(DTYPE_OF_NAME.get(self.reference.cell.precision, torch.bfloat16)).eps
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
-        """Return what the identities of each side say; empty if the test has turned them off."""
+        """Return the identity checks of each side; empty if the test turned them off."""
         exempt = self.terms.exempt
         if exempt.all:
             return {}
@@ -173,21 +173,21 @@ class Case:
         return {side.name: side.oracle for side in self.judged}
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:
-        """List the sides that contradict themselves, each with its first contradiction."""
+        """List the sides with a contradiction, each with its first one."""
         found = self.consistency.items()
         return [(name, one.breach) for name, one in found if one.breach is not None]
 
     def identities(self) -> dict[str, Any]:
-        """Return what the identities of each side say, as builtins."""
+        """Return the identity checks of each side as builtins."""
         return {name: one.as_dict() for name, one in self.consistency.items()}
 
     def wrong_gradient(self) -> GradientBreach | None:
-        """Return the candidate's first gradient that is not the workload's, if it alone has one."""
+        """Return the candidate's first wrong gradient, if the reference has none."""
         ours, theirs = (wrong_gradients([s], self.terms.exempt) for s in self.sides)
         return ours[0].breach if ours and not theirs else None
 
     def around(self, step: int) -> Case:
-        """Return the case with the values around `step`, if it can be recorded again.
+        """Record the values around `step` and return that case; None if recording is impossible.
 
         Digests tell when two sides diverge, but not how.
         """
@@ -199,7 +199,7 @@ class Case:
         return closer
 
     def otherwise_started(self) -> Case | None:
-        """Return the case from another start; None of scripts, and of what was recorded elsewhere.
+        """Record both sides from another start; None for scripts and for recordings.
 
         Raises:
             SideFailed: if that run failed.
@@ -209,7 +209,7 @@ class Case:
         return Case(*self._again.otherwise_started(self._window), self.terms)
 
     def rounded_at_random(self) -> Recording | None:
-        """Record the same steps of the reference with noise, if it can be recorded again.
+        """Record the same steps of the reference with noise; None if that is impossible.
 
         Raises:
             SideFailed: if that run failed.
@@ -217,7 +217,7 @@ class Case:
         return None if self._again is None else self._again.noisy(self._window, 1)
 
     def culprit(self, finding: Finding) -> Named:
-        """Return what made the first wrong value, as both sides log it, again or recorded."""
+        """Return the operation that made the first wrong value, from logs of both sides."""
         # Only here, so that a check that passes does not import what explains one that fails.
         from pytest_precision.check.lines import Named, culprit_named, recorded_lines
 
@@ -231,7 +231,7 @@ class Case:
         return culprit_named(self._again, finding, self.sides, root, tolerates=tolerates)
 
     def candidate_again(self, delays: int = 0, *, ends_only: bool = False) -> Recording | None:
-        """Record the same steps of the candidate once more, if it can be recorded again.
+        """Record the same steps of the candidate again; None if that is impossible.
 
         Args:
             delays: number of the delays that its ranks have; 0 for none.
@@ -245,7 +245,7 @@ class Case:
         return self._again.ours(self._window, delays, ends_only=ends_only)
 
     def mutated(self, mutant: str) -> Case | None:
-        """Record the same steps of the candidate with a mutant, if it can be recorded again.
+        """Record the same steps of the candidate with a mutant; None if that is impossible.
 
         Args:
             mutant: its name.
@@ -261,7 +261,7 @@ class Case:
         return case
 
     def contracts(self, side: Recording) -> list[Contract]:
-        """List what `side` must keep: its cell's contract and, for the candidate, the test's.
+        """List the contracts of `side`: its cell's and, for the candidate, the test's.
 
         Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
         """
@@ -270,7 +270,7 @@ class Case:
         return cell if asked is None else [*cell, asked]
 
     def figures(self) -> dict[str, Any]:
-        """Return the fields of a verdict that hold whatever the outcome is.
+        """Return the fields of a verdict that do not depend on the outcome.
 
         Those that tell both sides apart are left out where the candidate is alone.
         """

@@ -37,7 +37,7 @@ RecordAndRule = Callable[[], tuple[Ruling, dict[str, Any]]]
 
 @dataclass(repr=False)
 class CheckedTest:
-    """A test with the means of its session; its checks are recorded here, and ruled on.
+    """Runs the checks of one test with the resources of its session, and keeps the verdicts.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -67,7 +67,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """Return what modules of this process defined, where ranks import them anew."""
+        """Return the modules of this process that ranks import anew."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
@@ -77,13 +77,13 @@ class CheckedTest:
         )
 
     def _terms(self, asked: Terms) -> Terms:
-        """Return the terms that a test wrote, with those of its settings."""
+        """Return the terms of a check, from its arguments and the test's settings."""
         return asked._replace(
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
 
     def _checked(self, sides: tuple[Side, ...], terms: Terms, golden: str = "") -> RecordAndRule:
-        """Return what records sides and rules on them.
+        """Return the object that records the sides and rules on them.
 
         Args:
             sides: the candidate, and the reference if there is one.
@@ -95,7 +95,7 @@ class CheckedTest:
         return partial(ruled_check, sides, terms, self._further(terms, golden), self._record)
 
     def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
-        """List what a check is held to besides its sides; what is not asked for is not imported."""
+        """List the checks beyond the two sides: another revision, a baseline, mutants."""
         found: list[FurtherRule] = []
         if self.then is not None:
             from pytest_precision.check.then import since_then
@@ -117,7 +117,7 @@ class CheckedTest:
         return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Return the ruling on a check, or on what goes wrong in it, with figures.
+        """Return the ruling on a check, also where recording fails, with figures.
 
         Args:
             refused: why nothing is recorded; None if something is.
@@ -141,7 +141,7 @@ class CheckedTest:
     def _verdict(
         self, side: Side, reference: str, criterion: str, ruled: tuple[Ruling, dict[str, Any]]
     ) -> Verdict:
-        """Keep and return the verdict on a check, unless it fails.
+        """Keep and return the verdict on a check, or raise it as a failure.
 
         Args:
             side: the candidate.

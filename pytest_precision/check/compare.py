@@ -106,7 +106,7 @@ def _compared(
 
 
 def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
-    """Yield in which ways two recordings were not made alike."""
+    """Yield lines on how the environments of two recordings differ."""
     ours, theirs = _conditions(candidate), _conditions(reference)
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
@@ -115,7 +115,7 @@ def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
 
 
 def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
-    """Refuse recordings of unequal numbers of steps.
+    """Refuse two recordings with different numbers of steps.
 
     Raises:
         RecordingError: with both numbers.
@@ -132,7 +132,7 @@ def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
 
 
 def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
-    """Refuse recordings of which one has tensors or steps that the other leaves out.
+    """Refuse two recordings with different selections of tensors or steps.
 
     A pattern that no weight has matched is refused, too, since nothing would be compared. Ranks
     cannot tell, each of which may have a stage of its own.
@@ -172,13 +172,13 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
 
 
 def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
-    """Return the names of what a recording has of some kinds."""
+    """Return the names of a recording's tensors of some kinds."""
     entries = (one for moment in side.trace.moments for one in side.trace.entries(moment))
     return dict.fromkeys(one.name for one in entries if one.kind in kinds)
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:
-    """Refuse a tolerance for tensors of which digests were kept.
+    """Refuse a tolerance for tensors that were recorded as digests.
 
     Raises:
         RecordingError: with the first of them, and with the command that keeps values.
@@ -199,7 +199,7 @@ def expect_values(side: Recording, criteria: Criteria) -> None:
 
 
 def expect_no_noise(criteria: Criteria) -> None:
-    """Refuse criteria that are measured by training again.
+    """Refuse criteria that need further runs to be measured.
 
     Raises:
         RecordingError: with what to use instead.

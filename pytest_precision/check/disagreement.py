@@ -59,7 +59,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
 
 
 def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
-    """Describe a divergence: its figures, what explains it, and how far it spreads."""
+    """Describe a divergence: its figures, its explanation, and how it spreads."""
     return (
         *wording.name_lines(found.finding, closer.judgement, *case.sides),
         *wording.statistics_lines(found.finding),
@@ -84,7 +84,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
 
 
 def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
-    """Say what sides do that no loop should, and how to get elements where digests were kept."""
+    """Return notes on broken rules of loops, and on how to record values instead of digests."""
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
         made = [side.manifest for side in case.sides if side.manifest is not None]

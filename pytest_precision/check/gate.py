@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 def gate(refuse: Callable[P, Ruling | None]) -> Callable[P, Ruling | None]:
-    """Make a function a gate: each ruling that it returns holds the function's name."""
+    """Turn a function into a gate, whose rulings carry the function's name."""
 
     @wraps(refuse)
     def signed(*args: P.args, **kwargs: P.kwargs) -> Ruling | None:

@@ -41,7 +41,7 @@ WIDER = {"float32": ("float64", "complex64", "complex128")}
 
 @gate
 def same_data(case: Case) -> Ruling | None:
-    """Refuse a workload that gave two ranks, or two runs, other microbatches."""
+    """Refuse a workload that gave different microbatches to two ranks or two runs."""
     unlike = data_check.other_data(case.candidate.data, case.reference.data, case.cells)
     if not unlike:
         return None
@@ -61,7 +61,7 @@ def agreement(case: Case) -> Ruling | None:
 
 @gate
 def undisturbed(case: Case) -> Ruling | None:
-    """Refuse an evaluation, a save, a load or a skipped step that left a wrong training state."""
+    """Refuse an evaluation, save, load or skipped step that changed training state."""
     for number, side in enumerate(case.judged):
         found = _disturbed(case, number)
         if found is not None:
@@ -83,7 +83,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 
 @gate
 def contract(case: Case) -> Ruling | None:
-    """Refuse a side that breaks its layout's promises, or stored another dtype than it must."""
+    """Refuse a side that broke a promise of its layout, or stored a wrong dtype."""
     for side in case.judged:
         declared = side.trace.header.violations
         if declared:
@@ -102,7 +102,7 @@ def contract(case: Case) -> Ruling | None:
 
 
 def _violation(trace: Trace, contract: Contract) -> str | None:
-    """Return the first dtype that a contract does not allow, in words, or None."""
+    """Return a sentence on the first dtype that a contract forbids; None if there is none."""
     held = trace.dtypes()
     for kind, dtype in contract.dtypes.items():
         for name, own in held.get(kind, {}).items():
@@ -117,7 +117,7 @@ def _violation(trace: Trace, contract: Contract) -> str | None:
 
 @gate
 def vacuity(case: Case) -> Ruling | None:
-    """Refuse a side in which nothing happened, or not what its precision and contract name."""
+    """Refuse a side that trained nothing, or did not use its precision or required code paths."""
     for side in case.judged:
         words = (
             vacuous(side.trace, side.cell, case.terms.criteria)
@@ -130,7 +130,7 @@ def vacuity(case: Case) -> Ruling | None:
 
 
 def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
-    """Return what a contract names and the side lacks, so that agreement proves nothing."""
+    """Return a required code path that a side did not take; None if it took all."""
     held = trace.dtypes()
     for contract in contracts:
         for path in contract.paths:
@@ -144,7 +144,7 @@ def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
 
 @gate
 def declared_rule(case: Case) -> Ruling | None:
-    """Refuse a side whose updates are not those of the rule that the workload declares."""
+    """Refuse a side whose updates break the optimizer rule that the workload declares."""
     wrong = breached(case.judged, case.terms.exempt)
     if not wrong:
         return None
@@ -158,7 +158,7 @@ def declared_rule(case: Case) -> Ruling | None:
 
 @gate
 def consistent(case: Case) -> Ruling | None:
-    """Refuse a side that contradicts itself: an effect that does not follow from its cause."""
+    """Refuse a side that contradicts itself, such as a `param` that is not its `master`, cast."""
     found = case.contradictions()
     if not found:
         return None
@@ -170,7 +170,7 @@ def consistent(case: Case) -> Ruling | None:
 
 @gate
 def loop_rules(case: Case) -> Ruling | None:
-    """Refuse a script that breaks a rule of every loop, such as one that adds to old gradients."""
+    """Refuse a script that breaks a rule of every loop, such as zeroing its gradients."""
     broken = {words: kind for side in case.judged for words, kind in side.broken_rules.items()}
     for words, kind in broken.items():
         if case.terms.exempt.judges(kind, ""):
@@ -206,7 +206,7 @@ def lost_updates(case: Case) -> Ruling | None:
 
 @gate
 def hidden_kinds(case: Case) -> Ruling | None:
-    """Refuse what an engine declares unobservable and the test has not accepted."""
+    """Refuse kinds that an engine cannot show and that the test has not left unchecked."""
     for side in case.judged:
         found = hidden(side.trace, case.terms.criteria, case.compared)
         if found is not None:
@@ -221,13 +221,13 @@ def hidden_kinds(case: Case) -> Ruling | None:
 
 @gate
 def compared(case: Case) -> Ruling | None:
-    """Refuse two sides that share no tensor."""
+    """Refuse two sides that have no tensor in common."""
     return None if case.judgement.observations else _vacuous("nothing was compared")
 
 
 @gate
 def known_kinds(case: Case) -> Ruling | None:
-    """Refuse a criterion for a kind, or for a name, that was never observed."""
+    """Refuse a criterion whose kind or name pattern matches no observation."""
     held = case.candidate.trace.dtypes()
     names = {kind: names for kind, names in held.items() if kind in case.compared}
     return _vacuous(case.terms.criteria.unknown(names))
@@ -235,7 +235,7 @@ def known_kinds(case: Case) -> Ruling | None:
 
 @gate
 def tolerances(case: Case) -> Ruling | None:
-    """Refuse a tolerance that no value of its kind could exceed."""
+    """Refuse a tolerance that any value would satisfy."""
     candidate, reference = (side.trace for side in case.sides)
     found = proves_nothing(candidate, reference, case.terms.criteria, case.compared)
     first, *others = (one.words for one in found) if found else ("",)
@@ -243,12 +243,12 @@ def tolerances(case: Case) -> Ruling | None:
 
 
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
-    """Return the ruling of the first gate that a case does not pass, or None."""
+    """Return the ruling of the first gate that refuses a case; None if all pass it."""
     return next(filter(None, (one(case) for one in gates)), None)
 
 
 def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
-    """Return the ruling of the first gate that a case does not pass, or that of a pass."""
+    """Return the ruling of the first gate that refuses a case, or else a pass."""
     return refused(case, gates) or Ruling(in_part=not case.terms.criteria.exact)
 
 

@@ -33,7 +33,7 @@ Logs = tuple[list[OperationLog], list[OperationLog]]
 
 
 class Named(NamedTuple):
-    """What came of a third run.
+    """The culprit that a further run has found, or why there is none.
 
     Attributes:
         culprit: what it found, if anything.
@@ -52,7 +52,7 @@ def culprit_named(
     *,
     tolerates: bool,
 ) -> Named:
-    """Log the operation in which two sides part, on both, and name the culprit.
+    """Log, on both sides, the operations where they differ first, and find the culprit.
 
     Whatever happens in these runs, the verdict of those before stands.
 
@@ -82,7 +82,7 @@ def culprit_named(
 
 
 def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted) -> Logs:
-    """Run both sides again, and return the logs of their ranks."""
+    """Run both sides again and return the operation logs of their ranks."""
     ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
     return _read(*ours, wanted), _read(*theirs, wanted)
 
@@ -90,7 +90,7 @@ def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wa
 def _named(
     logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
 ) -> Named:
-    """Name the culprit of what both sides have logged.
+    """Find the culprit in the logs of both sides.
 
     Args:
         logs: of both.
@@ -115,7 +115,7 @@ def _named(
 def recorded_lines(
     finding: Finding, sides: tuple[Recording, Recording], root: Path, *, tolerates: bool
 ) -> Named:
-    """Name the culprit of two recordings that outlive their sessions, if both have logs.
+    """Find the culprit of two recordings from the logs beside them, if both have logs.
 
     Args:
         finding: where they part.
@@ -147,7 +147,7 @@ def recorded_lines(
 
 
 def _to_record(sides: Sequence[Recording], ranks: int) -> str:
-    """Say by which commands sides are recorded so that a line can be named; nothing without any."""
+    """Return the commands that record sides with logs of operations; empty if there are none."""
     commands = [one.manifest.again(lines=ranks) for one in sides if one.manifest is not None]
     return f"To name the line, record with: {'; '.join(commands)}" if commands else ""
 
@@ -162,7 +162,7 @@ def _ranks(side: Recording) -> range:
 
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
-    """Read the logs of the ranks that made the operation."""
+    """Read the logs of a group of ranks."""
     segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(segment.world_size for segment in segments)
     found = [

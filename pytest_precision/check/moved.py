@@ -22,7 +22,7 @@ SHOWN_DIFFERENCES = 12
 
 @dataclass(frozen=True)
 class Moves:
-    """How each side of a check differs from the same side at another revision, or when it was kept.
+    """How each side of a check differs from itself at another revision, or from its baseline.
 
     Attributes:
         name: what messages call then.
@@ -44,7 +44,7 @@ class Moves:
 
     @cached_property
     def accuracy(self) -> Accuracies:
-        """Return how accurate both sides are now and then; it is measured when it is asked for."""
+        """Return the accuracy of both sides now and then, measured at the first call."""
         return self.measure()
 
     @cached_property
@@ -53,7 +53,7 @@ class Moves:
         return self.apart()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return how the sides moved as builtins, for report.json."""
+        """Return the moves of both sides as builtins, for report.json."""
         moved = {name: ruling.reason for name, ruling in self.rulings.items()}
         found = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
         measured = self.__dict__.get("accuracy")
@@ -61,14 +61,14 @@ class Moves:
 
 
 def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on sides that passed or failed, and have moved or not; and figures."""
+    """Return the ruling on sides that may have moved, and figures."""
     found = moved(now, moves) or drifted(now, moves) or _unmoved(now, moves)
     return found, {"then": moves.as_dict()}
 
 
 @gate
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
-    """Refuse a side that moved alone, and sides that moved and do not agree as they did."""
+    """Refuse a side that moved alone, and sides that moved and no longer agree."""
     found = moves.rulings
     lost = now.gate == agreement.__name__
     if not found or (now.outcome != "pass" and not lost):
@@ -95,7 +95,7 @@ def moved(now: Ruling, moves: Moves) -> Ruling | None:
 
 @gate
 def drifted(now: Ruling, moves: Moves) -> Ruling | None:
-    """Refuse sides that have both moved and still agree with each other, as they did."""
+    """Refuse sides that both moved and still agree with each other."""
     found = moves.rulings
     if now.outcome != "pass" or len(found) < 2:
         return None
@@ -118,7 +118,7 @@ TIME_GATES = (moved, drifted)
 
 
 def _unmoved(now: Ruling, moves: Moves) -> Ruling:
-    """Return the ruling on the sides as they are now, with what was found of then."""
+    """Return the present ruling on the sides, with what was found at the other revision."""
     if now.outcome == "pass":
         return now
     if not moves.rulings:
@@ -134,7 +134,7 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
-    """Return the ruling on a side against itself, told as that of its check."""
+    """Return the ruling on a side against itself, worded as that of its check."""
     return replace(
         ruling,
         details=(
@@ -146,7 +146,7 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
 
 
 def _others(now: Ruling, moves: Moves) -> Iterator[str]:
-    """Say what the first line does not: how the sides agree now, and how they did."""
+    """Say whether the sides agree now, and whether they did then."""
     if now.outcome == "fail":
         yield f"Now the two sides differ: {now.reason}"
     elif moves.disagreement is not None:
@@ -165,5 +165,5 @@ def _environment(moves: Moves) -> Iterator[str]:
 
 
 def told_first(ruling: Ruling, words: Iterable[str]) -> Ruling:
-    """Return a ruling whose details begin with other words."""
+    """Return a ruling with lines put before its details."""
     return replace(ruling, details=(*words, *ruling.details))

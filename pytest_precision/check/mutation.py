@@ -20,7 +20,7 @@ NOT_PLANTED = f"{NotPlantedError.__module__}.{NotPlantedError.__qualname__}"
 
 
 def ruled_by_mutants(share: float, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on a check whose candidate has had known defects planted, and figures.
+    """Return the ruling on a check after mutants were planted in its candidate, and figures.
 
     Args:
         share: of them that it must notice, from 0 to 1.
@@ -37,7 +37,7 @@ def ruled_by_mutants(share: float, now: Ruling, case: Case) -> tuple[Ruling, dic
 
 
 def mutants(case: Case) -> dict[str, Any]:
-    """Plant one mutant after the other into a candidate that has passed, as builtins.
+    """Plant each mutant into a passing candidate, and return as builtins which were noticed.
 
     Returns:
         The names of those that were `killed`; of those that `survived`, each with what a workload
@@ -69,7 +69,7 @@ def mutants(case: Case) -> dict[str, Any]:
 
 @gate
 def noticed(found: dict[str, Any], share: float) -> Ruling | None:
-    """Refuse a check that notices a smaller share of the mutants than the session asks for.
+    """Refuse a check that notices a smaller share of the mutants than required.
 
     Args:
         found: what `mutants` has returned.

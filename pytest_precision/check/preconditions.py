@@ -28,7 +28,7 @@ from pytest_precision.recorders.scripts.script import unrecordable
 
 @gate
 def unpatched(definitions: Definitions | None) -> Ruling | None:
-    """Refuse a test that has replaced what ranks do not see replaced.
+    """Refuse a test with monkeypatches, which ranks do not see.
 
     Args:
         definitions: what modules of this process defined; None where it runs the sides itself, or
@@ -49,7 +49,7 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
 
 @gate
 def distinct(same: bool, what: str) -> Ruling | None:
-    """Refuse a side that is compared with itself, which agrees whatever it does."""
+    """Refuse a side that is compared with itself, since it would always agree."""
     if not same:
         return None
     reason = f"the candidate and the reference are the same {what}"
@@ -59,7 +59,7 @@ def distinct(same: bool, what: str) -> Ruling | None:
 
 @gate
 def recordable(*sides: Side) -> Ruling | None:
-    """Refuse a script in a sequence that it cannot run."""
+    """Refuse a script whose sequence has operations that it cannot run."""
     for side in sides:
         lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
         if side.way_in != LAYOUT and lacking:
@@ -69,7 +69,7 @@ def recordable(*sides: Side) -> Ruling | None:
 
 @gate
 def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
-    """Refuse two sides that train unequal numbers of steps."""
+    """Refuse two sides with different numbers of train steps."""
     cells = candidate.cell, reference.cell
     ours, theirs = (cell.operations.count("train") for cell in cells)
     if ours == theirs:
@@ -85,19 +85,19 @@ def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
 
 @gate
 def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
-    """Refuse a machine with too few devices, where the session requires them."""
+    """Refuse a machine with too few devices, if the session requires them."""
     return Ruling(outcome="error", reason=f"{lacking}, which --precision-require forbids")
 
 
 @gate
 def baseline_there(lacking: NoBaselineError) -> Ruling | None:
-    """Refuse a check without a baseline for this environment, where the session requires it."""
+    """Refuse a check without a baseline for this environment, if one is required."""
     return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
 
 
 @gate
 def baseline_sound(failed: BaselineError) -> Ruling | None:
-    """Refuse a baseline that cannot be read, and a check of which none can be kept."""
+    """Refuse a baseline that cannot be read or written."""
     return Ruling(outcome="error", reason=str(failed))
 
 
@@ -109,7 +109,7 @@ def recorded(failed: SideFailed) -> Ruling | None:
 
 @gate
 def readable(failed: OSError) -> Ruling | None:
-    """Refuse recordings that cannot be read back."""
+    """Refuse recordings that cannot be read."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
 
@@ -141,7 +141,7 @@ PRECONDITIONS = (
 
 
 def before(candidate: Side, reference: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return the ruling on two sides that are not worth recording, or None.
+    """Return the ruling on two sides that must not be recorded; None to go on.
 
     Args:
         candidate: the side under test.
@@ -157,7 +157,7 @@ def before(candidate: Side, reference: Side, definitions: Definitions | None) ->
 
 
 def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return the ruling on a side that is compared with itself, and not worth recording, or None.
+    """Return the ruling on a single side that must not be recorded; None to go on.
 
     Args:
         side: what is recorded several times.
@@ -167,7 +167,7 @@ def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
 
 
 def after(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
-    """Return the ruling on what was raised while a case was recorded and looked at, or None.
+    """Return the ruling for an exception from recording or reading; None for others.
 
     Args:
         error: what was raised.

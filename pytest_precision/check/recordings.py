@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Recordings:
-    """Records both sides whenever they are asked for, and removes the candidate's at the end.
+    """Records both sides of a check on demand, and removes the candidate's files at the end.
 
     Args:
         candidate: the side under test, recorded anew each time.
@@ -83,7 +83,7 @@ class Recordings:
         return self._read("candidate", ours, window), self.theirs(window)
 
     def theirs(self, window: Window | None) -> Recording:
-        """Record the reference alone, unless it is kept.
+        """Record the reference alone, unless the cache has it.
 
         Args:
             window: see `both`.
@@ -94,7 +94,7 @@ class Recordings:
         return self._read("reference", self._kept(self.reference, window), window)
 
     def noisy(self, window: Window | None, number: int) -> Recording:
-        """Record the reference with its operations rounded at random, unless that was done.
+        """Record the reference with random rounding, unless that was done before.
 
         Args:
             window: see `both`.
@@ -107,7 +107,7 @@ class Recordings:
         return self._read("reference", folder, window)
 
     def otherwise_started(self, window: Window | None) -> tuple[Recording, Recording]:
-        """Record both sides from another start: other weights and, if it is ours, other data.
+        """Record both sides with other initial weights and, if possible, other data.
 
         Args:
             window: see `both`.
@@ -145,7 +145,7 @@ class Recordings:
         return self._read("candidate", self._own(side, window), window)
 
     def logged(self, wanted: Wanted) -> tuple[Path, Path]:
-        """Log operations of the candidate and of the reference; return their folders.
+        """Log operations of both sides; return the folders of the logs.
 
         A reference with another sequence makes the same train step in another operation of its own.
 
@@ -162,7 +162,7 @@ class Recordings:
         return self._own(replace(self.candidate, logged=wanted), window), reference
 
     def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
-        """Record the first step of the candidate and of the reference beside the same in fp64.
+        """Record the errors of both sides' first step against fp64.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
@@ -183,12 +183,12 @@ class Recordings:
         return next(found), next(found)
 
     def close(self) -> None:
-        """Remove what the candidate recorded, and a reference that cannot be kept."""
+        """Remove the candidate's recordings, and a reference that cannot be cached."""
         for folder in self._folders:
             self._traces.drop(folder)
 
     def _kept(self, side: Side, window: Window | None) -> Path:
-        """Return the folder of a reference, which one check asks the cache for once."""
+        """Return the folder of a reference from the cache, which this check asks once."""
         asked = side, window
         if asked not in self._references:
             key = *asked, import_path()
@@ -205,14 +205,14 @@ class Recordings:
         return self._references[asked]
 
     def _own(self, side: Side, window: Window | None) -> Path:
-        """Record a candidate; return its folder, which is removed at the end."""
+        """Record a candidate into a folder that is removed at the end."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
             self._record(side, window, folder, self._known(window))
         self._folders.append(folder)
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return what was found out of the gradients of the reference, in the same cell."""
+        """Return the gradients that were computed for the reference of the same cell."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))
@@ -224,7 +224,7 @@ class Recordings:
     def _record(
         self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
     ) -> Sources:
-        """Have groups of ranks record a side, segment by segment; return what they have read.
+        """Record a side on groups of ranks, segment by segment; return the files that it read.
 
         Args:
             side: which.
@@ -273,7 +273,7 @@ class Recordings:
 
     @contextmanager
     def _recording(self, side: str) -> Iterator[None]:
-        """Take the time of a side, and name it in what goes wrong."""
+        """Measure the time of the block, and name the side in its exceptions."""
         started = time.perf_counter()
         try:
             yield

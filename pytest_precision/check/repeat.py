@@ -34,7 +34,7 @@ HASH_SEED = "PYTHONHASHSEED"
 
 
 class FurtherRun(NamedTuple):
-    """One more run of a layout.
+    """One further run of a layout, under other conditions.
 
     Attributes:
         words: what is different in it, for messages.
@@ -48,7 +48,7 @@ class FurtherRun(NamedTuple):
 def further_runs(
     side: Side, runs: int, threads: int | None, mode: str, devices: Sequence[str] = ()
 ) -> Iterator[FurtherRun]:
-    """Yield the runs that must have the bits of the first.
+    """Yield the runs that must have the same bits as the first.
 
     Args:
         side: what is recorded first.
@@ -77,7 +77,7 @@ def further_runs(
 
 
 def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
-    """Return the names of a side's GPUs if each of several ranks has its own; else none.
+    """Return the GPUs of a side's ranks if each has its own; else none.
 
     Args:
         side: what is recorded.
@@ -91,7 +91,7 @@ def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
 def repeated(
     runs: Sequence[FurtherRun], first: Side, terms: Terms, record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on a layout and its further runs, and what was counted and measured.
+    """Return the ruling on a layout and its further runs, and figures.
 
     Args:
         runs: further runs, at least one.
@@ -120,7 +120,7 @@ def repeated(
 
 @gate
 def repeats(case: Case, where: str) -> Ruling | None:
-    """Refuse a layout one of whose runs has other bits than the first.
+    """Refuse a layout if a further run has other bits than the first.
 
     Args:
         case: a further run, as the candidate, and the first.
@@ -142,12 +142,12 @@ def repeats(case: Case, where: str) -> Ruling | None:
 
 
 def _first(case: Case) -> Finding | None:
-    """Return the first tensor whose bytes a rank has otherwise, or that one run lacks."""
+    """Return the first tensor that a rank has with other bytes, or that one run lacks."""
     return differs(case.candidate, case.reference) or case.judgement.first
 
 
 def _with(side: Side, **variables: str) -> Side:
-    """Return a side on ranks that run nothing else, with further variables."""
+    """Return a side for fresh ranks with further environment variables."""
     environment = side.needs.environment
     declared = tuple(sorted({**dict(environment.declared), **variables}.items()))
     needs = replace(side.needs, environment=environment.declaring(declared), fresh=True)

@@ -17,7 +17,7 @@ from pytest_precision.trace.recording import Recording
 
 
 def unrepeatable(case: Case) -> str:
-    """Run a failing candidate once more, and say how that run differs from the first.
+    """Run a failing candidate again, and describe how that run differs; empty if it does not.
 
     A race, memory that nobody initialised and an order that threads decide look like any other
     divergence in one run.
@@ -36,7 +36,7 @@ def unrepeatable(case: Case) -> str:
 
 @gate
 def races(case: Case) -> Ruling | None:
-    """Refuse a candidate whose bits change where one of its ranks is late."""
+    """Refuse a candidate whose bits change if one of its ranks is late."""
     cell = case.candidate.cell
     runs = case.terms.jitter
     sizes = {segment.world_size for segment in cell.segments}
@@ -60,12 +60,12 @@ def races(case: Case) -> Ruling | None:
 
 
 def can_race(cell: Cell) -> bool:
-    """Return whether something can be late: a rank among others, or a stream of a device."""
+    """Return whether a cell has several ranks, or a GPU with streams, so that one can be late."""
     return cell.device != "cpu" or any(segment.world_size > 1 for segment in cell.segments)
 
 
 def _race(case: Case, delays: int) -> Finding | None:
-    """Return the first tensor in which a run with delays differs.
+    """Return the first tensor that differs in a run with delays.
 
     First a run is looked at where its steps end, since any other look waits for the device and may
     heal the race. If that differs, another is looked at after each phase, to see where it starts.
@@ -75,13 +75,13 @@ def _race(case: Case, delays: int) -> Finding | None:
 
 
 def _differs(case: Case, delays: int = 0, *, ends_only: bool = False) -> Finding | None:
-    """Return the first tensor in which a further run of the candidate differs from the first."""
+    """Return the first tensor that differs in a further run of the candidate."""
     again = case.candidate_again(delays, ends_only=ends_only)
     return None if again is None else differs(again, case.candidate)
 
 
 def differs(again: Recording, first: Recording, criteria: Criteria | None = None) -> Finding | None:
-    """Return the first difference in bits of two runs, at moments that both have recorded.
+    """Return the first tensor whose bits differ in two runs, at moments that both recorded.
 
     Args:
         again: one run.
@@ -101,7 +101,7 @@ def differs(again: Recording, first: Recording, criteria: Criteria | None = None
 
 
 def _same(pair: Pair) -> bool:
-    """Return whether each rank holds the same bytes in both runs, whole tensors or not."""
+    """Return whether each rank has the same bytes in both runs."""
     if pair.candidate is None or pair.reference is None:
         return False
     again = pair.candidate
@@ -113,6 +113,6 @@ def _same(pair: Pair) -> bool:
 
 
 def what_differs(found: Finding) -> str:
-    """Return which tensor differs, and when."""
+    """Describe which tensor differs, and when."""
     pair = found.pair
     return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"

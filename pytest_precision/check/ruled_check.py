@@ -23,7 +23,7 @@ FurtherRule = Callable[[Ruling, Case], tuple[Ruling, dict[str, Any]]]
 def ruled_check(
     sides: tuple[Side, ...], terms: Terms, further: Sequence[FurtherRule], record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on sides, and what was counted and measured.
+    """Return the ruling on two sides, and figures.
 
     Args:
         sides: the candidate and the reference, or the candidate alone.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """One layout of one workload, or one script, in one cell; equal sides have equal traces.
+    """A layout with its workload, or a script, in one cell; equal sides have equal traces.
 
     Attributes:
         layout: the layout that is run.
@@ -77,7 +77,7 @@ class Side:
         way_in: WayIn = LAYOUT,
         resumes: bool = False,
     ) -> Side:
-        """Return a side that names the other layout only if its sequence has a `swap`.
+        """Make a side; the other layout is a part of it only if the sequence has a `swap`.
 
         Args:
             layout: the layout that is run.
@@ -103,14 +103,14 @@ class Side:
         return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
     def computes_as(self, other: Side) -> bool:
-        """Return whether two sides compute the same, as they do that differ only in ranks.
+        """Return whether two sides are equal in all but the ranks that they run on.
 
         What they may leave on ranks makes no difference either.
         """
         return self._has_variables_of(other) and replace(self, needs=other.needs) == other
 
     def judges_as(self, other: Side) -> bool:
-        """Return whether gradients that were judged right on one side are right on both.
+        """Return whether gradients that are right on one side are known to be right on both.
 
         That is so of the same workload in the same cell, for a step that shows the same bits. Ranks
         of another commit judge by their own code.
@@ -122,7 +122,7 @@ class Side:
         return self.needs.environment == other.needs.environment
 
     def needs_of(self, segment: Segment) -> Needs:
-        """Return what the ranks of a segment need; new processes have run no job before."""
+        """Return the requirements of a segment's ranks, such as fresh processes."""
         return replace(self.needs, fresh=self.needs.fresh or segment.in_new_processes)
 
     def record(
@@ -132,7 +132,7 @@ class Side:
         segment: Segment | None = None,
         known: GradientLog | None = None,
     ) -> int:
-        """Write what this rank sees of a segment into `folder`; this is the job of each rank.
+        """Record a segment into `folder` on this rank; this is the job of each rank.
 
         Args:
             folder: an existing one, the same for all ranks.
@@ -190,7 +190,7 @@ class Side:
         return log_script(script, self.cell, folder, window, segment, self.logged)
 
     def _skip_unless_there(self) -> None:
-        """Skip, on a rank of another commit, what that commit does not have yet."""
+        """Skip on a rank of another commit whose code lacks the callables of this side."""
         paths = (self.layout, self.other, self.workload)
         lacking = [path.lacking() for path in paths if path is not None]
         if any(lacking):

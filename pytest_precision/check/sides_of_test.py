@@ -23,7 +23,7 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class SidesOfTest:
-    """Makes sides that run in cells of one test, with what its callables declare.
+    """Makes the sides of a test, with the declarations of its callables.
 
     Attributes:
         settings: of the test.
@@ -87,7 +87,7 @@ class SidesOfTest:
         cell: Cell,
         terms: Terms,
     ) -> Side:
-        """Return the side of a layout or a script in a check without a second side.
+        """Return the side of a check that has only one.
 
         Raises:
             TypeError: see `pair`.
@@ -128,7 +128,7 @@ class SidesOfTest:
         other: Callable[..., Any],
         workload: Callable[..., Any] | None,
     ) -> Declared:
-        """Return what all that runs in a cell declares; that includes the layout after a `swap`."""
+        """Return the declarations of all callables of a cell, also of the layout after a `swap`."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         declared = Declared.of(*running)
         if declared.transformer_engine:

@@ -18,7 +18,7 @@ __tracebackhide__ = is_bad_input
 
 
 class Terms(NamedTuple):
-    """What `Parity.check` was asked to hold a candidate to.
+    """The conditions of a check: criteria, limits, contract and exemptions.
 
     Attributes:
         criteria: how equal two tensors must be.
@@ -48,7 +48,7 @@ class Terms(NamedTuple):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Terms:
-        """Return the terms that a test wrote.
+        """Make terms of the arguments that a test passed.
 
         Raises:
             TypeError: for a criterion, a limit, a contract or an oracle of another type.

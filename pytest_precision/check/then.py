@@ -42,7 +42,7 @@ class Then:
 def since_then(
     then: Then, record: MakeRecordings, now: Ruling, case: Case
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on a case and its other revision, and the figures of the comparison.
+    """Return the ruling on a case and on the same sides at another revision, and figures.
 
     Args:
         then: the other commit or installation.
@@ -65,7 +65,7 @@ def since_then(
 
 
 def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStack) -> Moves:
-    """Record the sides of a case at the other revision, and return how they moved.
+    """Record the sides at the other revision, and return how they moved.
 
     Args:
         now: both sides now, or the candidate alone.
@@ -103,7 +103,7 @@ def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStac
 
 
 def _moved_of(case: Case) -> Ruling | None:
-    """Return how a side differs from itself then; None if it has not moved.
+    """Return how a side differs from itself at the other revision; None if it does not.
 
     Of a tensor in which ranks disagree at both ends there is no whole one to compare, so that each
     rank is compared with itself.
@@ -124,7 +124,7 @@ def _moved_of(case: Case) -> Ruling | None:
 
 
 def _torn_at_both_ends(found: Finding) -> bool:
-    """Return whether neither end has a whole tensor, since its ranks hold different bits."""
+    """Return whether the ranks hold different bits of a tensor at both revisions."""
     ends = found.pair.candidate, found.pair.reference
     return all(end is not None and end.fault is not None for end in ends)
 
@@ -132,7 +132,7 @@ def _torn_at_both_ends(found: Finding) -> bool:
 def differences_in_time(
     cases: Iterable[Case], packages: Mapping[str, list[str]]
 ) -> Mapping[str, list[str]]:
-    """Return what decides about bits, and then packages, to how they are here and there.
+    """Return the properties and packages in which two environments differ.
 
     Packages that one of the two lacks come last: they are many, and most of them decide nothing.
     """

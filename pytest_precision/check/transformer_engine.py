@@ -16,7 +16,7 @@ OPTION = "--precision-te"
 
 
 def refuse_stand_in(settings: Settings) -> None:
-    """Refuse a session that asks for the stand-in where it cannot run.
+    """Refuse a session that requires the stand-in where it cannot run.
 
     Raises:
         pytest.UsageError: it was asked for; the message says what is missing.
@@ -31,7 +31,7 @@ def refuse_stand_in(settings: Settings) -> None:
 
 
 def announced(settings: Settings) -> list[str]:
-    """Return the words on the option for the line above the tests; none for its default.
+    """Return a line on `--precision-te` for the session's header; empty for the default.
 
     Whether any layout uses Transformer Engine is known when it runs; report.json says it then.
     """

@@ -7,7 +7,7 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print text; a reader such as `head`, who has had enough, is no error.
+    """Print text; a reader that closes the pipe early, such as `head`, is no error.
 
     A character that the terminal's encoding lacks is printed as its escape sequence.
     """

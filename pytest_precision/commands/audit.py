@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class BuiltAt(NamedTuple):
-    """Where a set-up is built: a file, relative to this folder, and a line."""
+    """The place of the function that builds a set-up: a relative path and a line."""
 
     file: str
     line: int
@@ -84,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
 
 @contextmanager
 def _started_here(program: str) -> Iterator[None]:
-    """Let people's code find modules of this folder, and no arguments of this command."""
+    """Put this folder on the import path, and clear `sys.argv`, for the user's code."""
     arguments = sys.argv
     sys.argv = [program]
     sys.path.insert(0, os.getcwd())  # as `python -m` has it, and an installed command has not
@@ -97,7 +97,7 @@ def _started_here(program: str) -> Iterator[None]:
 
 @contextmanager
 def _printed_as_errors() -> Iterator[None]:
-    """Send to standard error what is printed, also by programs that people's code starts."""
+    """Redirect standard output to standard error, also that of child processes."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -151,7 +151,7 @@ def _refused(what: str, name: str, advice: str) -> NoSetupError:
 
 
 def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
-    """Return what all ranks found, and whether this is the one that says so."""
+    """Return the joined audit of all ranks, and whether this rank prints it."""
     import torch.distributed as dist
 
     from pytest_precision.auditing.audit import audit_built
@@ -191,7 +191,7 @@ def _sarif(audit: Audit, place: BuiltAt) -> list[str]:
 
 
 def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
-    """Return each finding as a result of SARIF, shown at the function that builds the set-up.
+    """Return the findings as results of SARIF, located at the function that builds the set-up.
 
     Args:
         audit: whose findings they are.

@@ -65,20 +65,20 @@ def _found(against: Against) -> int:
 
 
 class Commits(Protocol):
-    """Commits that compute the right numbers, or others."""
+    """The commits of a bisection, which are good or bad."""
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Refuse two commits between which there is nothing to find."""
+        """Refuse two commits that do not differ."""
 
     def is_good(self, commit: str) -> bool:
-        """Return whether a commit computes the right numbers."""
+        """Return whether a commit computes the same as the good one."""
 
     def show(self) -> None:
-        """Print what is otherwise in the last bad commit than in the last good one."""
+        """Print how the first bad commit differs from the last good one."""
 
 
 class RecordedCommits:
-    """Recordings of a script in commits.
+    """Commits that are told apart by recordings of a script.
 
     Args:
         against: has the script.
@@ -90,7 +90,7 @@ class RecordedCommits:
         self._bad = ""
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Record the good commit, and refuse a bad one with the same numbers.
+        """Record the good commit, and refuse a bad one that computes the same.
 
         Raises:
             RevisionError: see above, or the script fails in one of them.
@@ -104,7 +104,7 @@ class RecordedCommits:
             )
 
     def is_good(self, commit: str) -> bool:
-        """Record a commit and return whether it computes what the good one does."""
+        """Record a commit and return whether it computes the same as the good one."""
         self._record(commit)
         folder = self._against.sides.folder
         names = (commit[:12], self._good[:12])
@@ -145,7 +145,7 @@ def _bisected(against: Against, commits: Commits, good: str, bad: str) -> str:
 
 
 def _expect_more(log: str, before: str) -> None:
-    """Refuse a bisection that cannot go on.
+    """Refuse a bisection that git cannot continue.
 
     Raises:
         RevisionError: with the commits of which one is the first, if git says that it is one.
@@ -163,7 +163,7 @@ def _expect_more(log: str, before: str) -> None:
 
 
 def _word(commits: Commits, commit: str) -> str:
-    """Return what git is told of a commit: it is good, bad, or cannot be judged."""
+    """Return git's word for a commit: good, bad or skip."""
     try:
         return "good" if commits.is_good(commit) else "bad"
     except (RecordingError, RevisionError) as error:
@@ -176,7 +176,7 @@ _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "
 
 
 class ChecksOfCommits:
-    """The sides of a matrix test as it is here, each compared with itself in commits.
+    """Commits that are told apart by the sides of a matrix test in the present files.
 
     Args:
         against: has the node id of the test, and pytest's further arguments.
@@ -195,7 +195,7 @@ class ChecksOfCommits:
                 raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Refuse a bad commit with other numbers than the files here, and a good one with the same.
+        """Refuse a bad commit that equals the present files, or a good one that does not.
 
         Raises:
             RevisionError: see above, or the test cannot be compared with one of them.
@@ -236,13 +236,13 @@ class ChecksOfCommits:
         return good
 
     def show(self) -> None:
-        """Print how the sides moved since the last commit with other numbers than here."""
+        """Print how the sides moved since the last commit that differs from the present files."""
         self._pytest(self._good, self._against.given.report, quiet=False)
 
     def _pytest(
         self, commit: str, report: Path | None, *options: str, quiet: bool
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run the test against a commit; what it prints is lost, or goes to standard output."""
+        """Run the test against a commit; its output is dropped, or printed if asked for."""
         words = self._against.sides.here().words(Path.cwd(), "pytest:main")
         words += [*self._against.given.script, *options, "--precision-matrix"]
         words += [f"--precision-against={commit}"]

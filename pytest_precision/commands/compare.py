@@ -84,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def terms_of(given: argparse.Namespace) -> Terms:
-    """Return what `--criterion` asks of a comparison."""
+    """Return the terms of a comparison that `--criterion` states."""
     from pytest_precision.check.terms import Terms
 
     criteria = dict(map(keyed_criterion, given.criterion))
@@ -100,7 +100,7 @@ def show(given: argparse.Namespace, verdict: Verdict) -> int:
 
 
 def lines(verdict: Verdict, *, verbose: bool = False, brief: bool = False) -> list[str]:
-    """Return what is printed of a verdict."""
+    """Return the lines that are printed for a verdict."""
     if brief:
         return _brief(verdict)
     if verdict.outcome != "pass":
@@ -121,14 +121,14 @@ def lines(verdict: Verdict, *, verbose: bool = False, brief: bool = False) -> li
 
 
 def _brief(verdict: Verdict) -> list[str]:
-    """Return one line, and where something differs, one more for the line that made it."""
+    """Return one line on the difference, and one on the line of code that made it."""
     if verdict.outcome == "pass":
         return [f"{verdict.nodeid}: {verdict.observations} tensors agree"]
     return [verdict.reason, *([f"  {verdict.culprit.text}"] if verdict.culprit else [])]
 
 
 def write_report(folder: Path, verdict: Verdict) -> None:
-    """Write report.json and report.html with this one check.
+    """Write report.json and report.html for this single check.
 
     Raises:
         pytest.UsageError: the folder cannot be written to.
@@ -151,7 +151,7 @@ _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 
 
 def keyed_criterion(text: str) -> tuple[str, Criterion]:
-    """Return the key (`default` if the text has none) and the criterion that a text names.
+    """Return the key (`default` if none) and the criterion in a text of `--criterion`.
 
     Raises:
         argparse.ArgumentTypeError: it names none.

@@ -62,7 +62,7 @@ def _status(against: Against) -> int:
 
 @contextmanager
 def _other(against: Against) -> Iterator[Installation]:
-    """Yield what this side is compared with."""
+    """Yield the side that the present files are compared with."""
     python = against.given.python
     revision = against.given.revision
     if python is not None:

@@ -49,7 +49,7 @@ def export(given: argparse.Namespace) -> int:
 
 
 def take(given: argparse.Namespace) -> int:
-    """Make a recording of a safetensors file and its sidecar; return the exit status."""
+    """Make a recording from a safetensors file and its sidecar; return the exit status."""
     from pytest_precision.recorders.exchange import import_recording
 
     try:

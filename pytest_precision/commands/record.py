@@ -65,7 +65,7 @@ def add_to(commands: Any) -> None:
 
 
 def _add_part_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that leave parts of a big run out."""
+    """Add the options that record only parts of a big run."""
     parser.add_argument(
         "--only",
         metavar="PATTERN",
@@ -85,7 +85,7 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recording_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how much of a script is recorded, and over what it runs."""
+    """Add the options of a recording: steps, values, kinds, ranks and the stand-in."""
     parser.add_argument(
         "--steps",
         metavar="N",
@@ -163,7 +163,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
-    """Refuse a command line that names no script, or a file that is not there.
+    """Refuse a command line without a script, or with a file that does not exist.
 
     Args:
         given: the command line.
@@ -188,7 +188,7 @@ def _expect_steps(given: argparse.Namespace) -> None:
 
 
 def _let_stand_in(given: argparse.Namespace) -> None:
-    """Put the stand-in for Transformer Engine's kernels in place before the script starts.
+    """Install the stand-in for Transformer Engine's kernels before the script starts.
 
     The script's own process is not put back: it ends with the script.
     """
@@ -205,7 +205,7 @@ def _let_stand_in(given: argparse.Namespace) -> None:
 
 
 def _leave_threads(before: list[threading.Thread]) -> None:
-    """End the process if the script, cut short, has left threads that would keep it alive.
+    """End the process if threads of an interrupted script would keep it alive.
 
     Args:
         before: threads that ran before the script, which are not its own.
@@ -224,7 +224,7 @@ def _leave_threads(before: list[threading.Thread]) -> None:
 
 
 def _expect_empty(given: argparse.Namespace) -> None:
-    """Make the folder; refuse one that has a recording, whole or not, and one that is a file."""
+    """Make the folder; refuse one with a recording or parts of one, and a file."""
     try:
         given.out.mkdir(parents=True, exist_ok=True)
         # The other ranks of a launch write only when this one has come so far, too.
@@ -250,7 +250,7 @@ def _count(text: str) -> int:
 
 
 def steps_of(text: str) -> tuple[int, ...]:
-    """Return the steps that a text such as `0,3-5` names.
+    """Parse a text such as `0,3-5` into step numbers.
 
     Raises:
         argparse.ArgumentTypeError: it names none.

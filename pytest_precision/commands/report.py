@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run one of the commands; return the exit status."""
+    """Run a command on reports; return the exit status."""
     try:
         text = given.make(given)
     except (ReportError, OSError, RecursionError) as error:
@@ -62,7 +62,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def compare(given: argparse.Namespace) -> int:
-    """Compare two reports; return 1 if the later one has a failure that is new."""
+    """Compare two reports; return 1 if the later one has a new failure."""
     from pytest_precision.report.changed_cells import ChangedCells
 
     try:

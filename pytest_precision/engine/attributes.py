@@ -35,18 +35,18 @@ Leaves = Iterator[tuple[str, Any]]
 
 
 def own_class(module: nn.Module) -> type:
-    """Return the class of a module before torch has put a class in front that shards it."""
+    """Return the original class of a module, without the one that `fully_shard` puts in front."""
     bases = (one for one in type(module).__mro__ if not one.__module__.startswith(SHARDING))
     return next(bases)
 
 
 def of_torch(module: nn.Module) -> bool:
-    """Return whether a module is one of torch's own."""
+    """Return whether a module's class is defined in torch."""
     return own_class(module).__module__.partition(".")[0] == "torch"
 
 
 def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
-    """Yield what modules of the user's own keep, and how many hooks any module has.
+    """Yield attributes of user-defined modules, and the number of hooks of every module.
 
     What torch's own modules keep is shown as `flag`. A wrapper does its own bookkeeping, by which
     nothing is computed.
@@ -64,14 +64,14 @@ def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
 
 
 def numbers_of(held: object) -> Leaves:
-    """Yield the numbers and tensors that an object keeps, such as a `GradScaler`."""
+    """Yield the numbers and tensors in an object's attributes, as of a `GradScaler`."""
     for key, value in vars(held).items():
         if isinstance(value, (bool, int, float, Tensor)):
             yield f"{key.strip('_')} of {type(held).__name__}", value
 
 
 def optimizers_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an optimizer, or torch's optimizers that it chains, with numbers from the second on."""
+    """Yield the torch optimizers in an optimizer, or itself; numbered from the second one on."""
     parts = [] if isinstance(optimizer, Optimizer) else getattr(optimizer, "optimizers", [])
     chained = parts and all(isinstance(one, Optimizer) for one in parts)
     for number, one in enumerate(parts if chained else [optimizer], 1):
@@ -79,7 +79,7 @@ def optimizers_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
-    """Yield what an optimizer keeps in attributes, such as a count of steps of its own.
+    """Yield plain attributes of an optimizer, such as its own step count.
 
     Args:
         optimizer: it.
@@ -104,12 +104,12 @@ def _hooks(name: str, module: nn.Module) -> Leaves:
 
 
 def saves_more(module: nn.Module) -> bool:
-    """Return whether a module saves more than parameters and buffers."""
+    """Return whether a module saves more than its parameters and buffers."""
     return type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observation]:
-    """Yield what modules save beside parameters and buffers, leaf by leaf.
+    """Yield the leaves of what modules save by `get_extra_state`.
 
     What a module has pickled is an `attribute`, which an evaluation may change, as it records
     amaxes. It is shown as the objects in the bytes, since equal ones may have unequal bytes.
@@ -138,7 +138,7 @@ def _bytes(held: Tensor) -> bytes:
 
 
 def _unpickled(held: Tensor) -> Any:
-    """Return what a module of this process has just pickled; None where that is not known."""
+    """Return the object that a module of this process has just pickled; None if unknown."""
     try:
         return pickle.loads(_bytes(held))
     except Exception:  # whatever a class of the user's own raises
@@ -146,7 +146,7 @@ def _unpickled(held: Tensor) -> Any:
 
 
 def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observation]:
-    """Yield what an optimizer keeps in its state under names, beside that of its parameters.
+    """Yield entries of an optimizer's state that are kept under names, not parameters.
 
     Args:
         optimizer: it.

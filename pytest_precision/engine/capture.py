@@ -82,7 +82,7 @@ class Capture:
 
 
 class ModuleHook:
-    """Calls a function of ours before or after a module's forward.
+    """A forward hook that calls a given function, and that copies of the module lose.
 
     A deep copy of the module, such as an average of weights, or a pickle of it has this hook too:
     there it holds nothing, so that it neither copies what observes the module nor tells of the
@@ -96,10 +96,10 @@ class ModuleHook:
         self._call = call
 
     def __call__(self, *given: Any) -> None:
-        """Call the function; a hook that returns None changes nothing."""
+        """Call the function; returning None leaves the forward unchanged."""
         if self._call is not None:
             self._call(*given)
 
     def __reduce__(self) -> tuple[type[ModuleHook], tuple[()]]:
-        """Return what copies are made of, deep ones and pickles."""
+        """Return an empty hook for copies and pickles of the module."""
         return ModuleHook, ()

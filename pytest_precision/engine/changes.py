@@ -19,7 +19,7 @@ HeldLeaves = Iterable[tuple[str, Any]]
 
 
 class Changes:
-    """Shows what is not as it was at the start, as one kind of observation.
+    """Shows, as one kind, the values that differ from those at the start.
 
     Args:
         kind: of what is shown.
@@ -34,12 +34,12 @@ class Changes:
         self.begun = False
 
     def begin(self, held: HeldLeaves) -> None:
-        """Remember the values at the start, except those that were remembered before."""
+        """Remember the start values, except for names that have one already."""
         self.begun = True
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
-        """Yield leaves that have changed; a new leaf counts as unchanged until its next change."""
+        """Yield values that have changed; new ones count as unchanged until they change."""
         for name, leaf in held:
             if self.differs(name, leaf):
                 tensor = as_tensor(leaf)
@@ -47,13 +47,13 @@ class Changes:
                 yield whole(self._kind, name, tensor)
 
     def differs(self, name: str, leaf: Any) -> bool:
-        """Return whether a leaf has changed; a new leaf counts as unchanged."""
+        """Return whether a value has changed; a new one counts as unchanged."""
         now = fingerprint(leaf) if self.begun else None
         return self.begun and self._start.setdefault(name, now) != now
 
 
 class Since:
-    """The start values of an engine, in one attribute: an engine of a user's has its own.
+    """The start values of an engine, in one attribute that does not clash with a user's.
 
     Attributes:
         settings: of torch's modules; see `modes.module_settings`.
@@ -71,7 +71,7 @@ class Since:
 
 
 def generators() -> Iterator[tuple[str, Any]]:
-    """Yield the states of the generators that Python and numpy share among all who draw."""
+    """Yield the states of the global random generators of Python and numpy."""
     yield "python", repr(random.getstate())
     state = np.random.get_state(legacy=False)
     # numpy takes 4 ms to write an array of this size as text, which every step would wait for.

@@ -20,7 +20,7 @@ CLIP_RULES = ("fp64", "torch")
 
 
 def expect_rule(clip: object) -> None:
-    """Refuse a workload's `clip` that is not a rule.
+    """Refuse a workload's `clip` that is not a known rule or a callable.
 
     Raises:
         ValueError: it is neither one of `CLIP_RULES` nor callable.
@@ -37,6 +37,8 @@ def expect_rule(clip: object) -> None:
 
 def clip_by(rule: str | Clip, owners: Sequence[Tensor], max_norm: float | None) -> Tensor:
     """Clip the gradients of `owners` by torch's rule or a callable; return the norm before.
+
+    The norm is a scalar tensor.
 
     Raises:
         TypeError: the rule has returned no norm.
@@ -55,20 +57,20 @@ def clip_by(rule: str | Clip, owners: Sequence[Tensor], max_norm: float | None) 
 
 
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the fp64 norm of all gradients together; a collective where they are sharded."""
+    """Return the L2 norm of all gradients together in fp64; a collective if they are sharded."""
     doubled = [gradient.double() for gradient in gradients]
     norms = [full(nn.utils.get_total_norm(part)) for part in _by_mesh(doubled)]
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
 def scale_down(owners: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
-    """Scale the gradients of `owners`, whose norm is `norm`, down to `max_norm`."""
+    """Scale the gradients of `owners` down to `max_norm`, given their norm."""
     for part in _by_mesh(owners):
         nn.utils.clip_grads_with_norm_(part, max_norm, norm)
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Group tensors by device mesh, since one operation of torch takes those of one mesh."""
+    """Group tensors by device mesh, since one torch operation takes only one mesh."""
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     for mesh in dict.fromkeys(meshes or [None]):
         yield [tensor for tensor, its in zip(tensors, meshes, strict=True) if its == mesh]

@@ -23,7 +23,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Dealing(Restorable):
-    """The part of an engine that deals microbatches to ranks and shows their losses.
+    """The part of an engine that assigns microbatches to ranks and shows their losses.
 
     Attributes:
         workload: gives the microbatches of all ranks.
@@ -48,17 +48,17 @@ class Dealing(Restorable):
 
     @property
     def overflow_factor(self) -> float:
-        """Return the factor that injects an overflow: infinity in a `skip` on one rank, else 1."""
+        """Return infinity on the rank that overflows in a `skip`, else 1."""
         return self.capture.overflow_factor
 
     @property
     def loss_factor(self) -> float:
-        """Return the product of all factors by which a loss is multiplied before its backward."""
+        """Return the factor by which each loss is multiplied before its backward."""
         scale = 1.0 if self.scaler is None else self.scaler.scale
         return scale * self.grad_factor * self.overflow_factor
 
     def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
-        """Yield the microbatches of this rank, each with its number among those of all ranks.
+        """Yield this rank's microbatches, each with its number among those of all ranks.
 
         They are dealt one by one: a data-parallel rank has `microbatches[rank::size]`. Before each,
         the model's layers are told its number and `microbatch_context` is entered.
@@ -81,7 +81,7 @@ class Dealing(Restorable):
         return nullcontext()
 
     def report_loss(self, number: int, loss: Tensor) -> None:
-        """Show the loss of a microbatch; a loop that does not use `losses` must call this itself.
+        """Show the loss of a microbatch; loops that do not use `losses` must call this.
 
         Args:
             number: the microbatch's number among those of all ranks, from `my_microbatches`.
@@ -110,13 +110,13 @@ class Dealing(Restorable):
         self.capture.keep("loss", str(number), [seen])
 
     def _keep_of_microbatch(self, kind: str, name: str, tensor: Tensor) -> None:
-        """Hand over a tensor as this microbatch leaves it, which the next one will change."""
+        """Buffer a tensor now, since the next microbatch will change it."""
         numbered = TensorKey(name, microbatch=self.microbatch).name(kind)
         seen = self.show(kind, numbered, tensor, self.capture, split=False, local=True)
         self.capture.keep(kind, numbered, seen)
 
     def start(self, capture: Capture) -> None:
-        """Register hooks that hand over what must be shown at once; called before the first phase.
+        """Register hooks before the first phase, for values that must be copied at once.
 
         Args:
             capture: receives it.
@@ -130,7 +130,7 @@ class Dealing(Restorable):
             self.capture.keep("decision", str(self._computed), made)
 
     def expect_even_shares(self) -> None:
-        """Refuse, before anything trains, a step that the ranks cannot share evenly.
+        """Refuse, before training, a step whose microbatches the ranks cannot share evenly.
 
         Raises:
             ValueError: this engine needs even shares, and ranks cannot share some step evenly.
@@ -162,7 +162,7 @@ class Dealing(Restorable):
 
 
 def expect_sum(workload: str, given: object) -> None:
-    """Refuse what a workload's `loss` returns if it is no scalar with a number of tokens.
+    """Refuse a workload's `loss` result that is not a scalar with a number of tokens.
 
     Raises:
         TypeError: with the name of the workload, and what a trainer that averages has to return.
@@ -182,7 +182,7 @@ def expect_sum(workload: str, given: object) -> None:
 
 
 def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
-    """Return rank and size of the data-parallel dimension, which has all ranks unless given.
+    """Return (rank, size) of the data-parallel dimension; all ranks by default.
 
     Raises:
         ValueError: the size does not divide the number of ranks, or the rank is not below it.

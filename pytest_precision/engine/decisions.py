@@ -23,7 +23,7 @@ Decisions = Mapping[str, tuple[Tensor, Tensor]]
 
 
 def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Observation]:
-    """Yield the choices and their margins, as they are now, after a microbatch or a step."""
+    """Yield discrete choices and their margins after a microbatch or step."""
     for name, (chosen, margin) in given.items():
         key = TensorKey(name, microbatch=microbatch)
         yield whole("decision", key.name("decision"), chosen.detach().long())
@@ -31,7 +31,7 @@ def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Obser
 
 
 def of_step(norm: Tensor, max_norm: float | None) -> Decisions:
-    """Return what a step decides by the norm of its gradients."""
+    """Return the decisions of a step that follow from its gradient norm: clip and skip."""
     norm = full(norm.detach()).double().reshape(())
     finite = torch.isfinite(norm)
     made = {"step is skipped": (~finite, torch.where(finite, torch.inf, 0.0))}

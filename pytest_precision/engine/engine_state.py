@@ -33,7 +33,7 @@ ENGINE_ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
 
 
 class EngineState(TrainingState):
-    """The state of an engine, as its methods show and name it.
+    """Access to everything in an engine that outlives a step.
 
     Args:
         engine: it.
@@ -47,11 +47,11 @@ class EngineState(TrainingState):
         self.since = since
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield the state of the engine's optimizer; `beside` has that of further ones."""
+        """Yield the state of the engine's main optimizer; `beside` has that of others."""
         return self._of(self._engine.optimizer, self._engine.masters())
 
     def weights(self) -> Iterator[Observation]:
-        """Yield parameters, quantized state and buffers of the model."""
+        """Yield the parameters, quantized weights and buffers of the model."""
         engine = self._engine
         capture = self._capture
         for name, parameter in engine.model.named_parameters():
@@ -65,17 +65,17 @@ class EngineState(TrainingState):
                     yield from engine.show("buffer", name, buffer, capture, split=False, local=True)
 
     def flags(self) -> Iterator[Observation]:
-        """Yield the modes of modules, and parameters whose `requires_grad` has changed."""
+        """Yield training modes, and changes of `requires_grad`."""
         yield from modes(self._engine.model.named_modules(), start=self.since.settings)
         yield from thawed(self.gets_gradients(), self.since.trained)
 
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the state of the engine's scaler, if it has one."""
+        """Yield the loss scaler's state, if the engine has one."""
         scaler = self._engine.scaler
         return of_loss_scale({} if scaler is None else scaler.state_dict())
 
     def beside(self) -> Iterator[Observation]:
-        """Yield what is in further optimizers and modules of the engine's attributes."""
+        """Yield tensors of further optimizers and modules in the engine's attributes."""
         engine = self._engine
         names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
         for optimizer in self._further_optimizers():
@@ -90,11 +90,11 @@ class EngineState(TrainingState):
                 yield whole("average", path, tensor)
 
     def policies(self) -> Leaves:
-        """Yield what the schedulers of the engine count."""
+        """Yield counters and settings of the engine's schedulers."""
         return further.policies(vars(self._engine).values())
 
     def attributes(self) -> Leaves:
-        """Yield what the model, the optimizers and the engine keep in Python."""
+        """Yield plain Python attributes of the model, the optimizers and the engine."""
         engine = self._engine
         yield from attributes.attributes_of_modules(engine.model.named_modules())
         further_ones = [*self._further_optimizers()]
@@ -110,14 +110,14 @@ class EngineState(TrainingState):
                 yield from further.plain_values(name, vars(held), elsewhere, packages)
 
     def gets_gradients(self) -> dict[str, bool]:
-        """Return, by name, whether each parameter, or its master, gets a gradient."""
+        """Return, by name, whether each parameter or its master requires a gradient."""
         engine = self._engine
         held = chain(engine.optimized_model.named_parameters(), engine.masters())
         masters = ((f"the master of {name}", master) for name, master in held)
         return trained(engine.model.named_parameters()) | trained(masters)
 
     def all_groups(self) -> list[groups.NamedGroup]:
-        """List the groups of all optimizers with the logical tensors that they update."""
+        """List the parameter groups of all optimizers, with names of logical tensors."""
         more = map(self._groups_of, self._further_optimizers())
         return [*self._engine.named_groups(), *chain.from_iterable(more)]
 

@@ -19,7 +19,7 @@ from pytest_precision.matrix.tensor_key import TensorKey
 
 
 def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iterator[Optimizer]:
-    """Yield further optimizers that update parameters of the model which the first one does not.
+    """Yield the engine's other optimizers that update parameters of the model.
 
     Args:
         held: attributes of an engine.
@@ -37,7 +37,7 @@ def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iter
 
 
 def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules in the attributes of an engine that share no parameter with its model.
+    """Yield modules in an engine's attributes that share no parameter with its model.
 
     Args:
         held: attributes of an engine.
@@ -51,7 +51,7 @@ def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[
 
 
 def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a module of which this rank has the whole."""
+    """Yield the tensors of a module that are whole on this rank."""
     for tensors in (module.named_parameters(), module.named_buffers()):
         for path, tensor in tensors:
             if not is_dtensor(tensor) and not unreadable(tensor):
@@ -87,7 +87,7 @@ def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
 def plain_values(
     name: str, held: Mapping[str, Any], without: Iterable[str], packages: Collection[str]
 ) -> Leaves:
-    """Yield the numbers and texts that the attributes of an object hold, except some.
+    """Yield numbers and texts among the attributes of an object, except given ones.
 
     Args:
         name: of the object.

@@ -43,24 +43,24 @@ Members = Iterable[tuple[Mapping[str, Any], Sequence[Tensor]]]
 
 
 def group_members(optimizer: Optimizer) -> Members:
-    """Yield each group of an optimizer with the parameters that are in it now."""
+    """Yield each parameter group of an optimizer with its present parameters."""
     return ((group, group["params"]) for group in optimizer.param_groups)
 
 
 def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
-    """List what an optimizer updates."""
+    """List the tensors that an optimizer updates."""
     return [parameter for _, own in group_members(optimizer) for parameter in own]
 
 
 def places(members: Members) -> Iterator[tuple[str, Tensor]]:
-    """Yield what is in groups, each tensor with the place that it is found at there."""
+    """Yield each tensor in parameter groups, with its group and index."""
     for g, (_, parameters) in enumerate(members):
         for p, parameter in enumerate(parameters):
             yield f"param_groups.{g}.params.{p}", parameter
 
 
 def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Groups:
-    """Yield each group with the names of what is updated by it.
+    """Yield each parameter group with the names of its tensors.
 
     Args:
         members: the groups.
@@ -73,7 +73,7 @@ def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Gro
 
 
 def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
-    """Yield the step of each parameter whose group counts steps once for all of them.
+    """Yield the step count of each parameter in groups that keep one for all.
 
     Args:
         groups: the groups.
@@ -95,7 +95,7 @@ def learning_rates(groups: Groups) -> Iterator[Observation]:
 
 
 def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Observation]:
-    """Yield every other option of each parameter, named as `eps of head.weight`.
+    """Yield every other numeric option of each parameter, named as `eps of head.weight`.
 
     Args:
         groups: each group with the names of its parameters.
@@ -109,19 +109,19 @@ def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Ob
 
 
 def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:
-    """Yield what is in the options of each group, once for all of its parameters."""
+    """Yield non-numeric options of each group, once for all its parameters."""
     for place, (group, _) in enumerate(groups):
         yield from ((f"{place}.{option}", value) for option, value in _options_of(group))
 
 
 def _options_of(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and value of what is a `hyper` of a group."""
+    """Yield name and value of a group's options that are of kind `hyper`."""
     for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
         yield from ((f"{key}{path}", value) for path, value in _options(group[key]))
 
 
 def unshown(optimizer: Optimizer) -> dict[str, str]:
-    """Return what of an optimizer cannot be shown as a tensor: its name to its class, in words."""
+    """Return the parts of an optimizer that no tensor can show: name to class, in words."""
     found: dict[str, str] = {}
     kind = type(optimizer).__name__
     for group, parameters in group_members(optimizer):
@@ -139,14 +139,14 @@ def unshown(optimizer: Optimizer) -> dict[str, str]:
 
 
 def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
-    """Return the state of one parameter by its names; what has no names is named `state`."""
+    """Return the optimizer state of one parameter by name; a nameless value is `state`."""
     state = optimizer.state.get(parameter, {})
     named = state if isinstance(state, Mapping) else {"state": state}
     return {str(key): value for key, value in named.items()}
 
 
 def _number(value: Any) -> Tensor | None:
-    """Return a rate or a count, of which an optimizer may keep a tensor; None for anything else."""
+    """Return a rate or count as a Python number; None if the value is none."""
     if isinstance(value, Tensor):
         return value.detach().reshape(()).double() if value.numel() == 1 else None
     try:
@@ -156,7 +156,7 @@ def _number(value: Any) -> Tensor | None:
 
 
 def switches(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
-    """Yield what says how each group of an optimizer is updated."""
+    """Yield yes-or-no options and texts of each parameter group."""
     for place, (group, _) in enumerate(group_members(optimizer)):
         for key in sorted(group.keys() & SWITCHES):
             yield f"{key} of group {place} of {type(optimizer).__name__}", group[key]
@@ -167,7 +167,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _options(value: Any) -> list[tuple[str, Tensor]]:
-    """List what is in an option: numbers, texts and tensors, each with its path."""
+    """List the numbers, texts and tensors in an option's value, each with its path."""
     found = [(path, number(leaf)) for path, leaf in islice(leaves(value), MANY + 1)]
     shown = [(path, held) for path, held in found if held is not None]
     return shown if len(found) <= MANY else []

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Kind(NamedTuple):
-    """What the observations of one kind are.
+    """The properties of one kind of observation.
 
     Attributes:
         meaning: what they are, in words, for the reader of a report.
@@ -162,25 +162,25 @@ _ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
 
 
 def causal_rank(kind: str) -> int:
-    """Return the position of `kind` in causal order; state without a row is before `master`."""
+    """Return a kind's position in causal order; unknown state comes before `master`."""
     return _ORDER.get(kind, _ORDER["master"] - 1)
 
 
 def is_made_late(kind: str) -> bool:
-    """Return whether an optimizer may make this state in its first step; all other is there."""
+    """Return whether an optimizer may create this state as late as in its first step."""
     return kind not in KINDS or KINDS[kind].made_late
 
 
 def is_state(kind: str) -> bool:
-    """Return whether this kind outlives a step and is updated by it, as state without a row is."""
+    """Return whether this kind is optimizer state, known or not."""
     return kind not in KINDS or KINDS[kind].lasts == "state"
 
 
 def is_local(kind: str) -> bool:
-    """Return whether every rank has tensors of its own of this kind."""
+    """Return whether each rank has its own tensors of this kind."""
     return kind in KINDS and KINDS[kind].local
 
 
 def lasting(lasts: str) -> frozenset[str]:
-    """Return the kinds of which `Kind.lasts` is `lasts`."""
+    """Return the kinds whose `Kind.lasts` has this value."""
     return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

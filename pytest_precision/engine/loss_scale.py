@@ -10,7 +10,7 @@ GROWTH_INTERVAL = 3
 
 @dataclass
 class LossScale:
-    """The factor on the loss, which is doubled and halved as by torch's `GradScaler`.
+    """The factor on the loss in fp16, updated like torch's `GradScaler`.
 
     Attributes:
         scale: a power of two, so that multiplying and dividing by it rounds nothing.

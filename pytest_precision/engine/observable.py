@@ -60,7 +60,7 @@ class Observable:
         self._since = Since()
 
     def start(self, capture: Capture) -> None:
-        """Register hooks that hand over what must be shown at once; called before the first phase.
+        """Register hooks before the first phase, for values that must be copied at once.
 
         Args:
             capture: receives it.
@@ -74,7 +74,7 @@ class Observable:
                 module.register_forward_pre_hook(hook)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what `phase` can have changed, as this rank's pieces of logical tensors.
+        """Yield, as pieces of logical tensors, what `phase` can have changed on this rank.
 
         - `forward_backward`: weights as the forward read them, decisions, losses, and this rank's
           gradients.
@@ -108,14 +108,14 @@ class Observable:
             yield from self.observe_state(capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, except hyperparameters."""
+        """Yield everything that outlives a step, except options of parameter groups."""
         return self._training_state(capture).observe()
 
     def _training_state(self, capture: Capture) -> EngineState:
         return EngineState(self, capture, self._since)
 
     def watch_changes(self) -> None:
-        """Remember the attributes of Python objects, of which only changes are shown from now on.
+        """Remember attributes of Python objects; later only changes are shown.
 
         Called after the first forward and backward, in which frameworks finish to set things up.
         """
@@ -130,16 +130,16 @@ class Observable:
         return self.model
 
     def paths(self) -> set[str]:
-        """Return which of `contract.PATHS` ran; a layout with kernels of its own adds to them."""
+        """Return the code paths of `contract.PATHS` that ran; override for other kernels."""
         layers = (module for module in self.model.modules() if isinstance(module, Layer))
         return {path for layer in layers for path in layer.taken}
 
     def violations(self) -> Iterator[str]:
-        """Yield a sentence for each tensor that is not stored as this layout promises."""
+        """Yield a sentence for each tensor that breaks a storage promise of this layout."""
         return iter(())
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that the optimizer updates, by logical name, in the optimizer's order.
+        """Yield (logical name, tensor) for each tensor that the optimizer updates, in its order.
 
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
@@ -148,11 +148,11 @@ class Observable:
             yield names.get(id(parameter), place), parameter
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the tensor that accumulates the gradient of a parameter of `model`, or None."""
+        """Return the tensor in which a parameter's gradient accumulates, or None."""
         return parameter.grad
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the weight that a parameter of the optimizer represents, in the parameter's shape.
+        """Return the weight that an optimizer's parameter stands for, in the same shape.
 
         An optimizer that keeps a master, a remainder or a compensation for it has a more precise
         weight than `parameter` itself; that weight is observed as `master`.
@@ -160,11 +160,11 @@ class Observable:
         return parameter
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split what this layout stores together into the logical tensors in it."""
+        """Split a tensor that stores several logical tensors into (name, tensor)."""
         yield name, tensor
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Observe this rank's `tensor`, and state which part of the logical tensor `name` it is."""
+        """Make an observation of this rank's `tensor`, with its place in logical tensor `name`."""
         return piece(kind, name, _plain(tensor), local=local)
 
     def show(
@@ -197,7 +197,7 @@ class Observable:
                 yield self.piece(held.kind, logical_name, shown, local=local or held.local)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield what the forward of `module` is about to read, with the names of parameters."""
+        """Yield (name, tensor) for each parameter that the forward of `module` is about to read."""
         yield from module.named_parameters(prefix, recurse=False)
 
     def _keep_used(self, prefix: str, module: nn.Module, _inputs: Any) -> None:
@@ -224,27 +224,27 @@ class Observable:
         yield from capture.kept("loss")
 
     def keep_rates(self) -> None:
-        """Hand over the learning rates before an update that also changes them."""
+        """Buffer the learning rates before an update that also changes them."""
         self.capture.keep("lr", "groups", self._observe_groups(self._since.options))
 
     def _observe_groups(self, changes: Changes | None = None) -> Iterator[Observation]:
-        """Yield the learning rates, and the other options: all, or those that `changes` names."""
+        """Yield learning rates and other options: all, or those that `changes` names."""
         named = self._training_state(self.capture).all_groups()
         yield from groups.learning_rates(named)
         yield from groups.other_numbers(named, changes)
 
     def named_groups(self) -> groups.Groups:
-        """Yield each group of the optimizer with the logical tensors that it updates."""
+        """Yield each parameter group of the optimizer with names of logical tensors."""
         logical = (self.logical(name, master) for name, master in self.masters())
         members = groups.group_members(self.optimizer)
         return groups.groups_with_names(members, ([name for name, _ in parts] for parts in logical))
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return the values of a parameter that is stored as bytes; the bytes are a separate kind."""
+    """Return the values of a parameter that is stored quantized; others unchanged."""
     return tensor.dequantize() if isinstance(tensor, QuantizedParameter) else tensor
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return the whole tensor; a collective where it is sharded."""
+    """Return the whole tensor; a collective if it is sharded."""
     return tensor.full_tensor() if is_dtensor(tensor) else tensor

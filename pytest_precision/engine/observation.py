@@ -70,7 +70,7 @@ class Observation:
 
 
 def cloned(seen: Observation) -> Observation:
-    """Copy the tensor of an observation, which may be freed or overwritten before it is kept.
+    """Copy an observation's tensor, which may be overwritten before it is written.
 
     The copy is on the host: a device has little more memory than the run itself needs.
     """
@@ -115,7 +115,7 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
 
 
 def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in an optimizer's state value, each with its path (empty for `value`).
+    """Yield the tensors in a value of optimizer state, each with its path.
 
     Numbers become 0-dim tensors in Python's own precision; None holds nothing. What cannot be shown
     as a tensor is left out; `unshown_in` names it.
@@ -124,12 +124,12 @@ def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def unshown_in(value: Any) -> Iterator[str]:
-    """Yield in words what in an optimizer's state value cannot be shown as a tensor."""
+    """Yield descriptions of the parts of optimizer state that are not tensors."""
     return (held for _, held in _leaves(value) if isinstance(held, str))
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Tensor | str]]:
-    """Yield the parts of a value by their paths: tensors, and anything else in words."""
+    """Yield the leaves of a value with their paths: tensors, or descriptions of others."""
     if isinstance(value, Tensor):
         yield "", unreadable(value) or value
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -23,7 +23,7 @@ WITHOUT_ZEROS = {
 
 
 class Stored(NamedTuple):
-    """One of the plain tensors, or DTensors, that an observed tensor is stored in.
+    """One of the plain tensors of which an observed tensor subclass consists.
 
     Attributes:
         kind: kind of the observed tensor, followed by the part's name unless it is the value.
@@ -37,7 +37,7 @@ class Stored(NamedTuple):
 
 
 def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
-    """Yield what a tensor subclass is stored in: its value first, then its inner tensors.
+    """Yield the tensors in a tensor subclass: its dequantized value first, then its parts.
 
     Any other tensor is its own value, a sparse one with its zeros. A subclass without `dequantize`
     has inner tensors only.
@@ -62,12 +62,12 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
 
 
 def with_zeros(tensor: Tensor) -> Tensor:
-    """Return a tensor, or a copy with its zeros of one that is sparse."""
+    """Return a dense tensor; a sparse one is converted."""
     return tensor.to_dense() if tensor.layout in WITHOUT_ZEROS else tensor
 
 
 def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
-    """Yield what the integers of a quantized tensor of torch's stand for."""
+    """Yield scale and zero point of one of torch's quantized tensors."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         scale = torch.tensor(tensor.q_scale(), dtype=torch.float64)
         zero_point = torch.tensor(tensor.q_zero_point())
@@ -78,7 +78,7 @@ def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
 
 
 def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
-    """Refuse a tensor whose bytes cannot be read.
+    """Refuse a tensor whose bytes cannot be read, and say why.
 
     Raises:
         ValueError: for a tensor that has no bytes in one piece of memory.
@@ -95,7 +95,7 @@ def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
 
 
 def unreadable(tensor: Tensor) -> str:
-    """Return what a tensor is if its bytes cannot be read; nothing where they can.
+    """Return why the bytes of a tensor cannot be read; empty if they can.
 
     The parts of a subclass are looked at when they are shown.
     """
@@ -108,7 +108,7 @@ def unreadable(tensor: Tensor) -> str:
 
 
 def expect_known(model: nn.Module) -> None:
-    """Refuse a model that an engine cannot train as its cell says.
+    """Refuse a model whose parameters an engine cannot train in its cell.
 
     Raises:
         ValueError: for complex parameters and for sparse gradients.
@@ -136,7 +136,7 @@ def expect_known(model: nn.Module) -> None:
 
 
 def _like(tensor: Tensor, value: Tensor) -> Tensor:
-    """Return `value`, as a shard like `tensor` where that is one."""
+    """Return `value`, sharded like `tensor` if that is a DTensor."""
     if not is_dtensor(tensor):
         return value
     return type(tensor).from_local(
@@ -162,7 +162,7 @@ def _problem(tensor: Any) -> str:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Return whether a tensor has an address: none is 0, as of functional and freed ones."""
+    """Return whether a tensor has memory of its own."""
     try:
         return bool(tensor.data_ptr())
     except RuntimeError:  # of a fake tensor, which a compiler keeps of what it has traced
@@ -170,7 +170,7 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def in_graph(tensor: Tensor) -> bool:
-    """Return whether a tensor is the result of operations that a backward goes through."""
+    """Return whether a tensor is the result of operations in an autograd graph."""
     try:
         return tensor.grad_fn is not None
     except RuntimeError:  # a view from before its base became such a result, says torch

@@ -24,7 +24,7 @@ sets."""
 
 
 def saved_names(folder: Path) -> Collection[str]:
-    """Return the names of everything in a checkpoint."""
+    """Return the names of all entries in a checkpoint."""
     # Torch's checkpoints, here and below, are imported when one is saved or loaded: they take half
     # as long as torch itself, and what compares recordings imports this module, too.
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -34,7 +34,7 @@ def saved_names(folder: Path) -> Collection[str]:
 
 
 class Restorable(Observable):
-    """The part of an engine that saves and loads.
+    """The part of an engine that saves and loads checkpoints.
 
     A checkpoint must hold all that the next step reads: the resident weights, the masters where
     they are not the weights themselves, the state of the optimizer and its step counters, the
@@ -55,7 +55,7 @@ class Restorable(Observable):
     rank: int
 
     def expect_world_sizes(self, world_sizes: Collection[int]) -> None:
-        """Refuse, before anything trains, a sequence that this engine's checkpoint cannot follow.
+        """Refuse, before training, a sequence that changes a fixed world size.
 
         Args:
             world_sizes: numbers of ranks that run a part of the sequence.
@@ -73,7 +73,7 @@ class Restorable(Observable):
             )
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what `phase` can have changed, and after a save or a load the whole checkpoint."""
+        """Yield what `phase` can have changed; after a save or load, the checkpoint."""
         yield from super().observe(phase, capture)
         if phase in ("save", "load") and type(self).state_dict is not Restorable.state_dict:
             beside = self.state_beside_weights().keys()
@@ -81,7 +81,7 @@ class Restorable(Observable):
             yield from self._show_further(state, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, except hyperparameters."""
+        """Yield everything that outlives a step, except options of parameter groups."""
         yield from super().observe_state(capture)
         yield from self._show_further(self.state_beside_weights(), capture)
 
@@ -91,7 +91,7 @@ class Restorable(Observable):
                 yield from self.show("state", name, tensor, capture, split=False)
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint that a fresh engine of any world size can load."""
+        """Write a checkpoint that a new engine of any world size can load."""
         from torch.distributed.checkpoint.state_dict_saver import save
 
         save(self.state_dict(), checkpoint_id=folder)
@@ -110,7 +110,7 @@ class Restorable(Observable):
         self.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all training state by fully qualified names, with DTensors as they are.
+        """Return all training state by fully qualified names; DTensors stay sharded.
 
         Raises:
             ValueError: for an optimizer whose state is not kept per parameter: torch would write
@@ -143,7 +143,7 @@ class Restorable(Observable):
         )
 
     def state_beside_weights(self) -> dict[str, Any]:
-        """Return what `state_dict` holds in addition to the model and the optimizer."""
+        """Return the entries of `state_dict` beyond model and optimizer."""
         # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
         # a buffer in the model's state is that of one rank.
         buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
@@ -157,7 +157,7 @@ class Restorable(Observable):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` of an engine of the same layout returned."""
+        """Load a `state_dict` of an engine of the same layout."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         set_state_dict(
@@ -169,7 +169,7 @@ class Restorable(Observable):
         self.load_state_beside_weights(state)
 
     def load_state_beside_weights(self, state: dict[str, Any]) -> None:
-        """Load what `state_beside_weights` returned."""
+        """Load a result of `state_beside_weights`."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None:
@@ -182,12 +182,12 @@ class Restorable(Observable):
             buffer.copy_(buffers[name])
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Iterate over the buffers of the model by logical name; every rank has its own."""
+        """Yield (logical name, buffer) of the model; each rank has its own buffers."""
         return self.model.named_buffers()
 
 
 def _tensors_and_numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors and numbers in a part of a checkpoint; it may hold anything else, too."""
+    """Yield the tensors and numbers in a part of a checkpoint."""
     if isinstance(value, Mapping):
         for key, entry in value.items():
             yield from _tensors_and_numbers(f"{name}.{key}", entry)

@@ -18,7 +18,7 @@ from pytest_precision.ranks.state.accelerator import generator_states
 
 
 class TrainingState(ABC):
-    """The state of a training loop that outlives a step, and what has changed in it.
+    """Everything in a training loop that outlives a step; engines and scripts subclass it.
 
     Attributes:
         since: what it was at the start, and what has changed from then on.
@@ -27,7 +27,7 @@ class TrainingState(ABC):
     since: Since
 
     def observe(self) -> Iterator[Observation]:
-        """Yield everything that outlives a step, except hyperparameters."""
+        """Yield everything that outlives a step, except options of parameter groups."""
         yield from self.optimizers_state()
         yield from self.weights()
         yield from self.flags()
@@ -39,42 +39,42 @@ class TrainingState(ABC):
         yield from self.since.attributes.observe(self.attributes())
 
     def begin(self) -> None:
-        """Remember the start values of everything that is shown only when it changes."""
+        """Remember the start values of everything of which only changes are shown."""
         self.since.attributes.begin(self.attributes())
         self.since.policies.begin(self.policies())
         self.since.generators.begin(generators())
 
     @abstractmethod
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield what optimizers keep, and the weights that they update."""
+        """Yield the optimizers' state, and the weights that they update."""
 
     @abstractmethod
     def weights(self) -> Iterator[Observation]:
-        """Yield what the model holds: parameters, quantized ones too, and buffers."""
+        """Yield the parameters, quantized weights and buffers of the model."""
 
     @abstractmethod
     def flags(self) -> Iterator[Observation]:
-        """Yield the modes of modules, and parameters whose `requires_grad` has changed."""
+        """Yield training modes, and changes of `requires_grad`."""
 
     @abstractmethod
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the factor on the loss; see `of_loss_scale`."""
+        """Yield the loss scale; see `of_loss_scale`."""
 
     @abstractmethod
     def beside(self) -> Iterator[Observation]:
-        """Yield further tensors beside the model and its optimizer, such as averages."""
+        """Yield further tensors, such as averages of the weights."""
 
     @abstractmethod
     def policies(self) -> Leaves:
-        """Yield counters and settings that decide later steps, such as those of a scheduler."""
+        """Yield counters and settings that decide later steps, as of a scheduler."""
 
     @abstractmethod
     def attributes(self) -> Leaves:
-        """Yield what the objects of the loop keep in Python."""
+        """Yield plain Python attributes of the loop's objects."""
 
 
 class UpdatedTensor(NamedTuple):
-    """A tensor that an optimizer updates.
+    """A tensor that an optimizer updates, with its names.
 
     Attributes:
         tensor: it.
@@ -111,12 +111,12 @@ def of_optimizer(
 
 
 def of_loss_scale(state: Mapping[str, float]) -> Iterator[Observation]:
-    """Yield the scale of the loss, and the number of steps since it was changed."""
+    """Yield the loss scale, and the number of steps since it last changed."""
     for name, value in state.items():
         yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
 
 
 def rng() -> Iterator[Observation]:
-    """Yield the state of each of torch's generators: that of the CPU, and that of the device."""
+    """Yield the states of torch's generators of the CPU and of the device."""
     for kind, state in generator_states().items():
         yield whole("rng", kind, state, local=True)

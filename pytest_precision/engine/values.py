@@ -49,7 +49,7 @@ _OPAQUE = (
 def leaves(
     value: Any, known: set[int] | None = None, packages: Collection[str] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what a value holds, each with its path, which is empty for the value itself.
+    """Yield the leaves of a nested value with their paths; the path of a plain value is empty.
 
     Containers and objects of Python are looked into; functions, classes, modules, optimizers,
     loggers and torch's own objects are not.
@@ -79,7 +79,7 @@ def _leaves(
 
 
 def _is_leaf(value: Any) -> bool:
-    """Return whether a value can be shown as a tensor, without making one of what certainly can."""
+    """Return whether a value can be shown as a tensor."""
     if isinstance(value, Tensor):
         return not (in_graph(value) or unreadable(value))
     return isinstance(value, _PLAIN) or as_tensor(value) is not None
@@ -99,7 +99,7 @@ def _entries(value: Any, packages: Collection[str]) -> Mapping[Any, Any]:
 
 
 def _name(key: Any, place: int) -> Any:
-    """Return what an entry is called: its key, or its place where no other process has that key."""
+    """Return an entry's name: its key, or its position if keys differ between processes."""
     return key if _is_name(key) else f"#{place}"
 
 
@@ -112,12 +112,12 @@ def _is_name(key: Any) -> bool:
 
 
 def package_of(kind: type) -> str:
-    """Return the name of the package that has a class."""
+    """Return the package that defines a class."""
     return kind.__module__.partition(".")[0]
 
 
 def as_tensor(value: Any) -> Tensor | None:
-    """Return a value that is no container as a tensor; None for any other."""
+    """Return a number, text or other plain value as a tensor; None for others."""
     value = plain_number(value)
     if isinstance(value, Tensor):
         return _readable(value)
@@ -134,7 +134,7 @@ def as_tensor(value: Any) -> Tensor | None:
 
 
 def _readable(value: Tensor) -> Tensor | None:
-    """Return the memory of a tensor that is no part of a graph; None where it has none."""
+    """Return a tensor's memory; None if it has none or belongs to a graph."""
     if in_graph(value) or unreadable(value):
         return None
     held = value.detach()
@@ -143,7 +143,7 @@ def _readable(value: Tensor) -> Tensor | None:
 
 
 def _state_of(value: Any) -> Tensor | None:
-    """Return the state of a generator, or the bytes of a file in memory."""
+    """Return the state of a random generator, or the bytes of an in-memory file."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, random.Random):
@@ -161,13 +161,13 @@ def _whole(state: object) -> str:
 
 
 def text_bytes(value: str | bytes | bytearray) -> Tensor:
-    """Return the bytes of a text."""
+    """Return a text as a uint8 tensor."""
     held = value.encode() if isinstance(value, str) else value
     return torch.frombuffer(bytearray(held or b"\0"), dtype=torch.uint8)
 
 
 def number(value: Any) -> Tensor | None:
-    """Return numbers in float64 where that is exact, so that 0 is 0.0, and anything else as it is.
+    """Return a number in float64 if that is exact, so that 0 equals 0.0; else unchanged.
 
     None, which stands for what an optimizer then chooses, is nothing.
     """
@@ -182,7 +182,7 @@ def number(value: Any) -> Tensor | None:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number of numpy as one of Python's, and an array that torch knows as a tensor."""
+    """Return a numpy number as Python's, and a numpy array as a tensor if possible."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -191,7 +191,7 @@ def plain_number(value: Any) -> Any:
 
 
 def fingerprint(leaf: Any) -> object:
-    """Return what is equal for leaves of equal bits alone."""
+    """Return a value that is equal only for leaves with equal bits."""
     if isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
         return type(leaf), repr(leaf)
     held = as_tensor(leaf)

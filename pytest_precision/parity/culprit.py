@@ -34,7 +34,7 @@ class SourceLine(NamedTuple):
 
 
 class Following(NamedTuple):
-    """A further operation that made a wrong value, and that does not follow from the first one.
+    """A further operation that made a wrong value independently of the first one.
 
     Attributes:
         operation: its name.
@@ -50,7 +50,7 @@ class Following(NamedTuple):
 
 
 class ModuleErrors(NamedTuple):
-    """The relative L2 errors of what a module returned, and of the gradients that it passed on."""
+    """The relative L2 errors of a module's output and of the gradient that it passed on."""
 
     module: str
     forward: float | None
@@ -58,7 +58,7 @@ class ModuleErrors(NamedTuple):
 
 
 class CalledAt(NamedTuple):
-    """An operation of the reference, and where it was called."""
+    """An operation of the reference, and the line that called it."""
 
     operation: str
     function: str | None
@@ -113,11 +113,11 @@ class Culprit:
 
     @property
     def where(self) -> str:
-        """Return `file:line`, or as much of it as is known."""
+        """Return `file:line`; without the line where it is not known."""
         return source_place(self.file, self.line)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of report.json: builtins only; what is None or empty is left out."""
+        """Return the entry of report.json, of builtin types only, without empty fields."""
         every = {field.name: getattr(self, field.name) for field in fields(self)}
         data = {name: value for name, value in every.items() if value not in (None, (), {})}
         for name in ("source", "following", "modules"):
@@ -134,7 +134,7 @@ class Culprit:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Culprit:
-        """Return what `as_dict` has returned, or a later release with more keys."""
+        """Rebuild a culprit from `as_dict`; keys of later releases are ignored."""
         known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         rows = {
             "source": _rows(SourceLine, known.get("source", ())),
@@ -149,7 +149,7 @@ class Culprit:
 
 
 def source_place(file: str | None, line: int | None) -> str:
-    """Return `file:line`, or as much of it as is known."""
+    """Return `file:line`; without the line where it is not known."""
     return ":".join(str(part) for part in (file, line) if part is not None)
 
 
@@ -158,12 +158,12 @@ def _rows(form: Any, rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a figure as report.json has it: JSON has no NaN and no infinity, so they are texts."""
+    """Return a figure for JSON, which has no NaN and no infinity: they become text."""
     return None if value is None else float(value)
 
 
 def _plain(value: Any) -> Any:
-    """Return a constant as builtins that JSON has; anything else, such as a dtype, is its text."""
+    """Return a constant as a builtin type of JSON; others, such as a dtype, become text."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list | tuple):

@@ -57,7 +57,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """How a check ends, and which gate says so.
+    """The outcome of a check, and the gate that decided it.
 
     Attributes:
         outcome: one of `OUTCOMES`.
@@ -88,7 +88,7 @@ MORE = "-v shows the figures, the bounds that would pass, and what is not compar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was counted and measured in a check, whatever its outcome is.
+    """What a check counted and measured, whatever its outcome.
 
     Attributes:
         observations: number of tensors compared.
@@ -277,12 +277,12 @@ def _indented(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def cell_of(nodeid: str) -> str:
-    """Return the parameters in a node id; the id itself if it has none."""
+    """Return the bracketed parameters of a node id; the whole id if it has none."""
     name = nodeid.partition("::")[2]  # a bracket in the path does not start any
     return name.partition("[")[2].removesuffix("]") or nodeid
 
 
 def again(*nodeids: str, options: str = "") -> str:
-    """Return the command that runs these cells, with further options."""
+    """Return the command that runs these cells again, with further options."""
     words = ("pytest --precision-matrix", options, *map(shlex.quote, nodeids))
     return " ".join(filter(None, words))

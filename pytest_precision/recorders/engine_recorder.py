@@ -39,7 +39,7 @@ from pytest_precision.trace.writer import TraceWriter
 
 
 class EngineRecorder:
-    """The state of one segment of a run between operations.
+    """Runs one segment of a cell's sequence with an engine, and records what it shows.
 
     Args:
         job: what is run.
@@ -88,7 +88,7 @@ class EngineRecorder:
         self.engine.start(self.capture)
 
     def run(self) -> None:
-        """Run the operations of the segment that begin in the window, and observe after each."""
+        """Run the operations of the segment and of the window, and observe after each."""
         start, stop = self.segment.start, self.segment.stop
         if self.segment.number:
             self.op = start
@@ -107,13 +107,13 @@ class EngineRecorder:
             self.end()
 
     def run_operation(self) -> None:
-        """Run the operation of the sequence that the run has come to."""
+        """Run the current operation of the sequence."""
         if self.operation != "train":
             self.gradients.interrupted()
         getattr(self, OPERATIONS[self.operation].run)()
 
     def build(self, seed: int) -> Engine:
-        """Make an engine whose weights are drawn from a seed.
+        """Make an engine whose weights are initialised from a seed.
 
         Raises:
             TypeError: the layout returns none.
@@ -135,12 +135,12 @@ class EngineRecorder:
         return engine
 
     def look_at_storage(self) -> None:
-        """Note what the engine declares, before it trains and after, since memory may move."""
+        """Note code paths and contract violations, which the engine reports."""
         self.paths |= self.engine.paths()
         self.violations |= dict.fromkeys(self.engine.violations())
 
     def observe(self, phase: str) -> None:
-        """Write what the engine shows after `phase`, if that is looked at, and in the window."""
+        """Write the engine's observations after `phase`, unless the phase or step is left out."""
         if self.perturbation.ends_only and phase in STEP_PHASES[:-1]:
             return
         if self.window is None or self.step >= self.window.first:
@@ -171,12 +171,12 @@ class EngineRecorder:
                 self.observe(phase)
 
     def end(self) -> None:
-        """Observe what a last train step set for the next; other operations have shown it."""
+        """Observe the final state if the sequence ends with a train step."""
         if self.operation == "train":
             self.observe(END)
 
     def _calls(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield each call after `forward_backward`, with the phases that are shown after it."""
+        """Yield each method after `forward_backward`, with the phases to observe after it."""
         if self.engine.fused_step:
             self.engine.keep_rates()
             yield "optimizer_step", STEP_PHASES[1:]
@@ -184,18 +184,18 @@ class EngineRecorder:
             yield from ((phase, (phase,)) for phase in STEP_PHASES[1:])
 
     def _expect_norm(self, call: str, shown: tuple[str, ...]) -> None:
-        """Refuse a norm that is no tensor where `call` has clipped; before that, it may be None."""
+        """Refuse a `grad_norm` that is not a tensor once `call` has clipped."""
         if "clip_grads" in shown:
             advice = f"set it in {call}, a number wrapped in torch.tensor"
             expect_type("grad_norm", self.engine.grad_norm, torch.Tensor, "a tensor", advice)
 
     def _watching(self) -> AbstractContextManager[object]:
-        """Return a context that records the dtypes of products, in the first such step."""
+        """Return a context that records the dtypes of matrix products, in step 1 only."""
         watched = self.step == 1 and self.cell.precision in COMPUTED
         return self.products if watched else nullcontext()
 
     def _updating(self, call: str) -> AbstractContextManager[object]:
-        """Return a context that judges the update that a call makes, in a whole run."""
+        """Return a context that judges the update that `call` makes, unless a part is recorded."""
         if self.watcher is None:
             return nullcontext()
         return self.watcher.around(self.engine, call, self.step)
@@ -204,7 +204,7 @@ class EngineRecorder:
         return rounding_noise(self.perturbation.noise, self.engine, phase, self.step)
 
     def skip(self) -> None:
-        """Run the next step with an overflow on one rank; all ranks must leave state as it was."""
+        """Run a step with an overflow on one rank; all ranks must leave their state unchanged."""
         skipped = SkippedStep(self.engine, self.capture, self.cell)
         self.capture.begin()
         skipped.overflow(self.step + 1)
@@ -235,14 +235,14 @@ class EngineRecorder:
         self.observe("save")
 
     def load(self) -> None:
-        """Load the last checkpoint into a fresh engine, built from another seed, and observe."""
+        """Load the last checkpoint into a new engine with other initial weights, and observe."""
         self.look_at_storage()
         self.engine = self.build(FRESH_SEED)
         self.engine.start(self.capture)
         self.restore()
 
     def restore(self) -> None:
-        """Load the checkpoint on all ranks, and observe."""
+        """Load the checkpoint into the engine on all ranks, and observe."""
         self.engine.load(self._checkpoint)
         if self.watcher is not None:
             self.watcher.load(self.folder)
@@ -256,7 +256,7 @@ class EngineRecorder:
 
 
 def record_engine(job: LayoutJob) -> int:
-    """Write what this rank sees of one segment of a run into the folder of the job.
+    """Run one segment of a sequence, and write this rank's observations into the job's folder.
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps

@@ -58,7 +58,7 @@ MOST_STEPS = 1 << 20
 
 
 def export_recording(folder: Path, file: Path) -> None:
-    """Write the values of a recording into a safetensors file, and what they are beside it.
+    """Write the values of a recording as safetensors, with a JSON sidecar that describes them.
 
     If they cannot be written, the files of an earlier export stay as they are.
 
@@ -105,7 +105,7 @@ def export_recording(folder: Path, file: Path) -> None:
 
 
 def import_recording(file: Path, folder: Path) -> None:
-    """Make a recording of a safetensors file and its sidecar.
+    """Make a recording from a safetensors file and its sidecar.
 
     Args:
         file: the safetensors file.
@@ -166,7 +166,7 @@ def _by_moment(said: dict[str, Any]) -> dict[tuple[int, str], list[Any]]:
 
 
 def _course(steps: int) -> Iterator[Moment]:
-    """Yield the moments of a recording: before the first step, after each phase, at the end."""
+    """Yield the moments of a recording: before step 1, after each phase, and at the end."""
     yield INIT
     for step in range(1, steps + 1):
         for phase in STEP_PHASES:
@@ -194,13 +194,13 @@ def _observation(row: Any, tensors: dict[str, Tensor]) -> Observation:
 
 
 def _portable(tensor: Tensor) -> Tensor:
-    """Copy a tensor, as its bytes if not every reader of safetensors knows its dtype."""
+    """Copy a tensor; as uint8 if its dtype is not known to every reader of safetensors."""
     held = tensor.detach().clone(memory_format=torch.contiguous_format)
     return held if held.dtype in PORTABLE else held.view(-1).view(torch.uint8)
 
 
 def _row(entry: Entry, key: str) -> dict[str, Any]:
-    """Return what the sidecar says of one tensor; what is as it would be anyway is left out."""
+    """Return the sidecar's entry of one tensor, without default values."""
     row: dict[str, Any] = {"kind": entry.kind, "name": entry.name, "key": key}
     row |= {"dtype": entry.dtype, "piece": [*entry.piece], "shape": [*entry.shape]}
     if entry.rank:
@@ -215,5 +215,5 @@ def _row(entry: Entry, key: str) -> dict[str, Any]:
 
 
 def sidecar_of(file: Path) -> Path:
-    """Return the file that says what the tensors of a safetensors file are."""
+    """Return the path of the sidecar of a safetensors file."""
     return file.with_suffix(".json")

@@ -20,7 +20,7 @@ Layout = Callable[[Workload, Cell], Engine]
 
 
 class Perturbation(NamedTuple):
-    """What is done to one run on purpose; nothing unless given.
+    """The deliberate changes to one run, such as a delay or a mutant; none by default.
 
     Attributes:
         pause: called before each phase of a train step.
@@ -43,7 +43,7 @@ NONE = Perturbation()
 
 
 class LayoutJob(NamedTuple):
-    """One segment of a layout's sequence, as each rank runs it.
+    """All that a rank needs to run one segment of a layout's sequence.
 
     Attributes:
         layout: makes the engine that is run.
@@ -70,13 +70,13 @@ class LayoutJob(NamedTuple):
     known: GradientLog | None = None
 
     def place(self) -> Path:
-        """Return the folder of the segment, which is there afterwards."""
+        """Return the folder of the segment, and make it."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place
 
     def own_workload(self) -> Workload:
-        """Make the workload of this run; for another start, with another seed if it has one."""
+        """Make the workload of this run; a perturbed start has another seed."""
         workload = self.workload()
         if isinstance(workload, TrainingRecipe):
             workload.seed += self.perturbation.start

@@ -21,7 +21,7 @@ from pytest_precision.trace.operations import Holding
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
-    """Run a layout as `record_engine` does, and log one operation of its sequence.
+    """Run a layout like `record_engine`, and log the operations of one part of its sequence.
 
     Args:
         job: what is run.
@@ -41,7 +41,7 @@ def log_layout(job: LayoutJob, wanted: Wanted) -> int:
 
 
 class LoggedRun(EngineRecorder):
-    """A run that observes nothing and logs the operations of one part of its sequence."""
+    """A run that logs the operations of one part of its sequence, and observes nothing."""
 
     def __init__(self, logger: OperationLogger, wanted: Wanted, job: LayoutJob) -> None:
         self._logger = logger
@@ -51,7 +51,7 @@ class LoggedRun(EngineRecorder):
         self.engine.capture = self.capture
 
     def build(self, seed: int) -> Engine:
-        """Make an engine; log it, if that is wanted."""
+        """Make an engine; log that if it is the wanted part."""
         with self._logger.on(self.op == self._wanted.op):
             engine = super().build(seed)
         self._logger.settings.watch(engine.optimizer)
@@ -59,12 +59,12 @@ class LoggedRun(EngineRecorder):
         return engine
 
     def restore(self) -> None:
-        """Load the checkpoint; log it, if that is wanted."""
+        """Load the checkpoint; log that if it is the wanted part."""
         with self._logger.on(self.op == self._wanted.op):
             super().restore()
 
     def run_operation(self) -> None:
-        """Run an operation up to the one that is wanted, and log that one."""
+        """Run operations up to the wanted one, and log that one."""
         if self.op == self._wanted.op:
             self._logger.give(state_of_engine(self.engine))
         if self.op <= self._wanted.op:
@@ -72,11 +72,11 @@ class LoggedRun(EngineRecorder):
                 super().run_operation()
 
     def observe(self, phase: str) -> None:
-        """Observe nothing: the first two runs have."""
+        """Observe nothing; the first two runs have recorded all observations."""
 
 
 def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
-    """Yield name and tensor of what an engine holds between operations."""
+    """Yield name and tensor of an engine's whole state between operations."""
     for name, parameter in engine.model.named_parameters():
         yield Holding("param", name), parameter
         gradient = engine.gradient(parameter)

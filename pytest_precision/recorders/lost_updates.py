@@ -24,7 +24,7 @@ from pytest_precision.trace.segment_folders import log_path
 
 
 class UpdateMeter:
-    """Measures the updates of one rank, step by step."""
+    """Measures the lost updates of one rank, step by step."""
 
     def __init__(self) -> None:
         # Slot of each logical tensor's piece: its name, and its place as text that tells it apart.
@@ -36,7 +36,7 @@ class UpdateMeter:
 
     @torch.no_grad()
     def before(self, optimizer: Optimizer, weights: Iterable[Weight]) -> list[Watched]:
-        """Keep what must be known of the weights before `optimizer` updates them.
+        """Copy what is needed of the weights before `optimizer` updates them.
 
         The copies lie in the same memory each time, so they last until the next step.
         """
@@ -62,12 +62,12 @@ class UpdateMeter:
 
     @torch.no_grad()
     def after(self, optimizer: Optimizer, watched: Iterable[Watched], step: int) -> None:
-        """Measure how the weights have moved in a step that was made."""
+        """Measure how far the weights moved in an update, against the exact update."""
         rows = [row for one in watched for row in self._measured(optimizer, one)]
         self._steps.append((step, rows))
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write what was measured next to the trace of the run."""
+        """Write the measurements next to the trace of the run."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
         write_whole(log_path(folder, "updates", rank), part)
 
@@ -96,7 +96,7 @@ class UpdateMeter:
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
-    """Return the fields of `Counts` for one piece."""
+    """Return the fields of `Counts` for one piece of a weight."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]

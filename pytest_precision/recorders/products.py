@@ -61,7 +61,7 @@ PRODUCTS = frozenset(
 
 
 class Products(TorchFunctionMode):
-    """Records the dtypes of the results of matrix products while it is entered.
+    """Records the result dtypes of matrix products while it is entered.
 
     It looks at results, since autocast casts operands out of sight. It sees modules and functions,
     on plain tensors and subclasses; it does not see a backward, or kernels that bypass torch.

@@ -50,7 +50,7 @@ FILE_PLACES = ("_DIR", "_HOME", "_PATH")
 
 
 def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
-    """Return the cell with the backend that this machine gives it, and a note on that choice."""
+    """Return the cell with the number format backend of this machine, and why it was chosen."""
     if not PRECISIONS[cell.precision].quantized:
         return replace(cell, backend="emulated"), {}
     choice = decide(cell.backend, cell.precision, cell.device)
@@ -58,7 +58,7 @@ def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
 
 
 def environment_of(cell: Cell) -> dict[str, str]:
-    """Return what the bits of a run depend on: versions, settings of torch, and variables."""
+    """Return what can change the bits of a run: versions, torch's settings and variables."""
     declared = dict(cell.environment)
     stand_in = {"transformer_engine": te.running()} if te.running() else {}
     # A script chooses its device itself.
@@ -87,14 +87,14 @@ def environment_of(cell: Cell) -> dict[str, str]:
 
 
 def _deterministic() -> str:
-    """Return whether only deterministic algorithms run, or `WARN_ONLY`."""
+    """Return whether only deterministic algorithms may run, or `WARN_ONLY`."""
     if torch.is_deterministic_algorithms_warn_only_enabled():
         return WARN_ONLY
     return str(torch.are_deterministic_algorithms_enabled())
 
 
 def _of_gpu() -> dict[str, str]:
-    """Return what a GPU and its libraries are: another one may add in another order."""
+    """Return model, driver and library versions of the GPU, on which the bits depend."""
     major, minor = torch.cuda.get_device_capability()
     engine = installed_version()
     return {
@@ -110,7 +110,7 @@ def _of_gpu() -> dict[str, str]:
 
 
 def _cudnn() -> str:
-    """Return the version of cuDNN, or why torch cannot use the one that the process has loaded.
+    """Return the version of cuDNN, or why torch cannot use the loaded one.
 
     Transformer Engine may have loaded another release than the one that torch was compiled with.
     """
@@ -121,7 +121,7 @@ def _cudnn() -> str:
 
 
 def _driver() -> str:
-    """Return the release of NVIDIA's kernel module, as in its first line; empty without one."""
+    """Return the release of NVIDIA's kernel module; empty without one."""
     try:
         first = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
     except OSError:

@@ -16,7 +16,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 
 
 class SkippedStep:
-    """The next step of an engine, whose gradients overflow.
+    """A step of an engine whose gradients are made to overflow.
 
     Args:
         engine: before the step.
@@ -32,7 +32,7 @@ class SkippedStep:
         self._weights = weights(engine)
 
     def overflow(self, step: int) -> None:
-        """Compute gradients of `step`, of which one tensor of one rank is infinite.
+        """Compute the gradients of `step`, with an infinity in one tensor of one rank.
 
         Where the gradients of a rank cannot be reached before they are reduced, and where they are
         quantized so that an overflow passes through more than the optimizer, its loss is infinite,
@@ -52,7 +52,7 @@ class SkippedStep:
                 gradient.fill_(math.inf)
 
     def expect_overflow(self) -> None:
-        """Refuse a step that was made; a loop may have a loss that it does not scale.
+        """Refuse an engine that made the update in spite of the overflow.
 
         Raises:
             RuntimeError: the norm is finite, and the step was made.
@@ -69,7 +69,7 @@ class SkippedStep:
             )
 
     def changed_rates(self, step: int) -> Iterator[str]:
-        """Say which learning rates the step that followed `step` has changed.
+        """Describe which learning rates changed in the step that follows `step`.
 
         No moment before it shows the rates that it started with.
         """

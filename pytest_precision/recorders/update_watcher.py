@@ -26,7 +26,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class UpdateWatcher:
-    """Watches the updates of one rank.
+    """Measures lost updates and judges the rule of each update, on one rank.
 
     Args:
         workload: declares the rule.
@@ -46,7 +46,7 @@ class UpdateWatcher:
 
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
-        """Watch the phase of `engine` inside; a step that overflowed is not judged."""
+        """Watch one call of `engine` inside the block; overflowed steps are not judged."""
         self._note_form(engine)
         oracle = None if engine.fused_step else self._oracle
         if phase == "clip_grads" and oracle is not None:
@@ -65,7 +65,7 @@ class UpdateWatcher:
 
     @contextmanager
     def _watching(self, engine: Engine) -> Iterator[list[Watched]]:
-        """Watch the weights of an engine before they are updated in the block.
+        """Copy an engine's weights before the block, and compare them after it.
 
         A framework that reduces, clips and updates in one call may give the optimizer its gradients
         in that call. Then they are there when the optimizer's own step begins, for some groups
@@ -93,7 +93,7 @@ class UpdateWatcher:
             hook.remove()
 
     def _note_form(self, engine: Engine) -> None:
-        """Note how the engine reduces, clips and updates."""
+        """Note which calls of the engine reduce, clip and update."""
         log = self._log
         log.shown_by = "call" if engine.fused_step else "phases"
         log.by_l2 = log.by_l2 and not callable(engine.clip_rule)
@@ -102,16 +102,16 @@ class UpdateWatcher:
             log.silent = log.silent or "its engine reduces, clips and updates in one call"
 
     def save(self, folder: Path) -> None:
-        """Keep with a checkpoint what a load must restore."""
+        """Write what a load must restore next to the checkpoint."""
         if self._oracle is not None:
             self._oracle.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Continue from the checkpoint."""
+        """Read what `save` wrote, and continue."""
         if self._oracle is not None:
             self._oracle.load(folder)
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write what was found next to the trace."""
+        """Write the measurements next to the trace."""
         self._meter.write(folder, rank)
         self._log.write(folder, rank)

@@ -42,14 +42,14 @@ class Weight:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Return the pieces that this rank itself holds of the logical tensors in `tensor`."""
+    """Return this rank's own pieces of the logical tensors in `tensor`."""
     parts = engine.logical(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What must be known about a weight before the step.
+    """A weight with the copies that are needed from before the step.
 
     Attributes:
         weight: it.

@@ -82,7 +82,7 @@ def values_of_bits(bits: Bits, dtype: torch.dtype) -> NumpyValues:
 
 
 def widened(bits: Bits, dtype: torch.dtype) -> Working:
-    """Return the values of bit patterns as float32 or float64, with which numpy computes."""
+    """Return the values of bit patterns in float32 or float64, in which numpy computes."""
     if dtype in (torch.float32, torch.complex64):
         return bits.view(np.float32)
     if dtype in (torch.float64, torch.complex128):
@@ -92,7 +92,7 @@ def widened(bits: Bits, dtype: torch.dtype) -> Working:
 
 
 def step_at(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return how far neighbours in `dtype` are apart at each value, in the dtype of `values`."""
+    """Return the spacing of representable values of `dtype` at each of `values`."""
     limits = torch.finfo(dtype)
     _, exponent = torch.frexp(values.abs().clamp(min=limits.tiny))
     return torch.ldexp(torch.full_like(values, limits.eps), exponent - 1)

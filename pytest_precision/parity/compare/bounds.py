@@ -27,7 +27,7 @@ FEWEST_RUNS = 5
 
 @dataclass(frozen=True)
 class Bitwise(Elementwise):
-    """Every byte is the same, so -0 is not +0 and a NaN's payload counts."""
+    """Requires equal bytes: -0 is not +0, and the payload of a NaN counts."""
 
     tolerates = False
     words = "bitwise"
@@ -35,13 +35,13 @@ class Bitwise(Elementwise):
 
     @property
     def exact(self) -> bool:
-        """Return whether the dtypes must be the same too."""
+        """Return whether the dtypes must be equal, too."""
         return self.check_dtype
 
 
 @dataclass(frozen=True)
 class Ulp(Elementwise):
-    """Floating values are at most `n` representable values apart, in the dtype of the comparison.
+    """Allows floating values that are at most `n` representable values apart.
 
     Attributes:
         n: the largest distance that is allowed.
@@ -84,13 +84,13 @@ class Ulp(Elementwise):
         return f"ulp({self.n})"
 
     def bound(self, reference: Magnitudes) -> int:
-        """Return `n`, in steps."""
+        """Return `n`, the number of representable values between the two."""
         return self.n
 
 
 @dataclass(frozen=True)
 class Close(Elementwise):
-    """`|candidate - reference| <= atol + rtol * |reference|`, a bound of the caller's own.
+    """Allows `|candidate - reference| <= atol + rtol * |reference|`, with the test's own numbers.
 
     Differences of integers are exact, others and the bound are rounded to float64.
 
@@ -135,7 +135,7 @@ class Close(Elementwise):
 
 @dataclass(frozen=True)
 class Norm(Elementwise):
-    """`||candidate - reference|| <= rel * ||reference||` of each logical tensor, in fp64.
+    """Allows `||candidate - reference|| <= rel * ||reference||` for each logical tensor, in fp64.
 
     No element has a bound of its own: some may be far off where the others are near. NaN and
     infinities must be in the same places, and bools must be the same.
@@ -169,17 +169,17 @@ class Norm(Elementwise):
         return f"norm(rel={self.rel:g})"
 
     def allowance(self, norm: float) -> float:
-        """Return the share `rel` of the norm."""
+        """Return the largest L2 norm of the difference: `rel` times the reference's norm."""
         return self.rel * norm
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether the relative L2 error is within the bound, and all else the same."""
+        """Return whether the relative L2 error is within the bound, with equal shape and dtype."""
         return within(statistics, self.rel)
 
 
 @dataclass(frozen=True)
 class Noise(Elementwise):
-    """A relative L2 error that roundings explain, measured for each tensor and step.
+    """Allows the relative L2 error that rounding explains, measured per tensor and step.
 
     The reference is recorded `runs` more times, each time with the results of its operations
     rounded at random. `rel` is None until then, and nothing but the same bytes is within it.
@@ -221,7 +221,7 @@ class Noise(Elementwise):
 
     @property
     def words(self) -> str:
-        """Return the bound in words, as far as it is known."""
+        """Return the bound in words; its number is missing until it was measured."""
         far = "measured" if self.rel is None else f"{self.rel:.2g}"
         return (
             f"||difference|| <= {far}*||reference||, {self.safety:g} times the noise of "
@@ -235,21 +235,21 @@ class Noise(Elementwise):
 
     @property
     def further_runs(self) -> int:
-        """Return the number of runs that round at random."""
+        """Return how many further runs of the reference round at random."""
         return self.runs
 
     def measured(self, error: Callable[[float], float]) -> Noise:
-        """Return the criterion with the error that roundings explain."""
+        """Return this criterion with the measured rounding error as its bound."""
         return replace(self, rel=error(self.safety))
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether noise explains the relative L2 error, and all else is the same."""
+        """Return whether rounding explains the relative L2 error, with equal shape and dtype."""
         return self.rel is not None and within(statistics, self.rel)
 
 
 @dataclass(frozen=True)
 class Unchecked(Criterion):
-    """The tensors are not compared.
+    """Leaves the tensors out of the comparison.
 
     Attributes:
         reason: why not, for the reader of the report.

@@ -67,14 +67,14 @@ CALLS: Mapping[str, Callable[..., Criterion]] = {
 
 
 def no_criterion(name: str, given: object) -> TypeError:
-    """Return an error which says that `given` is no criterion, and how to make one."""
+    """Return an error which says that `given` is not a criterion, and how to make one."""
     *others, last = (f"{call}({', '.join(_required(CALLS[call]))})" for call in CALLS)
     advice = f"make one with {', '.join(others)} or {last}"
     return TypeError(expected_but_got("a criterion", named(name, given), advice))
 
 
 def _required(call: Callable[..., Criterion]) -> Iterator[str]:
-    """Yield the arguments that a call cannot do without, as an example has them."""
+    """Yield the required arguments of a criterion's function, as an example shows them."""
     for name, parameter in signature(call).parameters.items():
         if parameter.default is Parameter.empty:
             yield f"{name}=..." if parameter.kind is Parameter.KEYWORD_ONLY else name

@@ -26,7 +26,7 @@ LISTED_NAMES = 5
 
 
 class KeyedCriterion(NamedTuple):
-    """The criterion of some tensors.
+    """A criterion together with the kind and the name pattern that it is for.
 
     Attributes:
         kind: kind of the tensors; `default` for every kind.
@@ -70,7 +70,7 @@ OTHERWISE_BITWISE = KeyedCriterion(DEFAULT, "", Bitwise())
 
 @dataclass(frozen=True)
 class Criteria:
-    """A criterion for every tensor.
+    """The criteria of a check: which one holds for which tensor.
 
     Attributes:
         rules: the first one that fits a tensor decides, else `OTHERWISE_BITWISE`.
@@ -80,7 +80,7 @@ class Criteria:
 
     @classmethod
     def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
-        """Return the criteria given as `criterion=`: None means bitwise, one is for all tensors.
+        """Return the criteria of `criterion=`: None means bitwise, a single one is for all tensors.
 
         The most specific key of a mapping decides: one with names before one without, then one of
         the kind before one of `default`, then a whole name before a pattern, then the pattern with
@@ -107,18 +107,18 @@ class Criteria:
 
     @property
     def bitwise(self) -> bool:
-        """Return whether digests decide: no tensor that is compared may differ in a single byte."""
+        """Return whether digests suffice: every compared tensor must have equal bytes."""
         given = (rule.criterion for rule in self.rules)
         return all(one.exact or one.left_out for one in given)
 
     @property
     def exact(self) -> bool:
-        """Return whether every tensor must be the same bit for bit, and none is left out."""
+        """Return whether every tensor must have equal bytes, and none is left out."""
         return all(rule.criterion.exact for rule in self.rules)
 
     @property
     def noise_runs(self) -> int:
-        """Return how many further runs of the reference the criteria are measured from."""
+        """Return how many further runs of the reference the criteria need to be measured."""
         given = (rule.criterion for rule in self.rules)
         return max((one.further_runs for one in given), default=0)
 
@@ -138,7 +138,7 @@ class Criteria:
         return reasons[-1] if all(reasons) else ""
 
     def unknown(self, names: Mapping[str, Collection[str]]) -> str:
-        """Return, in words, a key that matches nothing that was compared; empty if there is none.
+        """Return the text of a key that matches no compared tensor; empty if there is none.
 
         A misspelt key would leave the real tensors to another one, which may be looser. Kinds that
         not every cell has may be missing, and so may tensors that are left out anyway.

@@ -23,7 +23,7 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class Criterion:
-    """How equal two tensors must be; each function of `calls.CALLS` makes one.
+    """How equal two tensors must be. Each function of `calls.CALLS` makes one.
 
     All that the package asks about a criterion is a member of this class, so that a new one is a
     subclass that overrides some of them.
@@ -31,7 +31,7 @@ class Criterion:
 
     @property
     def further_runs(self) -> int:
-        """Return from how many further runs of the reference the bound is measured."""
+        """Return how many further runs of the reference are needed to measure the bound."""
         return 0
 
     @property
@@ -51,11 +51,11 @@ class Criterion:
 
     @property
     def tolerates(self) -> bool:
-        """Return whether tensors that are compared may differ in value."""
+        """Return whether compared tensors may differ in value."""
         return not self.left_out
 
     def measured(self, error: Callable[[float], float]) -> Criterion:
-        """Return the criterion with its bound, where that is measured from runs of the reference.
+        """Return the criterion with its measured bound; itself if nothing is measured.
 
         Args:
             error: from the times that the largest error of the runs is allowed, to a relative L2
@@ -65,7 +65,7 @@ class Criterion:
 
 
 class Measure(Enum):
-    """The unit in which the distance of an element from its reference is counted.
+    """The unit of an element's distance from its reference: bytes, steps or values.
 
     Attributes:
         BYTES: equal or not; a single byte that differs is beyond any bound. Elements of dtypes that
@@ -82,7 +82,7 @@ class Measure(Enum):
 
 @dataclass(frozen=True)
 class Elementwise(Criterion):
-    """Every element has a bound of its own, which a subclass defines.
+    """A criterion with a bound for each element, which a subclass defines.
 
     In steps and in value, a NaN agrees with any NaN and with nothing else; in value, an infinity is
     within no bound of anything but the same infinity.
@@ -116,7 +116,7 @@ class Elementwise(Criterion):
         raise NotImplementedError
 
     def bound(self, reference: Magnitudes) -> Magnitudes | int:
-        """Return the bound of each element in value; one number for all in bytes or steps.
+        """Return the bound of each element in its value; in bytes or steps, one number for all.
 
         In bytes it is 0: none may differ, unless the tensor as a whole `allows` it.
 
@@ -126,14 +126,14 @@ class Elementwise(Criterion):
         return 0
 
     def allowance(self, norm: float) -> float | None:
-        """Return by how much a tensor of this L2 norm may be off as a whole.
+        """Return the largest allowed L2 error of a tensor whose L2 norm is `norm`.
 
         None where each element has a bound of its own.
         """
         return None
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether a tensor passes although some of its elements exceed their bound.
+        """Return whether a tensor passes as a whole although elements exceed their bound.
 
         Args:
             statistics: of the two tensors.
@@ -142,14 +142,14 @@ class Elementwise(Criterion):
 
 
 def within(statistics: Statistics, rel: float) -> bool:
-    """Return whether a relative L2 error is within a bound, and all else is the same."""
+    """Return whether a relative L2 error is within a bound, and shape and dtype are equal."""
     if statistics.nan_mismatched or statistics.inf_mismatched:
         return False
     return statistics.rel_l2 <= rel and not isinstance(statistics.candidate_first, bool)
 
 
 def finite_from_0(name: str, value: object) -> float:
-    """Return a number of the caller's own.
+    """Return a number that the caller passed if it is finite and not negative.
 
     Raises:
         TypeError, ValueError: it is no finite number from 0.

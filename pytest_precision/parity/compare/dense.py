@@ -44,7 +44,7 @@ DOUBT = 2**-20
 
 @dataclass
 class _Chunk:
-    """A chunk whose figures are taken, and whose elements are to be judged.
+    """A chunk of both sides with its differences, whose elements are yet to be judged.
 
     Attributes:
         start: flat position of the first element.
@@ -67,7 +67,7 @@ class _Chunk:
     max_ulp: int
 
     def distances(self) -> Bits:
-        """Return the absolute values of what `apart` returns."""
+        """Return the distances in representable values, without their sign."""
         distances: Bits = self.apart if self.zero else np.abs(self.apart)
         return distances
 
@@ -78,7 +78,7 @@ class _Bounds(NamedTuple):
 
 
 def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> None:
-    """Add elements to `figures`, the norm of the reference included.
+    """Add elements to `figures`, including the norm of the reference.
 
     Args:
         figures: figures of the elements before them.
@@ -115,7 +115,9 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Add a chunk by vector operations; return False, with `figures` as before, if they fail it.
+    """Add a chunk to `figures` by vector operations; return False if these do not suit it.
+
+    `figures` is then unchanged.
 
     Args:
         figures: figures of the chunks before this one.
@@ -158,7 +160,7 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
 
 
 def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:
-    """Return bounds on the differences in a chunk of plain numbers; None for any other chunk.
+    """Return bounds on the differences in a chunk of plain numbers; None for other chunks.
 
     Plain means that all references are normal numbers, and that no two patterns are an octave
     apart or as far as an infinity. Then no sign changes, since the subnormal numbers lie between,
@@ -197,14 +199,14 @@ def _max_rel(difference: Working, b: Working) -> float:
 
 
 def _bound(figures: Accumulator, b: Working) -> Working | None:
-    """Return how far off each element may be in value; None where values do not decide."""
+    """Return the allowed difference of each element; None where the criterion is not by value."""
     if figures.measure is not Measure.VALUE:
         return None
     return np.broadcast_to(figures.criterion.bound(np.abs(b)), b.shape)
 
 
 def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
-    """Turn differences of bit patterns into distances.
+    """Turn differences of bit patterns into distances, also where the sign changes.
 
     Args:
         c: bit patterns of the candidate, of shape (n,).
@@ -252,7 +254,7 @@ def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
 def _judge_values(
     figures: Accumulator, chunk: _Chunk, bound: Working, largest_bound: float
 ) -> None:
-    """Count elements beyond `bound`; `excess` decides what the working precision cannot tell.
+    """Count elements beyond `bound`; ask `excess` where the working precision is too low.
 
     `chunk.difference` is overwritten.
     """
@@ -276,7 +278,7 @@ def _judge_values(
 
 
 def finite_norm(values: Working) -> float:
-    """Return the norm of the finite values."""
+    """Return the L2 norm of the finite values."""
     squares = 0.0
     for begin in range(0, len(values), BLAS):
         part = values[begin : begin + BLAS]

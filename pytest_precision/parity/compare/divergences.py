@@ -38,7 +38,7 @@ GENERATORS = ("rng", "host_rng")
 
 @dataclass(frozen=True)
 class Finding:
-    """One pair that violates its criterion.
+    """A pair of tensors that violates its criterion.
 
     Attributes:
         pair: the two sides.
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """What happened to one kind in one operation.
+    """The results of all comparisons of one kind in one operation.
 
     Attributes:
         names: of the tensors of all pairs that were compared, in their order.
@@ -77,7 +77,7 @@ class Tally:
 
 @dataclass
 class Judgement:
-    """The comparison of two traces.
+    """The results of comparing two traces.
 
     Attributes:
         observations: number of pairs compared.
@@ -150,7 +150,7 @@ def judge(
 
 
 def _explained(judgement: Judgement) -> Finding | None:
-    """Return the first finding, or the one of the same step that it follows from.
+    """Return the first finding, or a later one of the same step that is its cause.
 
     A script's generator is seen where the next step begins, which may have drawn its data already.
     """
@@ -170,7 +170,7 @@ def _explained(judgement: Judgement) -> Finding | None:
 
 
 def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
-    """Compare one pair by `criterion`, which compares something, and count it in `tally`."""
+    """Compare one pair by `criterion`, and count the result in `tally`."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
         tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))
@@ -206,7 +206,7 @@ def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
 
 
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
-    """Return the kinds of which no tensor is compared, each with the reason."""
+    """Return the kinds of which no tensor is compared, with the reason for each."""
     sides = (candidate, reference)
     there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
     unchecked = {kind: criteria.unchecked(kind) for kind in sorted(there, key=causal_rank)}
@@ -224,7 +224,7 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
 
 
 def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
-    """Return what two numbers of ranks cannot have in common at a moment, with the reason."""
+    """Return the rank-local kinds where the world sizes differ at a moment, with the reason."""
     ours, theirs = moments
     if candidate.world_size_at(ours) == reference.world_size_at(theirs):
         return {}

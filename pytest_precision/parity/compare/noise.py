@@ -28,7 +28,7 @@ NoisyTensor = tuple[str, str, int | None]
 
 
 class NoiseMeter:
-    """Measures how far further runs of a reference are from it.
+    """Measures the errors of further runs of a reference, which round at random.
 
     Args:
         reference: the run without noise.
@@ -44,7 +44,7 @@ class NoiseMeter:
         self._reached: dict[Moment, set[str]] = {}
 
     def bound(self, pair: Pair, moment: Moment, safety: float) -> float:
-        """Return the relative L2 error that noise explains.
+        """Return the relative L2 error that rounding explains for one tensor.
 
         Args:
             pair: what is compared.
@@ -63,7 +63,7 @@ class NoiseMeter:
 
     @cached_property
     def _starts(self) -> dict[tuple[str, str], Tensor]:
-        """Return each weight as it was when it was first observed, by kind and name."""
+        """Return the first observation of each weight, by kind and name."""
         found: dict[tuple[str, str], Tensor] = {}
         for moment in self._reference.moments:
             pieces: dict[tuple[str, str], list[Entry]] = {}
@@ -87,7 +87,7 @@ class NoiseMeter:
 
 
 def error_of(pair: Pair) -> float:
-    """Return the relative L2 error of a pair; 0 where it says nothing."""
+    """Return the relative L2 error of a pair; 0 where the two cannot be compared."""
     if pair.candidate is None or pair.reference is None:
         return 0.0
     ours, theirs = pair.candidate.tensor, pair.reference.tensor
@@ -100,7 +100,7 @@ def error_of(pair: Pair) -> float:
 
 
 def error_of_flips(tensor: Tensor, unit: float, start: Tensor | None = None) -> float:
-    """Return the relative L2 error of a tensor of which a few elements are off by the most.
+    """Return the relative L2 error that a tensor has if a few elements are off by the most.
 
     Args:
         tensor: any tensor; integers cannot be off.

@@ -23,7 +23,7 @@ OF_QUANTIZED = frozenset(
 
 
 class OptionalPairs:
-    """Says which pairs are not compared, since one side may lack the tensor or have another one.
+    """Decides which pairs are not compared because one side may lack or replace the tensor.
 
     What differs from the start on, of kinds whose values may, is named; what has agreed must not
     begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.
@@ -39,12 +39,12 @@ class OptionalPairs:
         self._split: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
-        """Begin with the pairs of the next two moments."""
+        """Set the moments of both sides to which the next pairs belong."""
         ops = zip(moments, self._first_loads, strict=True)
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
     def aside(self, pair: Pair) -> str | None:
-        """Return why a pair is left out, empty if no report is needed; None if it is compared."""
+        """Return why a pair is not compared, empty where no report says so; None to compare."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
         if pair.unlike and pair.kind in OF_QUANTIZED:
@@ -73,13 +73,13 @@ class OptionalPairs:
         return "it differs from the start" if may else None
 
     def note(self, pair: Pair, why: str) -> None:
-        """Note a pair that was not compared; without a reason, it is not reported."""
+        """Count a pair that was not compared; without a reason, no report mentions it."""
         lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
         if why:
             self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)
 
     def left_out(self) -> dict[str, str]:
-        """Return what was not compared with the reason: an option, or that of some tensors."""
+        """Return what was not compared, as a mapping from kind to reason."""
         found: dict[str, str] = {}
         some: dict[tuple[str, str], list[str]] = defaultdict(list)
         for (lacks, kind, what, name), why in self._aside.items():
@@ -94,7 +94,7 @@ class OptionalPairs:
 
 
 def _is_switch(pair: Pair) -> bool:
-    """Return whether a pair is an option which is no number.
+    """Return whether a pair is a yes-or-no option or a text of a parameter group.
 
     An optimizer may lack the choice, or reach the same by another one.
     """
@@ -103,6 +103,6 @@ def _is_switch(pair: Pair) -> bool:
 
 
 def _what(pair: Pair) -> str:
-    """Return what of a pair one line is about that says why it is not compared."""
+    """Return the part of a pair's name by which a line of the report groups such pairs."""
     key = TensorKey.of(pair.kind, pair.name)
     return key.part if pair.kind == "hyper" else key.owner  # of an average, all of a module

@@ -32,7 +32,7 @@ stranger's recording may name any shape."""
 
 @dataclass(frozen=True)
 class Fault:
-    """Why the pieces of one logical tensor do not form a whole.
+    """The reason why the pieces of a logical tensor cannot be put together.
 
     Attributes:
         problem: `replicas` that differ, or elements that are `uncovered`, or `pieces` that do not
@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class LogicalTensor:
-    """A whole logical tensor of one side, or why there is none.
+    """A whole logical tensor of one side, or the reason why it is not whole.
 
     Attributes:
         trace: the trace that holds the pieces.
@@ -66,13 +66,13 @@ class LogicalTensor:
 
     @property
     def tensor(self) -> Tensor | None:
-        """Return the whole tensor; None where there is a `fault`, or only a digest was kept."""
+        """Return the whole tensor; None if it has a `fault`, or only a digest was written."""
         if self.fault is not None or (self.joined is None and self.pieces[0].offset is None):
             return None
         return self.trace.tensor(self.pieces[0]) if self.joined is None else self.joined
 
     def same_bytes(self, other: LogicalTensor) -> bool:
-        """Return True where both are known to be the same logical tensor bit for bit.
+        """Return whether two logical tensors are known to have the same bytes.
 
         It is False for tensors that had to be copied together, equal or not.
         """
@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether both hold other parts of a tensor of one shape; the whole is no part."""
+        """Return whether both sides show different parts of a tensor of one shape."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -92,14 +92,14 @@ class LogicalTensor:
         return not all(sum(held.values()) == math.prod(shape) for held in (ours, theirs))
 
     def rank_of(self, index: tuple[int, ...]) -> int | None:
-        """Return the rank that holds the element, None where all ranks do."""
+        """Return the rank that has the element; None where all ranks have it."""
         holders = [piece.rank for piece in self.pieces if _holds(piece, index)]
         return None if len(holders) == len(self.pieces) > 1 else holders[0]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One logical tensor of both sides at one moment; None for a side that did not observe it.
+    """One logical tensor of both sides at one moment; None for a side without it.
 
     Attributes:
         moment: the candidate's moment.
@@ -121,13 +121,13 @@ class Pair:
 
     @property
     def is_alike(self) -> bool:
-        """Whether both sides have it, with the same bytes."""
+        """Whether both sides have the tensor, with the same bytes."""
         ours, theirs = self.candidate, self.reference
         return ours is not None and theirs is not None and ours.same_bytes(theirs)
 
 
 def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Moment]]:
-    """Return the moments of both sides that belong together, in the candidate's order.
+    """Return the matching moments of both sides, in the candidate's order.
 
     If both ran the same operations, every moment has a partner. If they ran different ones
     (train-eval-train against train-only), the start and the train steps have one, and so has the
@@ -185,7 +185,7 @@ def align(
 def pieces_by_tensor(
     trace: Trace, moment: Moment, left_out: frozenset[str]
 ) -> dict[tuple[str, str, int | None], list[Entry]]:
-    """Return the pieces of each logical tensor; those that are rank-local are keyed by rank."""
+    """Return the pieces of each logical tensor; rank-local tensors have the rank in their key."""
     tensors: dict[tuple[str, str, int | None], list[Entry]] = {}
     for entry in trace.entries(moment):
         if entry.kind not in left_out:
@@ -262,7 +262,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
 
 
 def region(tensor: Tensor, piece: Entry) -> Tensor:
-    """Return the part of a logical tensor that `piece` says it holds, as a view."""
+    """Return the part of a logical tensor that `piece` covers, as a view."""
     if isinstance(piece.place, Chunk):
         for dim, (start, size) in enumerate(
             zip(piece.place.offsets, piece.place.sizes, strict=True)

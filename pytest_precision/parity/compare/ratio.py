@@ -59,14 +59,14 @@ class Fit(NamedTuple):
         return cls(factor * largest / scale, rest)
 
     def explains(self, unit: float) -> bool:
-        """Return whether the factor is all that there is, up to rounding of `unit` roundoff."""
+        """Return whether the factor explains the whole difference, up to rounding of `unit`."""
         allowed = min(ROUNDINGS * unit, COARSEST)
         effect = abs(self.factor - 1) / max(abs(self.factor), 1)
         return self.residual <= allowed and effect >= TELLS * max(self.residual, unit)
 
 
 def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
-    """Return the constant factor between the two, up to the rounding of both; None if none.
+    """Return the constant factor between two tensors, up to rounding; None if there is none.
 
     Args:
         ours: fp64, shape [n], all finite.
@@ -114,7 +114,7 @@ def simple_ratio(ours: float, theirs: float, unit: float) -> float | None:
 
 
 def words_of(ratio: float, *, exact: bool = True) -> str:
-    """Format a factor; that of a loss scale is a power of two, up to the rounding of a sum."""
+    """Format a factor; powers of two, as loss scales are, as `2^n`."""
     if not ratio or not isfinite(ratio):  # one of the two is 0 where the other is not
         return f"{ratio:.6g}"
     nearest = 2.0 ** round(log2(abs(ratio)))

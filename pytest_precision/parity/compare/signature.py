@@ -58,7 +58,7 @@ COARSER = {
 
 
 class Signature(NamedTuple):
-    """What a difference looks like.
+    """The kind of error that a difference looks like, as a word and in a phrase.
 
     Attributes:
         error: one of `ERRORS`; empty where nothing stands out.
@@ -72,7 +72,7 @@ class Signature(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether the words say more than the figures of the difference do."""
+        """Whether the phrase says more than the figures of the difference."""
         return self.error not in ("", "not finite")
 
 
@@ -81,7 +81,7 @@ NO_SIGNATURE = Signature()
 
 
 def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Return the signature of values for which no distance means anything, None for others.
+    """Return the signature of a tensor that is not finite, all zero or off in signs of zero.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype.
@@ -103,7 +103,7 @@ def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
-    """Return what the values of two tensors, without any other ones, look like.
+    """Return what the values of two tensors look like, without knowing any other tensor.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype, and is not `extreme`.
@@ -135,22 +135,22 @@ def _said(error: str, words: str) -> Signature | None:
 
 
 def factor(ratio: float, *, exact: bool = True) -> Signature:
-    """Return the signature of a factor."""
+    """Return the signature of a constant factor."""
     return Signature("factor", times(ratio, exact=exact), ratio)
 
 
 def times(ratio: float, *, exact: bool = True) -> str:
-    """Describe a constant factor in words."""
+    """Describe a constant factor as in `2 times the reference`."""
     return f"{words_of(ratio, exact=exact)} times the reference"
 
 
 def is_measured(tensor: Tensor) -> bool:
-    """Return whether distances between values mean something; those of codes do not."""
+    """Return whether distances between values mean something; distances of codes do not."""
     return tensor.is_floating_point() and tensor.dtype.itemsize > 1
 
 
 def _of_integers(candidate: Tensor, reference: Tensor) -> Signature:
-    """Recognize a factor of integers, such as a doubled counter; codes in bytes have none."""
+    """Recognize a constant factor of integers, such as a doubled counter, but not of byte codes."""
     if candidate.dtype.itemsize == 1 or candidate.dtype.is_complex:
         return NO_SIGNATURE
     ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
@@ -171,7 +171,7 @@ def _of_number(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 
 def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
-    """Recognize a factor, up to the rounding of the computations of both sides."""
+    """Recognize a constant factor, up to the rounding of both sides' computations."""
     fewest = 2 if unit < FINE else LEAST_ELEMENTS
     fit = Fit.of(ours, theirs) if len(ours) >= fewest else None
     if fit is None or not fit.explains(unit):
@@ -180,13 +180,13 @@ def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 
 def fitted(fit: Fit) -> Signature:
-    """Return the signature of a factor that leaves something, and say how much."""
+    """Return the signature of a factor that explains a part of the difference, and how much."""
     words = f"{times(fit.factor, exact=False)} up to {fit.residual:.1g}"
     return Signature("factor", words, fit.factor)
 
 
 def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Recognize the same values in other places: transposed, or in another order."""
+    """Recognize equal values in other places: transposed, or in another order."""
     if candidate.numel() < LEAST_ELEMENTS or candidate.dtype.is_complex:
         return None
     ours, theirs = (side.contiguous().view(LANES[side.itemsize]) for side in (candidate, reference))
@@ -215,7 +215,7 @@ def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Recognize sums of rounded values: they lie on a coarse grid, but do not round to it.
+    """Recognize rounded terms of a sum: it lies on a coarse grid, which the reference does not.
 
     A few numbers lie on every grid, and so do 0 and the powers of two.
     """

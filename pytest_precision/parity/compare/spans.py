@@ -49,7 +49,7 @@ def _flat(part: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether the elements lie in memory as they are compared."""
+    """Return whether the elements lie in memory in the order in which they are compared."""
     return (
         tensor.dtype is dtype
         and tensor.device.type == "cpu"

@@ -29,7 +29,7 @@ TINY = np.finfo(np.float64).tiny
 
 
 class NotFinite(NamedTuple):
-    """How many elements of a tensor are no numbers."""
+    """The number of NaN and infinite elements of a tensor."""
 
     nan: int = 0
     infinite: int = 0
@@ -37,7 +37,7 @@ class NotFinite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """How far a candidate is from its reference.
+    """The distance of a candidate from its reference, in several figures.
 
     The absolute, relative and L2 figures leave out pairs that are not finite on both sides, which
     have counts of their own. All figures but those of integers carry the rounding error of the
@@ -88,14 +88,14 @@ class Statistics:
 
     @property
     def measured(self) -> bool:
-        """Return whether distances mean anything: finite numbers differ, or zeros in sign only."""
+        """Return whether distances mean something: finite elements differ, or signs of zero."""
         return bool(self.max_abs) or not (
             any(self.candidate_not_finite) or any(self.reference_not_finite)
         )
 
 
 class Accumulator:
-    """What is known about two tensors after some of their elements, which come in order.
+    """The figures of two tensors, from the elements that were added so far.
 
     Attributes:
         criterion: decides which elements count as beyond, and which as worst.
@@ -124,7 +124,7 @@ class Accumulator:
         self.severity: tuple[bool, float] = (False, -math.inf)
 
     def add(self, candidate: Bits, reference: Bits, positions: npt.NDArray[np.intp]) -> None:
-        """Add pairs whose bytes differ.
+        """Add elements whose bytes differ.
 
         Args:
             candidate: bit patterns of shape (n,), or (n, 2) for the 16 bytes of a complex128.
@@ -174,19 +174,19 @@ class Accumulator:
         self.norm = math.hypot(self.norm, largest * math.sqrt(np.square(scaled).sum()))
 
     def count_beyond(self, count: int, locate: Callable[[], int]) -> None:
-        """Count elements beyond the criterion; `locate` gives the flat position of the first."""
+        """Count elements that exceed the criterion; `locate` gives the first one's place."""
         self.beyond += count
         if count and self.first is None:
             self.first = locate()
 
     def keep_worst(self, severity: tuple[bool, float], locate: Callable[[], int]) -> None:
-        """Make the element at the position that `locate` returns the worst, if none was as bad."""
+        """Remember an element as the worst one, unless an earlier one was as bad."""
         if self.worst is None or severity > self.severity:
             self.severity = severity
             self.worst = locate()
 
     def allowed(self, reference: Scalar | None) -> str:
-        """Say what the criterion allows at an element of the reference, empty for no distance."""
+        """Describe what the criterion allows at an element; empty where it has no distance."""
         if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
             return ""
         with np.errstate(over="ignore"):
@@ -195,13 +195,13 @@ class Accumulator:
 
 
 def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwise) -> NumpyValues:
-    """Return by how much finite pairs exceed the bound of `criterion`; above 0 only if they do."""
+    """Return |difference| minus the bound, per element; positive where the bound is exceeded."""
     c, r = values_of_bits(c_bits, dtype), values_of_bits(r_bits, dtype)
     return _excess(c, r, _distance(c, r), criterion)
 
 
 def _distance(c: NumpyValues, r: NumpyValues) -> NumpyValues:
-    """Return |c - r|: exact, as uint64, for integers and bools; rounded once for the others."""
+    """Return |c - r|: exact in uint64 for integers and bools, else rounded once."""
     if c.dtype.kind not in "iub":
         distance: NumpyValues = np.abs(c - r)
         return distance
@@ -212,7 +212,7 @@ def _distance(c: NumpyValues, r: NumpyValues) -> NumpyValues:
 
 
 def _size(values: NumpyValues) -> npt.NDArray[np.float64]:
-    """Return |values| in float64, since that of the smallest int64 is no int64."""
+    """Return |values| in float64, which holds the magnitude of the smallest int64."""
     size: npt.NDArray[np.float64] = np.abs(values.astype(np.result_type(values, np.float64)))
     return size
 
@@ -237,7 +237,7 @@ def _excess(
 
 
 def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
-    """Return the unit in which a criterion is counted for `dtype`, which may lack its own."""
+    """Return the unit in which a criterion counts for `dtype`."""
     if asked is Measure.STEPS and dtype not in FLOATS:
         return Measure.BYTES
     return Measure.BYTES if dtype is torch.bool else asked

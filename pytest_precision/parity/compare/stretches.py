@@ -21,7 +21,7 @@ of a large suite."""
 
 
 def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
-    """Say where a constant ratio changes, as at the edge of a bucket; empty if it does not."""
+    """Describe where a constant ratio changes, as at the edge of a bucket; empty if it does not."""
     if not theirs.all():
         return ""
     ratios = ours / theirs
@@ -42,7 +42,7 @@ def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
 
 
 def stretch_of(ours: Tensor, theirs: Tensor) -> str:
-    """Say which one run of elements differs, wholly and alone; empty if there is none.
+    """Describe the one run of neighbouring elements that differ; empty if there is no single run.
 
     Rounding scatters: as many elements, drawn at random, must be unlikely to form such a run.
     """
@@ -53,13 +53,13 @@ def stretch_of(ours: Tensor, theirs: Tensor) -> str:
 
 
 def is_stretch(positions: Tensor, size: int) -> bool:
-    """Return whether sorted positions are neighbours, and not by accident."""
+    """Return whether positions are neighbours, and not by chance."""
     stretch = int(positions[-1]) + 1 - int(positions[0])
     return len(positions) == stretch and _log_chance(stretch, size) <= log(UNLIKELY)
 
 
 def place(positions: Tensor, size: int) -> str:
-    """Say where a stretch of a tensor is."""
+    """Describe where a run of elements lies in a tensor."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
     if start == 0:
         return f"the first {stop} of {size} elements"

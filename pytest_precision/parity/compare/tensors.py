@@ -29,7 +29,7 @@ THREAD_BYTES = 2**23
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two tensors are beyond their criterion.
+    """How two tensors violate their criterion.
 
     Attributes:
         reason: `shape`, `dtype` or `values`.
@@ -76,7 +76,7 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
 def statistics(
     candidate: Tensor, reference: Tensor, criterion: Criterion | None = None
 ) -> Statistics:
-    """Return how far `candidate` is from `reference`, whether or not it is within `criterion`.
+    """Return the distance of `candidate` from `reference`, whatever the criterion allows.
 
     Args:
         candidate: any tensor.
@@ -115,7 +115,7 @@ def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
 def common_dtype(
     ours: torch.dtype, theirs: torch.dtype, *, check_dtype: bool
 ) -> torch.dtype | None:
-    """Return the dtype in which values of two dtypes are compared, None if they are not.
+    """Return the dtype in which two dtypes are compared; None if they are not.
 
     Args:
         ours: one dtype.
@@ -138,7 +138,7 @@ def _elementwise(criterion: Criterion) -> Elementwise:
 def _common_dtype(
     candidate: Tensor, reference: Tensor, criterion: Elementwise
 ) -> torch.dtype | None:
-    """Return the dtype to compare in; None where none holds the values of both."""
+    """Return a dtype that holds the values of both dtypes; None if there is none."""
     for name, tensor in (("candidate", candidate), ("reference", reference)):
         if tensor.dtype not in COMPARABLE:
             raise TypeError(
@@ -171,7 +171,7 @@ def _measure(
 
 
 def _same_at_once(candidate: Tensor, reference: Tensor, dtype: torch.dtype) -> bool:
-    """Return True if large tensors are equal, by all threads; False if that is not known yet."""
+    """Return True if large tensors are equal, using all threads; False if not known yet."""
     sides = (candidate, reference)
     threads = min(torch.get_num_threads(), reference.nbytes // THREAD_BYTES)
     if threads < 2 or not all(is_plain(side, dtype) for side in sides):

@@ -23,7 +23,7 @@ STEP_NOT_SHOWN = "the weight before the step is not among the steps that were lo
 
 
 class Uncalled:
-    """Finds the resident weight of a side that does not show it in use.
+    """Substitutes the resident weight on a side that does not show the weight that a forward used.
 
     Args:
         candidate: one side.
@@ -35,7 +35,7 @@ class Uncalled:
         self._names: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
-        """Return a pair with a resident weight in place of one that is not shown in use.
+        """Return a pair with the resident weight in place of a missing `used_param`.
 
         Args:
             pair: any pair; one that both sides have comes back as it is, and so does one whose
@@ -66,7 +66,7 @@ class Uncalled:
         return replace(pair, reference=weight)
 
     def left_out(self) -> dict[str, str]:
-        """Return what was not compared in use, with what was compared instead."""
+        """Return the names whose use was not compared, and what was compared instead."""
         return {
             f"used_param of {listed([*names], NAMED_AT_MOST)}": (
                 f"no call of its module was seen in the {side}; {instead}"
@@ -76,5 +76,5 @@ class Uncalled:
 
 
 def shows_reads(kind: str) -> bool:
-    """Return whether a kind shows weights as a forward reads them."""
+    """Return whether a kind has weights as a forward reads them, such as `used_param`."""
     return outer_kind(kind) == "used_param"

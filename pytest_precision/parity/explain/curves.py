@@ -12,7 +12,7 @@ from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
 def summary(log: UpdateLog) -> dict[str, Any]:
-    """Return the updates of one run as builtins: of all tensors together, and of the worst one.
+    """Return the lost updates of one run as builtins: of all tensors together, and of the worst.
 
     If no update was measured, only the reasons are returned.
     """
@@ -28,7 +28,7 @@ def summary(log: UpdateLog) -> dict[str, Any]:
 
 
 def table(*sides: Recording) -> dict[str, Any]:
-    """Return columns to plot, one element per train step; None where a side has no figure for it.
+    """Return columns to plot, one element per train step; None where a side has no figure.
 
     A step's loss is the sum of its microbatches' observed losses.
     """
@@ -56,7 +56,7 @@ def table(*sides: Recording) -> dict[str, Any]:
 
 
 def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
-    """Return one line if the candidate loses more updates than the reference, by 1 % or more."""
+    """Return one line if the candidate loses at least 1 % more updates than the reference."""
     ours, theirs = candidate.totals(), reference.totals()
     if not ours:
         return []
@@ -71,7 +71,7 @@ def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
 
 
 def beyond(log: UpdateLog, limit: float) -> str | None:
-    """Return, in words, by how much a candidate exceeds `max_lost_updates`, or None.
+    """Describe by how much a candidate exceeds `max_lost_updates`; None if it does not.
 
     The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
     or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.
@@ -119,7 +119,7 @@ def _share(counts: Counts) -> str:
 
 
 def _losses(trace: Trace) -> dict[int, float]:
-    """Return train step to the sum of its losses; one that several ranks observe counts once."""
+    """Return the summed losses of each train step; a loss that several ranks show counts once."""
     losses: dict[int, float] = {}
     for moment in trace.moments:
         if moment.operation == "train" and moment.phase == "forward_backward":
@@ -134,7 +134,7 @@ def _losses(trace: Trace) -> dict[int, float]:
 
 
 def _norms(trace: Trace) -> dict[int, float]:
-    """Return train step to the first norm of gradients that the loop has computed in it."""
+    """Return the first gradient norm that was computed in each train step."""
     norms: dict[int, float] = {}
     for moment in trace.moments:
         if moment.operation == "train" and moment.step not in norms:

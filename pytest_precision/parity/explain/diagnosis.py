@@ -32,7 +32,7 @@ MOST = 1 << 26
 
 
 class Diagnosis(NamedTuple):
-    """What a divergence looks like.
+    """What a divergence looks like, from all tensors that differ at its moment.
 
     Attributes:
         finding: the one that tells most about it.
@@ -51,12 +51,12 @@ class Diagnosis(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether the words say more than the figures do."""
+        """Whether the words say more than the figures."""
         return self.error in ERRORS and self.error != "not finite"
 
 
 def diagnose(judgement: Judgement) -> Diagnosis:
-    """Return what the first divergence of a judgement that has one looks like.
+    """Return what the first divergence of a judgement looks like.
 
     Every tensor that differs with the first one, of its kind and at its moment, is looked at. A
     tensor with a telling signature stands for them; of gradients without one, the last in forward
@@ -88,7 +88,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
 
 
 def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
-    """Return a diagnosis of gradients with the wrong rule that explains them, if nothing else does.
+    """Replace a diagnosis that says nothing by the wrong rule that explains the gradients.
 
     Args:
         found: of the first divergence.
@@ -103,7 +103,7 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
 
 
 def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagnosis]:
-    """Return the kind of error of each finding: the one that all share, or else its own.
+    """Return the kind of error of each finding: one that all share, or each its own.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
@@ -127,7 +127,7 @@ def _microbatch(diagnosis: Diagnosis) -> int | None:
 
 
 def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple[Tensor, Tensor]]]:
-    """Yield the findings in values beside the first one, which may be none, with both tensors."""
+    """Yield the findings at the first one's moment whose values differ, with both tensors."""
     seen = 0
     for finding in judgement.spread[first.pair.kind, first.pair.moment.op].findings:
         tensors = _tensors(finding)
@@ -138,7 +138,7 @@ def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple
 
 
 def single(finding: Finding) -> Diagnosis:
-    """Return what one finding looks like by itself."""
+    """Return what one finding looks like, without the others."""
     tensors = _tensors(finding)
     if tensors is None:
         return Diagnosis(
@@ -156,7 +156,7 @@ def single(finding: Finding) -> Diagnosis:
 
 
 def _tensors(finding: Finding) -> tuple[Tensor, Tensor] | None:
-    """Return the tensors of both sides if only their values differ; None for another problem."""
+    """Return the tensors of both sides if only values differ; None otherwise."""
     pair = finding.pair
     if finding.problem != "values" or pair.candidate is None or pair.reference is None:
         return None

@@ -32,7 +32,7 @@ LARGEST = 16
 
 
 def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Return what a difference looks like beside other tensors of the reference; None for nothing.
+    """Return which other tensor or step of the reference a wrong tensor equals; None if none.
 
     Args:
         pair: both sides; one tensor of the reference is `reference`.
@@ -95,7 +95,7 @@ def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
 
 
 def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signature | None:
-    """Recognize gradients that still contain the step before's gradients, or a multiple of them.
+    """Recognize gradients that contain the previous step's gradients, or a multiple of them.
 
     A clip in place leaves a gradient scaled.
 
@@ -142,7 +142,7 @@ def loss_scale(pair: Pair) -> float | None:
 
 
 def _earlier(pair: Pair) -> Iterator[Moment]:
-    """Yield the reference's moments before that of a pair, the last one first."""
+    """Yield the reference's moments before that of a pair, the latest first."""
     assert pair.reference is not None
     moments = pair.reference.trace.moments
     # The reference may run other operations in between, so that its index says nothing.
@@ -151,7 +151,7 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 
 
 def _before(pair: Pair) -> Tensor | None:
-    """Return the last value of the reference's tensor before the moment of a pair."""
+    """Return the reference's value of the pair's tensor at the moment before."""
     for moment in _earlier(pair):
         found = _values(pair, moment, pair.name)
         if found is not None:
@@ -163,7 +163,7 @@ def _before(pair: Pair) -> Tensor | None:
 
 
 def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
-    """Return the train step before that of a pair, and the reference's tensor in it."""
+    """Return the previous train step, and the reference's tensor in it."""
     for moment in _earlier(pair):
         same = (moment.operation, moment.phase) == ("train", pair.moment.phase)
         if same and moment.step < pair.moment.step:
@@ -173,7 +173,7 @@ def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
 
 
 def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
-    """Return the reference's tensor of the pair's kind and rank; None where no values were kept."""
+    """Return the reference's tensor of the same kind and rank; None if only digests were kept."""
     assert pair.reference is not None
     trace = pair.reference.trace
     pieces = _pieces(pair, moment).get(name, [])
@@ -183,7 +183,7 @@ def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
 
 
 def _pieces(pair: Pair, moment: Moment) -> dict[str, list[Entry]]:
-    """Return the reference's tensors of the pair's kind and rank at a moment, by name."""
+    """Return the reference's pieces of the same kind and rank at a moment, by name."""
     assert pair.reference is not None
     found: dict[str, list[Entry]] = {}
     for entry in pair.reference.trace.entries(moment):
@@ -213,7 +213,7 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
 
 
 def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
-    """Find another tensor of the reference, or another step, that has the same bytes."""
+    """Find a tensor of the reference, or an earlier or later step of it, with the same bytes."""
     assert pair.reference is not None
     constant = bool((candidate == candidate.reshape(-1)[0]).all())
     for moment in pair.reference.trace.moments:
@@ -230,7 +230,7 @@ def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
 
 
 def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
-    """Yield the names of the reference's tensors of the pair's kind with the candidate's bytes."""
+    """Yield the names of the reference's tensors of this kind that equal the candidate's."""
     assert pair.reference is not None
     trace = pair.reference.trace
     for name, pieces in _pieces(pair, moment).items():

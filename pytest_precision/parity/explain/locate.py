@@ -21,7 +21,7 @@ from pytest_precision.parity.verdict import Divergence, Ruling
 def failed_at(
     finding: Finding, reason: str, details: Iterable[str], culprit: Culprit | None = None
 ) -> Ruling:
-    """Return the ruling on a check that fails for one tensor, whatever differs beside it.
+    """Return the ruling of a check that fails because of one given tensor.
 
     Args:
         finding: the tensor.
@@ -79,7 +79,7 @@ POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 
 
 def histogram_of(finding: Finding) -> dict[str, Any] | None:
-    """Return the histogram of the two sides of a finding; None where values do not differ."""
+    """Return the histogram of a finding's distances; None where values do not differ."""
     ours, theirs = finding.pair.candidate, finding.pair.reference
     values_differ = finding.difference is not None and finding.difference.statistics is not None
     if finding.fault is not None or not values_differ or ours is None or theirs is None:

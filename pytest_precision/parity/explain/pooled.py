@@ -38,7 +38,7 @@ ones, whose terms cancel, carry more of the rounding."""
 
 
 class Compared(NamedTuple):
-    """A pair of tensors that differ, and how both were computed.
+    """A pair of differing tensors, with the roundoff of their computation.
 
     Attributes:
         pair: both sides.
@@ -54,7 +54,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, pair: Pair, ours: Tensor, theirs: Tensor) -> Compared:
-        """Put a pair together with its tensors."""
+        """Make a `Compared` of a pair, with its tensors loaded."""
         assert pair.candidate is not None
         assert pair.reference is not None
         sides = pair.candidate.trace, pair.reference.trace
@@ -65,17 +65,17 @@ class Compared(NamedTuple):
 
     @property
     def part(self) -> tuple[int | None, int | None]:
-        """Return the rank and the microbatch that a tensor is of, where it is of one."""
+        """Return the rank and the microbatch of a tensor; None for what it does not depend on."""
         return self.pair.rank, TensorKey.of(self.pair.kind, self.pair.name).microbatch
 
     @property
     def values(self) -> tuple[Tensor, Tensor]:
-        """Return both tensors in fp64, flat."""
+        """Return both tensors in fp64, of shape [n]."""
         return self.ours.double().reshape(-1), self.theirs.double().reshape(-1)
 
 
 def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
-    """Return what tensors share, one signature for each; None where they share nothing.
+    """Return one signature per tensor if a single error explains them all; else None.
 
     Args:
         compared: all that differ of one kind at one moment, at least two.
@@ -96,7 +96,7 @@ def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
 
 
 def scaled(pair: Pair, found: Signature) -> Signature:
-    """Return a signature that calls the loss scale so, where a factor is that of the reference."""
+    """Name a factor `the loss scale` where it equals the reference's loss scale."""
     scale = loss_scale(pair) if found.ratio else None
     if scale is None or scale == 1 or found.ratio is None:
         return found
@@ -112,7 +112,7 @@ def _joined(compared: Sequence[Compared]) -> tuple[Tensor, Tensor]:
 
 
 def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return the factor that explains all differences up to rounding, for each tensor, or None."""
+    """Return the signature of one factor, for each tensor that has it; None if none fits."""
     fit = _fit(compared)
     if fit is None or not fit.explains(unit):
         return None
@@ -121,7 +121,7 @@ def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None
 
 
 def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return a factor on each rank, or that of the first microbatch in which gradients part."""
+    """Return the signature of a factor for each rank, in the first microbatch that differs."""
     parts: dict[tuple[int | None, int | None], list[Compared]] = {}
     for one in compared:
         parts.setdefault(one.part, []).append(one)
@@ -152,7 +152,7 @@ def _fit(compared: Sequence[Compared]) -> Fit | None:
 
 
 def _shares(one: Compared, fit: Fit, unit: float) -> bool:
-    """Return whether a tensor has the factor that all of them have."""
+    """Return whether the common factor explains this tensor."""
     ours, theirs = one.values
     rest = float((ours - fit.factor * theirs).norm())
     return rest <= LIKE * min(ROUNDINGS * unit, COARSEST) * abs(fit.factor) * float(theirs.norm())

@@ -82,7 +82,7 @@ def proposed(
     *,
     floors: bool = True,
 ) -> dict[str, Criterion] | None:
-    """Return the criteria to propose by their keys, in causal order; None where no bound helps.
+    """Return the criteria to propose, by their keys, in causal order; None where no bound helps.
 
     Args:
         runs: comparisons of the same two sides, on other data each.
@@ -111,7 +111,7 @@ def proposed(
 
 
 def _error_of_gradients(needs: Mapping[str, Mapping[str, Need]]) -> float:
-    """Return the usual relative error of gradients and their means, in the worst of their kinds."""
+    """Return the usual relative error of gradients, in the kind where it is largest."""
     kinds = (needs.get(kind, {}).values() for kind in GRADIENTS_AND_MEANS)
     return max(usual_error([need.rel for need in own if need.numel > 1]) for own in kinds)
 
@@ -124,7 +124,7 @@ def _of_kind(
     least: float,
     stored: float,
 ) -> dict[str, Criterion] | None:
-    """Return the criteria of one kind: one of most tensors, and those of named ones.
+    """Return the criteria for one kind: one for most tensors, others by name for outliers.
 
     Args:
         kind: of the tensors.
@@ -173,14 +173,14 @@ def _bound(need: Need, usual: float, most: float) -> float:
 
 
 def _unit_stored(kind: str, runs: Sequence[ComparedRun]) -> float:
-    """Return the unit in the last place of 1 in which tensors of a kind are stored."""
+    """Return the machine epsilon of the dtype in which tensors of a kind are stored."""
     tallies = (t for run in runs for (own, _), t in run.judgement.spread.items() if own == kind)
     dtypes = {getattr(torch, name) for tally in tallies for pair in tally.dtypes for name in pair}
     return max((torch.finfo(own).eps for own in dtypes if own.is_floating_point), default=0.0)
 
 
 def _weighted_median(weighted: list[tuple[float, int]]) -> float:
-    """Return the value below which half of the weight is."""
+    """Return the weighted median of values."""
     half = sum(weight for _, weight in weighted) / 2
     below = 0
     for value, weight in sorted(weighted):
@@ -205,12 +205,12 @@ def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, C
 
 
 def _pattern(name: str) -> str:
-    """Return the pattern of a name in which the numbers of layers are left open."""
+    """Return a name as a pattern, with a wildcard in place of layer numbers."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 def _left_out_everywhere(found: dict[str, Criterion]) -> dict[str, Criterion]:
-    """Replace the keys of a tensor that is left out of many kinds by one for all of them."""
+    """Merge the keys of a tensor that is left out of many kinds into one key."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for key, criterion in found.items():
         kind, _, pattern = key.partition(":")

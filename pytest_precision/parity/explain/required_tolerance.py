@@ -33,7 +33,7 @@ FAR = 1_000_000
 
 @dataclass
 class Bounds:
-    """The smallest bound of each criterion within which all tensors of one kind agree.
+    """The smallest bound of each criterion under which all tensors of one kind would agree.
 
     Attributes:
         tensors: number of pairs whose bytes differ.
@@ -54,7 +54,7 @@ class Bounds:
     unbounded: set[str] = field(default_factory=set)
 
     def add(self, name: str, found: Statistics) -> None:
-        """Widen the bounds, so that a tensor is within them."""
+        """Widen the bounds until a tensor is within them."""
         self.tensors += 1
         if found.nan_mismatched or found.inf_mismatched or not found.measured:
             self.unbounded.add("NaN or infinities")
@@ -70,14 +70,14 @@ class Bounds:
             self.ulp = max(self.ulp, found.max_ulp)
 
     def fault(self, finding: Finding) -> None:
-        """Note a pair for which no distance is known."""
+        """Count a pair whose distance cannot be computed."""
         self.tensors += 1
         problem = "digests alone" if finding.problem == "values" else finding.problem
         self.unbounded.add(problem)
 
     @property
     def call(self) -> str:
-        """Return the call that makes a criterion with room to spare; empty if there is none."""
+        """Return the call of a criterion with room to spare; empty if there is none."""
         if self.unbounded:
             return ""
         room = ROOM if self.numel > 1 else ROOM_OF_NUMBERS
@@ -87,7 +87,7 @@ class Bounds:
 
 
 def bounds(judgement: Judgement) -> dict[str, Bounds]:
-    """Return what each kind that is not equal bit for bit would have needed, in causal order."""
+    """Return the bound that each differing kind would have needed, in causal order."""
     found: dict[str, Bounds] = {}
     for (kind, _), tally in judgement.spread.items():
         for name, statistics in measured_pairs(tally):
@@ -101,7 +101,7 @@ def bounds(judgement: Judgement) -> dict[str, Bounds]:
 
 
 def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
-    """Yield the name and the distance of each pair that differs in nothing but values."""
+    """Yield name and distance of each pair that differs in values only."""
     yield from tally.within
     for finding in tally.findings:
         statistics = _measured(finding)
@@ -110,14 +110,14 @@ def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
 
 
 def _measured(finding: Finding) -> Statistics | None:
-    """Return the distance of a pair of which nothing but values differs."""
+    """Return the distance of a pair that differs in values only; None otherwise."""
     if finding.problem != "values" or finding.difference is None:
         return None
     return finding.difference.statistics
 
 
 def columns(judgement: Judgement) -> dict[str, Any] | None:
-    """Return the bounds as builtins, by kind; None where every byte is the same."""
+    """Return the bounds as builtins, by kind; None where all bytes are equal."""
     found = {
         kind: {
             "tensors": own.tensors,

@@ -21,14 +21,14 @@ WIDEST = 200
 
 
 class ShownFile(NamedTuple):
-    """A file without folders of this machine, and whether it is no file of the project."""
+    """The path of a file as a report shows it, and whether it is outside the project."""
 
     file: str
     outside: bool
 
 
 def shown_file(file: str, root: Path) -> ShownFile:
-    """Name a file for a report.
+    """Return the path of a file as a report shows it, without folders of this machine.
 
     Args:
         file: as code objects name it: absolute, relative to the working directory, or no file at
@@ -51,7 +51,7 @@ def shown_file(file: str, root: Path) -> ShownFile:
 
 
 def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
-    """Return a line of a file with those around it; nothing if it cannot be read.
+    """Return a line of a file and those around it; nothing if it cannot be read.
 
     Args:
         file: as code objects name it.
@@ -66,7 +66,7 @@ def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
 
 
 def _undecoded(file: str) -> list[str]:
-    """Read a file whose bytes do not match its declared encoding, which Python refuses."""
+    """Read a file whose bytes do not match its declared encoding."""
     try:
         return Path(file).read_text("utf-8", errors="replace").splitlines()
     except (OSError, ValueError):

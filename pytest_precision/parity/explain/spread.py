@@ -22,13 +22,13 @@ MOST_COLUMNS = 40
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return the table of kinds by operations, and below it what was not compared."""
+    """Return the table of kinds by operations, and below it the kinds that were not compared."""
     left_out = judgement.left_out.items()
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
 
 
 def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
-    """Return a table of kinds by operations: where a difference starts and how it spreads.
+    """Return the table of kinds by operations: where a difference starts, how it spreads.
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
     it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
@@ -95,7 +95,7 @@ def _row(judgement: Judgement, kind: str, moments: Iterable[Moment]) -> list[Tal
 
 
 def _columns(judgement: Judgement, most: int) -> list[Moment]:
-    """Return the last moment of each operation; if there are too many, near the divergence only."""
+    """Return the last moment of each operation; only those near the divergence if too many."""
     moments = list({moment.op: moment for moment in judgement.moments}.values())
     first = judgement.first.pair.moment.op if judgement.first else moments[0].op
     position = [moment.op for moment in moments].index(first)
@@ -127,7 +127,7 @@ def _largest(figures: Iterable[float | None]) -> float | None:
 
 
 def _state(tally: Tally | None) -> str:
-    """Return `.`, `=`, `~` or what is wrong besides values; empty if nothing else is."""
+    """Return `.`, `=`, `~` or a problem other than values; empty if values differ."""
     if tally is None:
         return "."
     if not tally.findings:
@@ -155,7 +155,7 @@ AFTER_THE_FIRST = "param"
 
 
 def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]:
-    """Return, per kind, names of tensors and one row of relative L2 errors for each.
+    """Return, per kind, the tensors' names and a row of relative L2 errors for each.
 
     A row has one element per moment: 0 where the tensor is equal bit for bit or within its
     criterion, None where it was not observed or only its digest is known. A kind of which no error
@@ -176,7 +176,7 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
 
 
 def _errors(tally: Tally | None) -> dict[str, float | None]:
-    """Return tensor to its largest error in one operation."""
+    """Return the largest error of each tensor in one operation."""
     if tally is None:
         return {}
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)

@@ -34,7 +34,7 @@ RESULTS = (
 
 
 class Need(NamedTuple):
-    """How far one tensor of one kind was off in all runs.
+    """The largest error of one tensor of one kind in all runs.
 
     Attributes:
         rel: largest relative L2 error.
@@ -49,14 +49,14 @@ class Need(NamedTuple):
 
 
 class ComparedRun(NamedTuple):
-    """A comparison of two sides on some data, and the trace of the reference in it."""
+    """The comparison of two sides on some data, with the reference's trace."""
 
     judgement: Judgement
     reference: Trace
 
 
 def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
-    """Return the bound that each tensor needs to pass in all runs, by kind and name."""
+    """Return the bound that each tensor needs in order to pass in all runs, by kind and name."""
     needs: dict[str, dict[str, Need]] = {}
     for judgement, reference in runs:
         for (kind, _), tally in judgement.spread.items():
@@ -73,7 +73,7 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
 
 
 def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[str, Need]]:
-    """Return what weights need: each one the same, as it is stored, updated and used."""
+    """Return the needs of weights, made equal for the stored, updated and used form of each."""
     kinds = [kind for kind in needs if kind in KINDS and KINDS[kind].weight]
     return {
         kind: {
@@ -85,7 +85,7 @@ def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[st
 
 
 def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
-    """Return the way that each weight has gone, as a share of its size."""
+    """Return how far each weight moved in training, relative to its norm, by kind and name."""
     shares: dict[tuple[str, str], float] = {}
     for _, reference in runs:
         starts: dict[tuple[str, str], torch.Tensor] = {}
@@ -107,7 +107,7 @@ def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
 def moved_by_noise(
     noise: Mapping[str, Mapping[str, Need]], shares: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], float]:
-    """Return how many times as far as others noise moves what it moves most, by kind and name.
+    """Return how much more than usual rounding noise moves the most sensitive tensors.
 
     A few roundings may not have met what depends on them most, such as a gradient that is zero but
     for rounding: AdamW makes a whole update of it.
@@ -125,7 +125,7 @@ def moved_by_noise(
 
 
 def usual_error(errors: list[float]) -> float:
-    """Return the largest of the errors that are no outliers."""
+    """Return the largest error that is not an outlier."""
     if not errors:
         return 0.0
     median = sorted(errors)[len(errors) // 2]

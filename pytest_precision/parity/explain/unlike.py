@@ -11,7 +11,7 @@ from pytest_precision.parity.words import listed
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
-    """Say which weights each side alone updates; empty if both update the same.
+    """Say which weights only one side updates; empty if both update the same.
 
     An optimizer shows the rates of what it updates. The models have weights of the same names, or
     it is these that differ.
@@ -35,7 +35,7 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
 
 
 def other_number(judgement: Judgement, op: int) -> str:
-    """Say how many losses each side has in a step; empty if both have the same number.
+    """Say how many losses each side has in a step; empty if both have equally many.
 
     Args:
         judgement: of both sides.
@@ -56,7 +56,7 @@ def other_number(judgement: Judgement, op: int) -> str:
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
-    """Say that the sides have unlike numbers of microbatches, unless their losses show it."""
+    """Say that the sides have different numbers of microbatches, unless their losses show it."""
     if finding.pair.kind == "loss":
         return []
     number = other_number(judgement, finding.pair.moment.op)
@@ -64,7 +64,7 @@ def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
 
 
 def rate_has_moved(pair: Pair) -> bool:
-    """Return whether a rate that both sides began with is another one on one of them.
+    """Return whether both sides began with one rate, so that a schedule moved it on one.
 
     A script shows its optimizer at the first update; a schedule that is stepped for each microbatch
     has gone on by then.
@@ -74,7 +74,7 @@ def rate_has_moved(pair: Pair) -> bool:
 
 
 def _initial_rates(side: LogicalTensor, pair: Pair) -> list[float]:
-    """Return what a schedule of torch says that the rate began with, where a run begins."""
+    """Return the `initial_lr` of each group, as a scheduler of torch keeps it."""
     if pair.kind != "lr" or pair.moment.operation != "init":
         return []
     name = TensorKey(pair.name, "initial_lr").name("hyper")

@@ -33,7 +33,7 @@ OTHER = {"candidate": "reference", "reference": "candidate"}
 
 
 def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
-    """Say on one line what differs first, when, what it looks like, where and by how much."""
+    """Return one line: which tensor differs first, when, how, where and by how much."""
     finding = diagnosis.finding
     pair = finding.pair
     then = when(pair.moment)
@@ -67,7 +67,7 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
 
 
 def _lost(finding: Finding) -> str:
-    """Say on one line which side lacks a tensor."""
+    """Return one line that says which side lacks a tensor."""
     pair = finding.pair
     sides = ("candidate", "reference")
     lacks, has = sides if finding.problem == "missing" else sides[::-1]
@@ -78,7 +78,7 @@ def _lost(finding: Finding) -> str:
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
-    """Say what was chosen on either side, and how narrowly the candidate chose."""
+    """Describe a discrete choice that differs: both choices, and the candidate's margin."""
     assert statistics.first is not None
     assert finding.pair.candidate is not None
     row = statistics.first[:1]
@@ -93,7 +93,7 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
 
 
 def disturbance(finding: Finding, side: str) -> str:
-    """Say on one line which state was changed by an operation that must leave it alone."""
+    """Return one line on state that an operation changed but must leave alone."""
     pair = finding.pair
     what = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ONE_SIDED:
@@ -106,7 +106,7 @@ def disturbance(finding: Finding, side: str) -> str:
 
 
 def extent(finding: Finding, statistics: Statistics, other: str = "in the reference") -> str:
-    """Say how much of the tensor differs, how far at most, and where.
+    """Describe how much of a tensor differs, how far at most, and where.
 
     Args:
         finding: what differs.
@@ -133,7 +133,7 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
 
 
 def value_of(finding: Finding, value: Scalar | None) -> str:
-    """Format an element; of a scale that is a power of two, the exponent says more."""
+    """Format an element; a power of two of a scale as `2^n`."""
     if isinstance(value, float) and finding.pair.kind in SCALES:
         return power_of_two(value) or repr(value)
     return repr(value)
@@ -161,7 +161,7 @@ def _counted(side: NotFinite, numel: int) -> str:
 
 
 def where(finding: Finding, index: tuple[int, ...] | None) -> str:
-    """Say which rank holds an element, as ` on rank 1`; empty if no element is to blame."""
+    """Return ` on rank 1`, the rank that has an element; empty where no element is to blame."""
     if index is None:
         return ""
     rank = rank_of(finding, index)
@@ -169,7 +169,7 @@ def where(finding: Finding, index: tuple[int, ...] | None) -> str:
 
 
 def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
-    """Return the candidate's rank that holds an element, None where every rank does."""
+    """Return the candidate's rank that has an element; None where every rank has it."""
     if finding.fault is not None:
         return finding.fault.rank
     if finding.pair.rank is not None or finding.pair.candidate is None:
@@ -178,7 +178,7 @@ def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
 
 
 def property_of(finding: Finding) -> tuple[str, str]:
-    """Return the dtypes or shapes of both sides, whichever differ."""
+    """Return the dtypes of both sides where these differ, else the shapes."""
     assert finding.pair.candidate is not None
     assert finding.pair.reference is not None
     ours, theirs = finding.pair.candidate.pieces[0], finding.pair.reference.pieces[0]
@@ -226,12 +226,12 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
 
 
 def likewise_lines(diagnosis: Diagnosis) -> list[str]:
-    """Name the other tensors that look as the first one does."""
+    """List the other tensors that show the same error as the first one."""
     return [f"The same of: {listed(diagnosis.likewise, FEW)}"] if diagnosis.likewise else []
 
 
 def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
-    """Say how models are named on either side, where one lacks a weight of the other's name."""
+    """Describe how models are named on both sides, where names do not match."""
     lost = finding.problem in ONE_SIDED and finding.pair.kind in WEIGHTS
     if not lost or other_weights(finding, judgement):
         return []
@@ -240,7 +240,7 @@ def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> lis
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
-    """Say which layout runs whose checkpoint, where a side continues in the other side's layout.
+    """Say which layout runs from whose checkpoint after a swap.
 
     Args:
         finding: what differs.
@@ -255,7 +255,7 @@ def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
 
 
 def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
-    """Return whether a side is in the other side's layout at the candidate's `moment`."""
+    """Return whether a side runs in the other side's layout at the candidate's `moment`."""
     # Sides that run different operations are compared in train steps only.
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op
@@ -263,7 +263,7 @@ def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
 
 
 def when(moment: Moment) -> str:
-    """Say when in the sequence a moment is, as `at step 2 after backward`."""
+    """Return the place of a moment in the sequence, such as `at step 2 after backward`."""
     if moment.operation == "init":
         return "before the first step"
     if moment.phase == END:

@@ -53,7 +53,7 @@ NO_ENTRIES = Exempt()
 
 @dataclass
 class Consistency:
-    """What the identities of one run say.
+    """The results of checking one run against identities such as `param` = cast `master`.
 
     Attributes:
         checked: identity to the number of tensors that were looked at.
@@ -65,7 +65,7 @@ class Consistency:
 
     @classmethod
     def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
-        """Check a run up to its first contradiction; a script is not looked at.
+        """Check a run up to its first contradiction; scripts are not checked.
 
         Args:
             side: the run, or some steps of it.
@@ -89,7 +89,7 @@ class Consistency:
 
 
 class _Walk:
-    """The way through the moments of one run.
+    """Goes through the moments of one run and checks each.
 
     Args:
         side: the run.
@@ -119,7 +119,7 @@ class _Walk:
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
     def judged(self) -> Iterator[Judged]:
-        """Yield what the checks of all moments return, in causal order."""
+        """Yield the results of all checks, in causal order."""
         for moment in self._trace.moments:
             held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):
@@ -140,7 +140,7 @@ class _Walk:
                 self._state = {kind: held[kind] for kind in RESIDENT}
 
     def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield weights that a forward used and that the stored weights do not explain."""
+        """Yield weights that a forward used but that differ from the stored weights."""
         for name, entries in used.items():
             kind = "param" if name in self._state.get("param", {}) else "master"
             stored = self._state.get(kind, {}).get(name)
@@ -150,7 +150,7 @@ class _Walk:
             yield from self._follows(claim, entries, stored)
 
     def _cast(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
-        """Yield resident weights that are not the masters, cast."""
+        """Yield stored weights that differ from their masters, cast."""
         for name, entries in held["param"].items():
             masters = held["master"].get(name)
             if masters is None or name in self._quantized | self._coarse:
@@ -162,7 +162,7 @@ class _Walk:
             )
 
     def _follows(self, claim: Claim, entries: list[Entry], source: list[Entry]) -> Iterator[Judged]:
-        """Yield what of a tensor is not its source, rounded to its dtype."""
+        """Yield contradictions where a tensor is not its source, rounded to its dtype."""
         if self._shown.same(entries, source):
             return
         exact = self._shown.whole(source)
@@ -178,7 +178,7 @@ class _Walk:
                 return
 
     def _summed(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
-        """Yield reduced gradients that are not the sum of the gradients of all ranks."""
+        """Yield reduced gradients that are not the sum of all ranks' gradients."""
         if moment.phase == "forward_backward":
             alone = self._dealt(moment, held["loss"])
             self._gradients = held["grad"] if alone and self._log.shown_by == "phases" else {}
@@ -198,7 +198,7 @@ class _Walk:
         yield from identities.everywhere(breaches)
 
     def _dealt(self, moment: Moment, losses: Mapping[str, list[Entry]]) -> bool:
-        """Return whether each rank has computed microbatches, and no two ranks the same one."""
+        """Return whether each rank computed microbatches, and none was computed twice."""
         ranks = self._trace.world_size_at(moment)
         entries = [entry for own in losses.values() for entry in own]
         computed = {entry.place for entry in entries}
@@ -206,7 +206,7 @@ class _Walk:
         return ranks == 1 or dealt
 
     def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield a norm that is not that of the reduced gradients of all that is updated."""
+        """Yield a norm that is not the norm of all reduced gradients."""
         if moment.phase != "clip_grads" or moment.operation != "train":
             return
         self._norms = norms
@@ -232,7 +232,7 @@ class _Walk:
                 yield identities.normed(claim, norm, gradients, scale)
 
     def _scaled(self, moment: Moment, shown: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield a loss scale that does not follow from that before and from the step's norm."""
+        """Yield a loss scale that does not follow from the previous one and the norm."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
             return
         before = self._shown.numbers(self._state.get("loss_scale", {}))
@@ -249,7 +249,7 @@ class _Walk:
 
 
 def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
-    """Yield the weights whose resident values are not masters, cast.
+    """Yield the weights that are stored quantized, and not as their masters, cast.
 
     Args:
         held: kind to name to dtype.

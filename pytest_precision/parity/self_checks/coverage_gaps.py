@@ -24,7 +24,7 @@ STEPS_AFTER_A_LOAD = 2
 
 
 class Exercised:
-    """What one run did.
+    """What one run did, as far as its trace and its cell show.
 
     Attributes:
         trace: of the run.
@@ -66,7 +66,7 @@ class Exercised:
 
 
 def clipping(run: Exercised) -> str:
-    """Say whether no step, or every one, had a norm above the limit."""
+    """Return a phrase if no step, or every step, had a norm above the limit."""
     if not run.clipped:
         return "clipping: no limit"
     if all(run.clipped):
@@ -75,20 +75,20 @@ def clipping(run: Exercised) -> str:
 
 
 def equal_rates(run: Exercised) -> str:
-    """Say whether all parameters have the same learning rate in every step."""
+    """Return a phrase if all parameters have the same learning rate in every step."""
     if any(len(own) > 1 for own in run.rates.values()):
         return ""
     return "learning rates: the same for all parameters" if run.rates else ""
 
 
 def schedule(run: Exercised) -> str:
-    """Say whether the learning rates never change."""
+    """Return a phrase if the learning rates never change."""
     constant = len(run.rates) > 1 and len(set(map(frozenset, run.rates.values()))) == 1
     return "learning rates: the same in all steps" if constant else ""
 
 
 def equal_decay(run: Exercised) -> str:
-    """Say whether no parameter decays, or all alike."""
+    """Return a phrase if all parameters have the same weight decay, or none has any."""
     values = run.decays or {0.0}
     if values == {0.0}:
         return "weight decay: none"
@@ -96,20 +96,20 @@ def equal_decay(run: Exercised) -> str:
 
 
 def accumulation(run: Exercised) -> str:
-    """Say whether no step has several microbatches."""
+    """Return a phrase if no step has several microbatches."""
     most = max(run.microbatches.values(), default=0)
     return "accumulation: one microbatch a step" if most == 1 else ""
 
 
 def tokens(run: Exercised) -> str:
-    """Say whether the microbatches of each step have the same number of tokens."""
+    """Return a phrase if the microbatches of each step have equal numbers of tokens."""
     several = [counts for step, counts in run.tokens.items() if run.microbatches[step] > 1]
     alike = several and all(len(counts) == 1 for counts in several)
     return "token counts: the same in all microbatches of a step" if alike else ""
 
 
 def start(run: Exercised) -> str:
-    """Say whether bf16 holds every weight, so that masters made of bf16 weights are exact."""
+    """Return a phrase if bf16 represents every initial weight, so that its rounding is hidden."""
     entries = run.trace.entries(run.trace.moments[0])
     weights = [
         run.trace.tensor(entry)
@@ -121,19 +121,19 @@ def start(run: Exercised) -> str:
 
 
 def buffers(run: Exercised) -> str:
-    """Say whether the model has no buffer."""
+    """Return a phrase if the model has no buffer."""
     return "" if "buffer" in run.trace.dtypes() else "buffers: none"
 
 
 def frozen(run: Exercised) -> str:
-    """Say whether every parameter is trained."""
+    """Return a phrase if every parameter is trained."""
     held = run.trace.dtypes()
     trained = held.get("reduced_grad", {}).keys()
     return "" if held.get("param", {}).keys() - trained else "frozen parameters: none"
 
 
 def loads(run: Exercised) -> str:
-    """Say whether no load is followed by steps that read what it restored."""
+    """Return a phrase if no load is followed by train steps that read the restored state."""
     names = run.cell.operations
     after = (
         names[at:].count("train") >= STEPS_AFTER_A_LOAD
@@ -144,7 +144,7 @@ def loads(run: Exercised) -> str:
 
 
 def determinism(run: Exercised) -> str:
-    """Say whether operators without a deterministic algorithm could run."""
+    """Return a phrase if operators without a deterministic algorithm could run."""
     only_warned = run.trace.header.environment.get("deterministic") == WARN_ONLY
     return "deterministic algorithms: only warned about" if only_warned else ""
 
@@ -165,7 +165,7 @@ GAP_CHECKS: tuple[Callable[[Exercised], str], ...] = (
 
 
 def unexercised(trace: Trace, cell: Cell, data: DataLog) -> list[str]:
-    """List what a run never exercised, each in a few words.
+    """List what a run never exercised, each as a short phrase.
 
     Args:
         trace: of the run.

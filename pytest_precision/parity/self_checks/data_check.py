@@ -13,7 +13,7 @@ ADVICE = (
 
 
 def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell]) -> str | None:
-    """Say which rank or run was given other data than another, or return None.
+    """Say which rank or run was given other microbatches; None if none was.
 
     Args:
         candidate: what its ranks were given.
@@ -50,7 +50,7 @@ def _within(log: DataLog) -> str | None:
 
 
 def _first_other(ours: Given, theirs: Given) -> str | None:
-    """Return where the first microbatch differs, among the steps that both have asked for."""
+    """Return the place of the first differing microbatch, among steps that both requested."""
     for step in sorted(ours.keys() & theirs.keys()):
         for number, (a, b) in enumerate(zip(ours[step], theirs[step], strict=False)):
             if a != b:

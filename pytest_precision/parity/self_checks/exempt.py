@@ -34,7 +34,7 @@ JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY)
 
 @dataclass(frozen=True)
 class Exempt:
-    """What is not judged, each with the reason.
+    """The kinds that a test exempts from judging each side by itself, with the reasons.
 
     Attributes:
         all: why nothing is; empty where something is.
@@ -46,7 +46,7 @@ class Exempt:
 
     @classmethod
     def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
-        """Return what a test gave as `oracle=`: one for everything, or a mapping from kinds.
+        """Return the exemptions in `oracle=`: one for everything, or a mapping from kinds.
 
         Raises:
             TypeError: for anything else.
@@ -82,10 +82,10 @@ class Exempt:
 
     @property
     def judges_gradients(self) -> bool:
-        """Return whether any loss or gradient is held to the workload's own."""
+        """Return whether any loss or gradient is compared with the workload's own."""
         return not self.all and "grad" not in self.reasons()
 
     def reasons(self) -> dict[str, str]:
-        """Return the reason for each kind that is not judged; empty if all or none are judged."""
+        """Return the reason for each exempted kind; empty if all or none are exempt."""
         found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
         return {key: own.reason for key, own in found if isinstance(own, Unchecked)}

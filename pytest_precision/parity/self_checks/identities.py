@@ -37,7 +37,7 @@ GRIDS = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Two observations of one run of which only one can be right.
+    """Two observations of one run that cannot both be right.
 
     Attributes:
         step: train step.
@@ -67,7 +67,7 @@ Judged = Contradiction | None
 
 
 def contradiction_words(breach: Contradiction, who: str) -> str:
-    """Say on one line what contradicts what, and in which run."""
+    """Describe in one line what contradicts what, and in which run."""
     everywhere = ", as in every other tensor" if breach.everywhere else ""
     off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
     return (
@@ -77,7 +77,7 @@ def contradiction_words(breach: Contradiction, who: str) -> str:
 
 
 def advice_on(breach: Contradiction) -> str:
-    """Say what to do about a contradiction that is meant."""
+    """Return what to do about a contradiction that is intended."""
     told = (
         "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
         f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
@@ -92,7 +92,7 @@ def advice_on(breach: Contradiction) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a tensor should be.
+    """A value that a tensor must have, and the observation that it is compared with.
 
     Attributes:
         step, kind, name, identity: see `Contradiction`.
@@ -104,7 +104,7 @@ class Claim:
     identity: str
 
     def broken(self, got: Tensor, exact: Tensor, bound: Tensor | float) -> Judged:
-        """Return what contradicts the claim, where an element is further off than `bound`.
+        """Return the contradiction if an element is further from the claim than `bound`.
 
         Elements that are not finite on either side are left out: an overflow has its own words.
 
@@ -134,7 +134,7 @@ class Claim:
 
 
 def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
-    """Return the factor that all elements are off by, None if they are off by several."""
+    """Return the factor that all elements are off by; None if there are several."""
     if not bool(ours.isfinite().all() and exact.isfinite().all()):
         return None
     if ours.numel() == 1 and bool(exact):
@@ -143,7 +143,7 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
 
 
 def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
-    """Yield contradictions of one kind at one moment, each saying whether all have one factor.
+    """Yield contradictions at one moment, each with whether one factor explains all.
 
     Args:
         breaches: of all tensors that were looked at, None where one is as it should be.
@@ -158,7 +158,7 @@ def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
 
 
 def cast(claim: Claim, got: Tensor, exact: Tensor) -> Judged:
-    """Check whether `got` is `exact`, rounded to its dtype to the nearest.
+    """Check that `got` is `exact`, rounded to nearest in its dtype.
 
     Ties may go either way.
     """
@@ -177,7 +177,7 @@ def cast(claim: Claim, got: Tensor, exact: Tensor) -> Judged:
 def summed(
     claim: Claim, trace: Trace, got: Tensor, reduced: Iterable[Entry], parts: list[Entry]
 ) -> Judged:
-    """Check whether a reduced gradient is the sum of what the ranks have accumulated.
+    """Check that a reduced gradient is the sum of the gradients of the ranks.
 
     A sum of n terms in any order, scaled once before it and once after it, is off by n + 3 unit
     roundoffs of the sum of their magnitudes, in the coarsest dtype that it was stored in.
@@ -209,7 +209,7 @@ def summed(
 
 
 def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float) -> Judged:
-    """Check whether a norm is that of the gradients; two infinities, or NaN, are equal.
+    """Check that a norm is that of the gradients; infinities and NaN equal themselves.
 
     Args:
         claim: of the norm.
@@ -232,7 +232,7 @@ EntriesByName = Mapping[str, Mapping[str, list[Entry]]]
 
 
 class RunView:
-    """What one run shows.
+    """Access to the tensors of one run, which counts the claims that were checked.
 
     Args:
         trace: of the run.
@@ -244,7 +244,7 @@ class RunView:
         self._checked = checked
 
     def claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
-        """Return a claim, and count it."""
+        """Make a claim about a tensor, and count it."""
         self._checked[f"{kind} is {identity}"] += 1
         return Claim(moment.step, kind, name, identity)
 
@@ -256,7 +256,7 @@ class RunView:
         got: Tensor | None,
         exact: Tensor | None,
     ) -> Judged:
-        """Check whether two tensors have the same bytes, and count it; None of one is not known.
+        """Check that two tensors have equal bytes, and count that; skip if one is missing.
 
         Args:
             moment: at which it was observed.
@@ -273,16 +273,16 @@ class RunView:
         return claim.broken(got, exact.double(), 0.0)
 
     def whole(self, entries: Sequence[Entry] | None) -> Tensor | None:
-        """Return a tensor put together; None where it is not shown, or its pieces do not fit."""
+        """Return a tensor put together; None where it is not shown, or pieces do not fit."""
         return assemble(self._trace, [*entries]).tensor if entries else None
 
     def numbers(self, entries: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
-        """Return the values of tensors of one element, by name; those that are shown."""
+        """Return the values of one-element tensors that are shown, by name."""
         wholes = {name: self.whole(own) for name, own in entries.items()}
         return {name: float(own) for name, own in wholes.items() if own is not None}
 
     def same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
-        """Return whether pieces that are whole are known to have the same bytes."""
+        """Return whether two whole tensors are known to have the same bytes."""
         first = other[0]
         return first.piece == first.shape and all(
             (one.dtype, one.piece) == (first.dtype, first.piece)

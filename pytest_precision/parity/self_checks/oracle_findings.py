@@ -25,7 +25,7 @@ GRADIENT_ADVICE = (
 
 
 class Broken(NamedTuple):
-    """A side with an update that is not that of the rule.
+    """A side, one of whose updates breaks the declared optimizer rule.
 
     Attributes:
         side: its name.
@@ -39,7 +39,7 @@ class Broken(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """Say which options differ and which wrong rules fit, or that none does."""
+        """Say which options differ and which wrong rules fit, or that none fits."""
         told = [*self.log.apart.get(str(self.breach.group), ())]
         groups = sorted({breach.group for breach in self.log.breaches})
         alone = f", in parameter group {' and '.join(map(str, groups))} alone"
@@ -49,7 +49,7 @@ class Broken(NamedTuple):
 
 
 def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
-    """Return what was judged of one run as builtins; only the reason where nothing was.
+    """Return the judged updates of one run as builtins; only the reason if there are none.
 
     Args:
         log: of the run.
@@ -76,13 +76,13 @@ def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
 
 
 def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
-    """Return the sides with an update that is not that of the rule."""
+    """Return the sides with an update that breaks the declared optimizer rule."""
     found = ((side, side.oracle.first(exempt.judges)) for side in sides)
     return [Broken(side.name, side.oracle, breach) for side, breach in found if breach is not None]
 
 
 def breach_headline(sides: Sequence[Broken]) -> str:
-    """Say on one line which update is not that of the rule, and which wrong rule it follows.
+    """Return one line: which update breaks the rule, and which wrong rule it follows.
 
     Args:
         sides: those with such an update, at least one.
@@ -97,7 +97,7 @@ def breach_headline(sides: Sequence[Broken]) -> str:
 
 
 def breach_lines(side: Recording, exempt: Exempt) -> list[str]:
-    """Return the lines below a divergence that say the same of one side; none if it has none."""
+    """Return lines on a side's broken rule, to stand below a divergence; empty if none."""
     return [
         f"The update of the {one.side} is not the workload's {one.log.rule}: {one.explanation} "
         f"({one.breach.kind} of {one.breach.name} at step {one.breach.step}: "
@@ -126,7 +126,7 @@ NO_ESTIMATE = 1e-3
 
 
 def estimated_options(log: OracleLog) -> str:
-    """Say with which options the rule would have made the updates; empty if none fit."""
+    """Say with which options the rule would explain the updates; empty if none fit."""
     told = {
         group: " or ".join(map(_words, found.items()))
         for group, found in sorted(log.estimates.items())
@@ -149,7 +149,7 @@ def _words(estimate: tuple[str, Sequence[float]]) -> str:
 
 
 def _as_if(name: str, fitted: float, declared: float) -> str:
-    """Say one wrong option in words: `as if the learning rate were 0.667 of it`."""
+    """Phrase one wrong option: `as if the learning rate were 0.667 of it`."""
     if name == "gradient":
         return f"as if gradients were {fitted:.3g} times what they are"
     words = WORDS.get(name, name)
@@ -161,20 +161,20 @@ def _as_if(name: str, fitted: float, declared: float) -> str:
 
 
 class WrongGradient(NamedTuple):
-    """A side with a loss or a gradient that is not the workload's."""
+    """A side with a loss or gradient that differs from the workload's own."""
 
     side: str
     breach: GradientBreach
 
 
 def wrong_gradients(sides: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
-    """Return the sides with a loss or a gradient that is not the workload's."""
+    """Return the sides with a loss or gradient that differs from the workload's own."""
     found = ((side.name, side.gradients.first(exempt.judges)) for side in sides)
     return [WrongGradient(name, breach) for name, breach in found if breach is not None]
 
 
 def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
-    """Say on one line which loss or gradient is not the workload's, and by which wrong rule."""
+    """Return one line: which loss or gradient is wrong, and which wrong rule explains it."""
     first = wrong[0].breach
     who = "both sides" if len(wrong) > 1 else f"the {wrong[0].side}"
     on = "" if first.rank is None else f" on rank {first.rank}"
@@ -186,7 +186,7 @@ def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
 
 
 def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
-    """Return the line below a divergence that says which wrong rule a side follows, if one fits."""
+    """Return a line on a side's wrong gradients, to stand below a divergence."""
     return [
         f"Of the {one.side}: {one.breach.kind} of {one.breach.name} is not what the workload gives "
         f"at step {one.breach.step}: {one.breach.words}"
@@ -196,7 +196,7 @@ def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
 
 
 def gradient_summary(log: GradientLog, exempt: Exempt) -> dict[str, Any]:
-    """Return what was computed once more of one run as builtins; only the reason where nothing was.
+    """Return the recomputed gradients of one run as builtins; only the reason if none.
 
     Args:
         log: of the run.

@@ -29,7 +29,7 @@ QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 class Quantization:
-    """Looks at what a run quantizes.
+    """Checks the quantized weights, histories and scales of a run.
 
     Args:
         cell: where it runs.
@@ -56,7 +56,7 @@ class Quantization:
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
     def used(self, moment: Moment, held: EntriesByName, state: EntriesByName) -> Iterator[Judged]:
-        """Yield quantized weights in use that are neither resident nor made of the weights.
+        """Yield used quantized weights that are neither the stored ones nor made from them.
 
         Where resident ones are hidden since they are gathered in this forward, they must be made of
         the masters that the last step has left.
@@ -95,7 +95,7 @@ class Quantization:
     def updated(
         self, moment: Moment, held: EntriesByName, state: EntriesByName
     ) -> Iterator[Judged]:
-        """Yield what a train step has made of bytes, histories and scales, and should not have.
+        """Yield bytes, histories and scales that a train step should not have made.
 
         Args:
             moment: after its update.
@@ -114,13 +114,13 @@ class Quantization:
                 yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
 
     def loaded(self) -> None:
-        """Expect nothing of hidden weights until the next step: their masters may not be theirs."""
+        """Skip hidden weights until the next step, since a load may not match their masters."""
         self._stepped.clear()
 
     def _quantized(
         self, name: str, weight: Tensor | None, state: EntriesByName
     ) -> Mapping[str, Tensor]:
-        """Return a weight's tensors by names such as `rowwise.data`, or nothing if not known."""
+        """Return a weight's tensors by names such as `rowwise.data`; empty if unknown."""
         format = self._formats.get("weight")
         if format is None or format.stochastic or weight is None or weight.dim() != 2:
             return {}
@@ -135,7 +135,7 @@ class Quantization:
         return dict(tensors_of(quantize_by(format.name, values, scale, amax, element, "both")))
 
     def _moved(self, name: str, held: EntriesByName, state: EntriesByName) -> bool:
-        """Return whether a master is known to be another than before."""
+        """Return whether a master is known to have changed."""
         entries = held["master"].get(name)
         before = state.get("master", {}).get(name)
         if not entries or not before or self._shown.same(entries, before):
@@ -146,7 +146,7 @@ class Quantization:
     def _bytes(
         self, moment: Moment, moved: Collection[str], held: EntriesByName, state: EntriesByName
     ) -> Iterator[Judged]:
-        """Yield resident bytes that are not the masters, quantized."""
+        """Yield stored bytes that are not the masters, quantized."""
         for name in moved:
             if name in self._coarse:
                 continue
@@ -162,7 +162,7 @@ class Quantization:
     def _turned(
         self, moment: Moment, kind: str, held: EntriesByName, field: str
     ) -> Iterator[Judged]:
-        """Yield bytes with one scale per tensor whose transposed copy is another tensor's."""
+        """Yield transposed copies that do not match the bytes they are a copy of."""
         if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
             return
         for full, entries in held[kind].items():
@@ -177,7 +177,7 @@ class Quantization:
             yield self._shown.equal(moment, (kind, full), identity, got, turned)
 
     def _amaxes(self, moved: Collection[str], held: EntriesByName) -> Iterator[tuple[str, Tensor]]:
-        """Yield, per operand that is a weight, the amax of what was cast in this step."""
+        """Yield, for each weight operand, the amax of what was cast in this step."""
         for name in self._used.get("used_param", {}):
             used = TensorKey(name, OperandPart("rowwise", "amax").part).name("used_quantized")
             entries = self._used["used_quantized"].get(used)
@@ -196,7 +196,7 @@ class Quantization:
         amax: Tensor | None,
         sides: tuple[EntriesByName, EntriesByName],
     ) -> Iterator[Judged]:
-        """Yield a history that does not follow from the one before, or a scale that does not.
+        """Yield an amax history, or a scale, that does not follow from the previous one.
 
         Args:
             moment: after the update.
@@ -230,6 +230,6 @@ class Quantization:
 
 
 def _scale(maximum: float, amax: Tensor, old: Tensor) -> Tensor:
-    """Return the scale of an amax, in fp32; the old one if the amax is not finite."""
+    """Return the scale of an amax in fp32; the old scale if the amax is not finite."""
     made = torch.full_like(amax, maximum).div_(amax).clamp_(max=FP32_MAXIMUM)
     return made if bool(amax.isfinite()) else old

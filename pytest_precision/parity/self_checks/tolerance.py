@@ -31,7 +31,7 @@ SAMPLE = 4096
 
 
 class History(NamedTuple):
-    """One piece of a logical tensor over the whole run.
+    """One piece of a logical tensor at all moments of the run.
 
     Attributes:
         entries: its entries at all moments, in order.
@@ -43,7 +43,7 @@ class History(NamedTuple):
 
 
 class Slack(NamedTuple):
-    """How much freedom a criterion leaves to a tensor over the whole run.
+    """How far elements may deviate, compared with how far training moves them.
 
     Attributes:
         counted: number of elements that are not zero throughout or, of weights, that move.
@@ -61,7 +61,7 @@ class Slack(NamedTuple):
 
 
 class Freedom(NamedTuple):
-    """A tolerance that proves nothing of the tensors of a kind that are held to it.
+    """A tolerance that allows most elements of a kind to have any value.
 
     Attributes:
         kind: of the tensors.
@@ -119,7 +119,7 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
 def _histories(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> dict[tuple[str, Elementwise], list[History]]:
-    """Return the histories of each kind and tolerance that have a size; of replicas only one."""
+    """Return the histories of each kind and tolerance; one of several replicas."""
     theirs = candidate.dtypes()
     found: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
@@ -143,7 +143,7 @@ def _histories(
 
 
 def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
-    """Return whether a sample shows that the criterion constrains most elements at the end."""
+    """Return whether a sample of the final values shows that the criterion constrains most."""
     if criterion.allowance(0.0) is not None:
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
@@ -182,7 +182,7 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
 
 
 def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask of the elements that may be off by more than `way`."""
+    """Return a mask of elements that may deviate by more than they moved (`way`)."""
     most = criterion.allowance(float(size.norm()))
     if most is not None:
         return torch.full(way.shape, most > float(way.norm()))
@@ -190,14 +190,14 @@ def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype)
 
 
 def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:
-    """Return every `stride`-th element in fp64, with zeros in place of NaN and infinities."""
+    """Return every `stride`-th element in fp64; NaN and infinities become zeros."""
     tensor = trace.tensor(entry).view(-1)[::stride]
     wide = torch.complex128 if tensor.is_complex() else torch.float64
     return tensor.to(wide).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _words(kind: str, criterion: Elementwise, slacks: Mapping[str, Slack]) -> str:
-    """Say what is allowed for the tensor with the most elements that may have any value."""
+    """Describe what is allowed for the tensor with the most unconstrained elements."""
     name = max(slacks, key=lambda name: slacks[name].free)
     counted, free, largest = slacks[name]
     share = f"{criterion.call} allows {kind} of {percent(free, counted)} of {name}"

@@ -109,7 +109,7 @@ def _unchecked(criteria: Criteria, kind: str) -> bool:
 
 
 def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
-    """Return the first kind that an engine hides and the test has not accepted, and the reason.
+    """Return the first kind that an engine hides without the test's consent, and the reason.
 
     Reduction inside backward leaves no local gradients to show, but their sum is compared. Errors
     in anything else that an engine hides, and that no other kind shows, would go unseen.
@@ -128,7 +128,7 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, s
 
 
 def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
-    """Return the first tensor that an evaluation, a save or a skipped step changed, or None.
+    """Return the first tensor that an evaluation, save or skip changed; None if none did.
 
     For a load or a swap, it is the first tensor that is not as it was saved. The finding's
     candidate is the state after the operation, its reference the state before, or at the save.
@@ -157,7 +157,7 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
 
 
 def _may_begin(pair: Pair, moment: Moment) -> bool:
-    """Return whether a tensor may be there on one side of an operation alone.
+    """Return whether a tensor may exist on only one side of an operation.
 
     A load makes the zeros that the saved optimizer had not made yet. Checkpoints are looked at when
     they are saved and loaded; some of what they hold is then seen for the first or the last time.
@@ -168,7 +168,7 @@ def _may_begin(pair: Pair, moment: Moment) -> bool:
 
 
 def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
-    """Yield the moments after operations of `STILL`, each with the trace and moment to compare.
+    """Yield each moment after an operation of `STILL`, with the trace and moment before it.
 
     A layout stores what it loads in its own way. If another layout has saved, as after a swap, the
     other trace shows what the layout holds in that state. Its own run cannot show this: a layout
@@ -195,7 +195,7 @@ def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]
 
 
 def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
-    """Yield the tensors of a kind of which a trace of digests keeps the values, too."""
+    """Yield tensors of a kind whose values are kept even in a trace of digests."""
     for moment, entry in _entries(trace, kind):
         yield moment, trace.tensor(entry)
 
@@ -208,7 +208,7 @@ def _entries(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
 
 
 def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
-    """Return whether a weight has moved in a segment, in which each rank holds the same pieces."""
+    """Return whether any weight changed in one segment of the sequence."""
     updates = [moment for moment in moments if moment.phase == "optimizer_step"]
     if not updates:
         return False

@@ -43,7 +43,7 @@ def explained(
     old: Mapping[int, Mapping[str, Tensor]],
     single: Sequence[PlainMicrobatch],
 ) -> list[str]:
-    """Return, for each wrong tensor, which wrong rule explains all of its kind and rank, if any.
+    """Return, for each wrong tensor, the wrong rule that explains its kind and rank; empty if none.
 
     Args:
         wrong: `HeldGradient` ones.
@@ -82,7 +82,7 @@ def explained(
 
 
 def _recounted(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
-    """Recognize how often each microbatch counts, or that another rank's microbatches count."""
+    """Recognize wrong counts of microbatches, or microbatches of another rank."""
     dealt = dealt_to(found, own, size)
     fit = fit_by(found, dealt, near)
     if fit is not None:
@@ -104,7 +104,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _left(found: Sequence[Any], old: Mapping[str, Tensor], near: float) -> str:
-    """Tell that old gradients are left in the new ones, as they were or as a clip has left them."""
+    """Recognize a multiple of the previous step's gradients in the new ones."""
     if any(one.name not in old for one in found):
         return ""
     more = torch.cat([(one.got - one.plain).reshape(-1) for one in found])
@@ -125,7 +125,7 @@ def _rules(
     size: int,
     room: float,
 ) -> Iterator[str]:
-    """Yield wrong rules that fit, the most particular first.
+    """Yield the wrong rules that fit, the most specific first.
 
     Args:
         counts: how often each of `dealt` counts.
@@ -175,7 +175,7 @@ def _rules(
 def _singled_out(
     counts: Sequence[float], dealt: Sequence[PlainMicrobatch], room: float
 ) -> Iterator[str]:
-    """Tell that some microbatches count otherwise than the rest, each of which counts once."""
+    """Recognize some microbatches with a wrong count, while all others count once."""
     ones = [one.number for one, count in zip(dealt, counts, strict=True) if abs(count - 1) > room]
     if 0 < len(ones) < len(dealt):
         kinds = {round(counts[[d.number for d in dealt].index(number)], 2) for number in ones}
@@ -189,7 +189,7 @@ def _singled_out(
 
 
 def _factor(found: Sequence[Any], near: float) -> str:
-    """Recognize a factor of some tensors whose microbatches explain nothing."""
+    """Recognize a constant factor where no counts of microbatches explain the tensors."""
     got = torch.cat([one.got.reshape(-1) for one in found])
     plain = torch.cat([one.plain.reshape(-1) for one in found])
     if not float(plain.norm()):
@@ -202,7 +202,7 @@ def _factor(found: Sequence[Any], near: float) -> str:
 
 
 def _other_step(wrong: Unexplained) -> str:
-    """Recognize a step that was trained on the microbatches of another step."""
+    """Recognize a step that was trained on another step's microbatches."""
     found, _, loop, step, size, near = wrong
     for other in (step + 1, *range(step - 1, max(step - BEFORE, 0), -1), 0):
         given = [*loop.microbatches(other)]
@@ -228,7 +228,7 @@ def _step(number: int) -> str:
 
 
 def _borrowed(wrong: Unexplained) -> str:
-    """Recognize microbatches of a neighbouring step in place of some of this step."""
+    """Recognize a neighbouring step's microbatches in place of some of this step."""
     found, own, loop, step, size, near = wrong
     dealt, tokens = dealt_to(found, own, size), sum(one.tokens for one in own)
     for other in (step - 1, step + 1):

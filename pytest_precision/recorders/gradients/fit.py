@@ -25,7 +25,7 @@ That of NVFP4 has a direction: it moves counts by a half, and leaves as much as 
 
 
 class MicrobatchFit(NamedTuple):
-    """A sum of microbatches that is like the gradients of a side.
+    """The counts with which a sum of microbatches best fits the gradients of a side.
 
     Attributes:
         counts: how often each microbatch counts; one without a gradient counts once, as nothing
@@ -40,14 +40,14 @@ class MicrobatchFit(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether counts other than 1 explain far more than rounding leaves."""
+        """Return whether counts other than 1 fit far better than rounding explains."""
         return self.moved > CLEARLY * self.left
 
 
 def fit_by_dealt(
     found: Sequence[Any], single: Sequence[PlainMicrobatch], size: int, near: float
 ) -> MicrobatchFit | None:
-    """Fit all of the tensors by the microbatches that are dealt to them; None if that fails.
+    """Fit the tensors by the microbatches that their rank was given; None if that fails.
 
     Args:
         found: `HeldGradient` ones of one kind and rank.
@@ -62,14 +62,14 @@ def fit_by_dealt(
 def dealt_to(
     found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int
 ) -> list[PlainMicrobatch]:
-    """Return the microbatches of the rank whose sum the tensors are; all, for sums over ranks."""
+    """Return the microbatches of a rank, or of all ranks for sums over ranks."""
     return [one for one in own if found[0].share in (None, one.number % size)]
 
 
 def fit_by(
     found: Sequence[Any], dealt: Sequence[PlainMicrobatch], near: float
 ) -> MicrobatchFit | None:
-    """Fit all of the tensors by microbatches; None if they do not explain them."""
+    """Fit the tensors by microbatches; None if these do not explain them."""
     columns = torch.stack([_joined(found, one.gradients) for one in dealt], 1)
     got = torch.cat([one.got.reshape(-1) for one in found]).unsqueeze(1)
     counts = torch.linalg.lstsq(columns, got).solution

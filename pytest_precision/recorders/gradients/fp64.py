@@ -19,7 +19,7 @@ from pytest_precision._torch.dispatch import tree_leaves, tree_map, writes
 
 @contextmanager
 def computing_in_fp64() -> Iterator[None]:
-    """Have each operation inside compute and return fp64 where it would compute fewer bits."""
+    """Make each operation inside compute and return fp64, whatever its inputs are."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

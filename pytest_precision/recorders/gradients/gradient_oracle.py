@@ -44,7 +44,7 @@ Looked = TypeVar("Looked")
 
 
 class GradientOracle:
-    """Keeps what one rank shows of some steps, and judges it on rank 0 when the run is over.
+    """Keeps the losses and gradients of some steps, and judges them after the run, on rank 0.
 
     Whatever is raised on the way, the check goes on, and the log says why nothing was judged.
 
@@ -76,19 +76,19 @@ class GradientOracle:
         self._whole = whole
 
     def interrupted(self) -> None:
-        """Have the next step computed once more: something else than a train step came before."""
+        """Judge the next step, too, since an operation other than `train` came before it."""
         self._due = max(self._due, 1)
 
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Keep what the `forward_backward` inside starts from and makes, where that is asked."""
+        """Keep the inputs and results of the `forward_backward` inside, if the step is judged."""
         begun = self._look(lambda: self._begin(engine, step)) if self._due else None
         yield
         if begun is not None:
             self._look(lambda: self._end(engine, *begun))
 
     def _begin(self, engine: Engine, step: int) -> tuple[ShownStep, list[Observation]] | None:
-        """Return a step with what it starts from, and resident weights; None if it is not asked."""
+        """Return a step with its inputs and stored weights; None if it is not judged."""
         if sum(own.numel() for own in engine.model.parameters()) > LARGEST_MODEL:
             self._silence(f"the model has more than {LARGEST_MODEL:,} parameters")
             return None
@@ -103,7 +103,7 @@ class GradientOracle:
         return shown, resident_pieces(engine)
 
     def _end(self, engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
-        """Keep what a step has made."""
+        """Keep the results of a step."""
         used = kept(engine.capture.kept("used_param"))
         named = {seen.name for seen in used}
         shown.weights = used + [seen for seen in stored if seen.name not in named]
@@ -115,12 +115,12 @@ class GradientOracle:
         self._steps.append(shown)
 
     def reduced(self, engine: Engine, step: int) -> None:
-        """Keep the reduced gradients of a step that is computed once more."""
+        """Keep the reduced gradients of a step that is judged."""
         if self._steps and self._steps[-1].step == step and not engine.fused_step:
             self._look(lambda: self._keep_reduced(engine))
 
     def updating(self, weights: Callable[[], list[Observation]]) -> None:
-        """Keep the weights that the optimizer updates, before it does or after."""
+        """Keep the weights that the optimizer updates, before and after the update."""
         if self._steps:
             kept = self._look(
                 lambda: [replace(one, tensor=one.tensor.clone()) for one in weights()]
@@ -132,7 +132,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Return what a function reads from the engine; None if it finds nothing, or raises."""
+        """Call a function that reads the engine; None if it raises, which ends the judgement."""
         if not self._whole or self._log.silent:
             return None
         try:
@@ -146,7 +146,7 @@ class GradientOracle:
         self._log.silent, self._steps = reason, []
 
     def write(self, folder: Path, rank: int) -> None:
-        """Judge the steps by what all ranks have kept of them; a collective, and rank 0 writes."""
+        """Gather the steps of all ranks, a collective, and judge and write them on rank 0."""
         if not self._whole:
             return
         digests = self._look(lambda: [*map(step_digest, self._steps)]) or []
@@ -162,7 +162,7 @@ class GradientOracle:
             self._log.write(folder)
 
     def gathered(self, rank: int) -> list[list[ShownStep]]:
-        """Return on rank 0 what all ranks have kept of each step; a collective."""
+        """Return on rank 0 the kept steps of all ranks; a collective."""
         if dist.get_world_size() == 1:
             return [self._steps]
         # Packed here, since one rank that raised in a collective would have the others wait.
@@ -174,7 +174,7 @@ class GradientOracle:
 
     @property
     def silent(self) -> str:
-        """Return why nothing can be computed once more; empty if something can."""
+        """Return why no step can be judged; empty if steps can."""
         return self._log.silent
 
     def _judge(self, steps: list[str], ranks: list[list[ShownStep]], sums: PlainSums) -> None:
@@ -206,7 +206,7 @@ class GradientOracle:
 
 
 def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Return what each rank gives, in rank order; a collective."""
+    """Return the objects of all ranks, in rank order; a collective."""
     told = [own] * dist.get_world_size()
     if len(told) > 1:
         dist.all_gather_object(told, own)

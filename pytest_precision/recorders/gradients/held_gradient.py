@@ -24,7 +24,7 @@ that no token chose, has this norm."""
 
 
 class HeldGradient(NamedTuple):
-    """One tensor beside the plain one.
+    """A loss or gradient of one side, next to the workload's own.
 
     Attributes:
         kind, name, rank: see `GradientBreach`.
@@ -46,16 +46,16 @@ class HeldGradient(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Return whether neither side has overflowed."""
+        """Return whether both tensors are finite."""
         return bool(self.got.isfinite().all() and self.plain.isfinite().all())
 
     @property
     def off(self) -> float:
-        """Return the norm of the difference as a share of the plain one's."""
+        """Return the norm of the difference, relative to that of the workload's own tensor."""
         return self.share_of_plain(self.got)
 
     def share_of_plain(self, other: Tensor) -> float:
-        """Return how far another tensor (fp64, same shape) is from the plain one, as a share."""
+        """Return the relative distance of another fp64 tensor from the workload's own."""
         return float((other - self.plain).norm()) / self._size
 
     @property
@@ -64,7 +64,7 @@ class HeldGradient(NamedTuple):
 
     @property
     def summing(self) -> float:
-        """Return what a sum over several ranks in bf16 may be off by, as such a share."""
+        """Return the relative error that a sum over ranks in bf16 may have."""
         if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
             return 0.0
         given = [share[self.name] for share in self.sums.shares if self.name in share]
@@ -77,7 +77,7 @@ class HeldGradient(NamedTuple):
 
 
 def held_gradients(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:
-    """Return what is finite of losses, sums of ranks and sums over ranks, in causal order.
+    """Return the finite losses, sums of one rank and sums over ranks, in causal order.
 
     A step that has overflowed is skipped, and one that must not is no matter of rounding.
     """
@@ -116,7 +116,7 @@ def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
 def absent_gradients(
     ranks: Sequence[ShownStep], plain: Sums, weights: Set[str], near: float
 ) -> Iterator[GradientBreach]:
-    """Yield weights that have no gradient on any rank, though the plain loop gives one.
+    """Yield weights without a gradient on any rank that should have one.
 
     A side that shows no gradients, or by names that are no weights', has nothing that is missing.
     """

@@ -58,7 +58,7 @@ def judge_step(
     before: Sequence[ShownStep],
     sums: PlainSums,
 ) -> None:
-    """Judge a step by what all ranks show of it, and write down what is wrong.
+    """Compare a step of all ranks with the workload's own, and log what is wrong.
 
     Args:
         log: takes the findings; one that has some is not judged further.
@@ -110,7 +110,7 @@ def judge_step(
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
-    """Return what is further off than `near`; note how much was judged, and the worst of it."""
+    """Return tensors further off than `near`, and log the number and the worst of the others."""
     offs = [one.off for one in held]
     log.judged = len(held)
     log.worst = max([0.0, *(off / near for off in offs if off <= near)])
@@ -120,7 +120,7 @@ def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list
 def _keeping(
     given: Iterable[PlainMicrobatch], kept: list[PlainMicrobatch]
 ) -> Iterator[PlainMicrobatch]:
-    """Yield microbatches, and keep the first one, and others as long as they can be fitted."""
+    """Yield microbatches; store the first one, and others within the limit of a fit."""
     elements = 0
     for one in given:
         elements += sum(gradient.numel() for gradient in one.gradients.values())
@@ -132,7 +132,7 @@ def _keeping(
 def _is_rounded_sum(
     one: HeldGradient, single: Sequence[PlainMicrobatch], size: int, scale: float
 ) -> bool:
-    """Return whether a gradient has the bits of the plain sum whose partial sums are rounded.
+    """Return whether a gradient has the bits of the right sum, rounded after each microbatch.
 
     Each is rounded to the dtype of the gradient, in the order of microbatches and then of ranks:
     where terms cancel, roundings of larger partial sums are all that is left of the difference.
@@ -156,7 +156,7 @@ def _is_rounded_sum(
 
 
 def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
-    """Return whether a microbatch gives something else once more; NaN is like anything."""
+    """Return whether computing a microbatch again gives another result; NaN equals anything."""
     return abs(one.loss - again.loss) > near * abs(one.loss) or any(
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()
@@ -208,7 +208,7 @@ def _miscounted(
     size: int,
     near: float,
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield kind and rank where microbatches do not count once, by all tensors together.
+    """Yield kinds and ranks on which microbatches do not count once each.
 
     Rounding may move a single tensor further than a wrong count does, but it has no direction.
     """
@@ -220,7 +220,7 @@ def _miscounted(
 
 
 def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return what another computation gives in the place of a tensor."""
+    """Return the tensor of another computation that corresponds to a given one."""
     if one.kind == "loss":
         assert one.share is not None
         return torch.tensor([other.losses[one.share]]).double()

@@ -15,7 +15,7 @@ from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatc
 
 
 class Unexplained(NamedTuple):
-    """Wrong tensors of one kind and rank, and the step that they are of.
+    """Wrong tensors of one kind and rank, with their step.
 
     Attributes:
         found: `HeldGradient` ones.
@@ -35,7 +35,7 @@ class Unexplained(NamedTuple):
 
 
 def wrong_loss(wrong: Unexplained) -> str:
-    """Tell which loss explains all of the tensors; empty if none that is known does."""
+    """Return which wrong loss explains all of the tensors; empty if no known one does."""
     found, own, loop, step, size, near = wrong
     if loop.is_masked(step):
         fit = fit_by_dealt(found, [*loop.microbatches(step, "unmasked")], size, near)
@@ -58,7 +58,7 @@ def wrong_loss(wrong: Unexplained) -> str:
 def _counted(
     times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
 ) -> str:
-    """Say how often the auxiliary losses of microbatches count."""
+    """Describe how often the auxiliary losses of microbatches count."""
     tokens = sum(one.tokens for one in own)
 
     def like(expected: Sequence[float]) -> bool:

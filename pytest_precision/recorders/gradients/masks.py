@@ -13,7 +13,7 @@ from pytest_precision.trace.data import contents_of
 
 
 def positions_of(microbatch: Any) -> int:
-    """Return the elements of the largest tensor of targets or mask, which are integers or ones."""
+    """Return the number of elements of the largest tensor of targets or mask."""
     return max(
         (one.numel() for one in _tensors(microbatch) if not one.is_floating_point() or _masks(one)),
         default=0,
@@ -21,12 +21,12 @@ def positions_of(microbatch: Any) -> int:
 
 
 def is_masked(microbatch: Any) -> bool:
-    """Return whether a tensor of a microbatch is a mask that leaves something out."""
+    """Return whether a tensor of a microbatch is a mask that leaves out some positions."""
     return any(_masks(one) for one in _tensors(microbatch))
 
 
 def unmasked(microbatch: Any) -> Any:
-    """Return a copy of a microbatch in which its masks leave nothing out."""
+    """Return a copy of a microbatch whose masks leave nothing out."""
     copy = deepcopy(microbatch)
     for one in _tensors(copy):
         if _masks(one):

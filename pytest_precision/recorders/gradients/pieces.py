@@ -17,7 +17,7 @@ from pytest_precision.trace.digests import bytes_of, in_order
 
 @dataclass
 class ShownStep:
-    """What one rank shows of a step.
+    """The inputs and results of a step, as one rank shows them.
 
     Attributes:
         step: number of the train step.
@@ -43,7 +43,7 @@ class ShownStep:
 
 
 def step_digest(shown: ShownStep) -> str:
-    """Return the xxh3-128 of all that a rank shows of a step, hexadecimal: every bit counts."""
+    """Return the xxh3-128 digest, hexadecimal, of all that a rank shows of a step."""
     digest = xxhash.xxh3_128(repr((shown.step, shown.dealt, shown.scale)).encode())
     for what in ("weights", "losses", "grad", "reduced"):
         for seen in getattr(shown, what):
@@ -58,7 +58,7 @@ def step_digest(shown: ShownStep) -> str:
 def start_digest(
     step: int, size: int, scale: float, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> str:
-    """Return the xxh3-128 of all that the plain loop starts from, hexadecimal.
+    """Return the xxh3-128 digest, hexadecimal, of all inputs of a step.
 
     Args:
         step: number of the train step.
@@ -82,7 +82,7 @@ def _update(digest: xxhash.xxh3_128, tensor: Tensor) -> None:
 
 
 def resident_pieces(engine: Engine) -> list[Observation]:
-    """Return copies of the resident weights, as pieces of logical tensors."""
+    """Return copies of the stored weights, as pieces of logical tensors."""
     return kept(
         seen
         for name, parameter in engine.model.named_parameters()
@@ -91,7 +91,7 @@ def resident_pieces(engine: Engine) -> list[Observation]:
 
 
 def kept(seen: Iterable[Observation]) -> list[Observation]:
-    """Return copies, on the CPU, of observations that have values."""
+    """Return copies of observations, on the CPU; those without values are left out."""
     return [
         replace(one, tensor=one.tensor.detach().to("cpu", copy=True))
         for one in seen
@@ -100,7 +100,7 @@ def kept(seen: Iterable[Observation]) -> list[Observation]:
 
 
 def part(whole: Tensor, seen: Observation) -> Tensor:
-    """Return the part of a logical tensor that a piece holds, as a view where it can be one."""
+    """Return the part of a logical tensor that a piece covers, as a view if possible."""
     if isinstance(seen.place, Chunk):
         for dim, (start, size) in enumerate(zip(seen.place.offsets, seen.place.sizes, strict=True)):
             whole = whole.narrow(dim, start, size)
@@ -109,7 +109,7 @@ def part(whole: Tensor, seen: Observation) -> Tensor:
 
 
 def joined(pieces: Sequence[Observation]) -> dict[str, Tensor]:
-    """Return the logical tensors, in fp64, that pieces of all ranks form as a whole."""
+    """Return the logical tensors, in fp64, that the pieces of all ranks cover completely."""
     wholes: dict[str, Tensor] = {}
     covered: dict[str, Tensor] = {}
     for seen in pieces:

@@ -35,7 +35,7 @@ Gradients = dict[str, Tensor]
 
 
 class PlainMicrobatch(NamedTuple):
-    """What one microbatch gives.
+    """The loss and the gradients of one microbatch.
 
     Attributes:
         number: among those of all ranks.
@@ -53,7 +53,7 @@ class PlainMicrobatch(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Return how many positions its targets or its mask have, counted or not."""
+        """Return the number of positions of its targets or mask, counted or not."""
         return positions_of(self.given)
 
 
@@ -65,7 +65,7 @@ COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 def without_collectives() -> Any:
-    """Return a context in which a collective raises, for which nobody else would come."""
+    """Return a context in which a collective raises, since no other rank would join it."""
 
     def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace in COLLECTIVES:
@@ -76,14 +76,14 @@ def without_collectives() -> Any:
 
 
 class OutputsDetached(nn.Module):
-    """Calls a model, and cuts what it returns off its graph: what modules keep stays on it."""
+    """Wraps a model to detach its outputs; tensors that modules keep stay on the graph."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model with its own arguments."""
+        """Call the model with the same arguments, and detach the outputs."""
         return tree_map(_detached, self.model(*args, **kwargs))
 
 
@@ -92,7 +92,7 @@ def _detached(leaf: Any) -> Any:
 
 
 class PlainLoop:
-    """The workload's own model and loss, at weights that are given.
+    """The workload's own model and loss, computed at given weights.
 
     Args:
         workload: gives model, microbatches and loss.
@@ -119,29 +119,29 @@ class PlainLoop:
 
     @property
     def unit(self) -> float:
-        """Return the unit roundoff of what is computed."""
+        """Return the unit roundoff of the computation."""
         return float(torch.finfo(self._dtype).eps) / 2
 
     @cached_property
     def tied(self) -> frozenset[str]:
-        """Return the names of weights that the model has under more than one."""
+        """Return the names of weights that the model has under several names."""
         names: dict[int, list[str]] = defaultdict(list)
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             names[id(parameter)].append(name)
         return frozenset(name for own in names.values() if len(own) > 1 for name in own)
 
     def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
-        """List what `weights` does not name of parameters and their bytes, and `buffers` not."""
+        """List the parameters and buffers of the model that `weights` and `buffers` lack."""
         known, kept = {*weights}, {*buffers}
         parameters = (name for name, _ in self._stored() if name not in known)
         return [*parameters, *(name for name, _ in self._model.named_buffers() if name not in kept)]
 
     def is_masked(self, step: int) -> bool:
-        """Return whether a mask leaves something out of the microbatches of a step."""
+        """Return whether a mask leaves out positions in the microbatches of a step."""
         return any(map(is_masked, self._workload.microbatches(self._cell, step)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what holds the weights: parameters, or the bytes and scales of quantized ones."""
+        """Yield (name, tensor) of the parameters, or of the bytes and scales of quantized ones."""
         for name, parameter in self._model.named_parameters():
             if isinstance(parameter, modules.QuantizedParameter):
                 yield from ((f"{name}.{key}", held) for key, held in parameter.stored.items())
@@ -156,7 +156,7 @@ class PlainLoop:
         scale: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Take what a step starts from.
+        """Set the weights, buffers and random bits of a step.
 
         Args:
             weights: of the model, and the bytes and scales of those that are stored as such.
@@ -177,7 +177,7 @@ class PlainLoop:
             buffer.copy_(buffers[name])
 
     def microbatches(self, step: int, of: LossOf = "whole") -> Iterator[PlainMicrobatch]:
-        """Yield loss and gradients of each microbatch of a step, at the weights given to `put`.
+        """Yield loss and gradients of each microbatch of a step, at the weights of `put`.
 
         Args:
             step: number of the train step.
@@ -206,7 +206,7 @@ class PlainLoop:
 
 
 class Sums(NamedTuple):
-    """What a step gives.
+    """The losses of a step, and the gradients summed per rank and over all.
 
     Attributes:
         losses: of each microbatch.
@@ -220,7 +220,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, microbatches: Iterable[PlainMicrobatch], size: int) -> Sums:
-        """Sum the gradients of microbatches that are dealt to `size` ranks one by one."""
+        """Sum the gradients of microbatches that are given to `size` ranks in turn."""
         losses: list[float] = []
         shares: list[Gradients] = [{} for _ in range(size)]
         for one in microbatches:
@@ -230,7 +230,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of_shares(cls, losses: list[float], shares: list[Gradients]) -> Sums:
-        """Sum what the positions in the data-parallel dimension have."""
+        """Sum the gradients of the positions in the data-parallel dimension."""
         total = dict(shares[0])
         for share in shares[1:]:
             _add(total, share)
@@ -238,6 +238,6 @@ class Sums(NamedTuple):
 
 
 def _add(sums: Gradients, more: Gradients) -> None:
-    """Add gradients to sums, which take the place of those before them."""
+    """Add gradients to `sums` in place."""
     for name, gradient in more.items():
         sums[name] = sums[name] + gradient if name in sums else gradient

@@ -18,7 +18,7 @@ MOST_KEPT = 1 << 22
 
 
 class PlainSums:
-    """Sums of steps, each in a file of its own.
+    """A folder with the sums of steps, one file each, shared by the sides of a check.
 
     Args:
         folder: where those of this run are kept.
@@ -35,7 +35,7 @@ class PlainSums:
         self._elements = 0
 
     def find(self, start: str) -> Sums | None:
-        """Return the sums of a step that starts from what has this digest, if they are known."""
+        """Return the sums of a step whose inputs have this digest; None if they are not stored."""
         if self._known is None or start not in self._known:
             return None
         try:
@@ -50,7 +50,7 @@ class PlainSums:
         return Sums.of_shares(found["losses"], shares)
 
     def keep(self, start: str, sums: Sums) -> None:
-        """Write the sums of a step for the other side, if this run is the first one."""
+        """Write the sums of a step for the other side, if this run comes first."""
         elements = sum(own.numel() for share in sums.shares for own in share.values())
         if self._known is not None or self._elements + elements > MOST_KEPT:
             return

@@ -46,7 +46,7 @@ LONGEST_CONSTANT = 120
 def logged_arguments(
     values: Values, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[LoggedArgument], list[Tensor]]:
-    """Return the arguments as they are logged, and the tensors among them.
+    """Return an operation's arguments as the log has them, and the tensors among them.
 
     Args:
         values: knows the digests of tensors.
@@ -82,7 +82,7 @@ def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
 def overwritten_unread(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
-    """Return the places among the logged arguments that an operator overwrites unread."""
+    """Return the positions of arguments that an operator overwrites without reading."""
     places = writes(func)
     outs = {key for _, key in places if key in kwargs}
     keys = [*range(len(args)), *kwargs]
@@ -92,7 +92,7 @@ def overwritten_unread(
 
 
 def _plain(value: Any) -> bool:
-    """Return whether the text of a constant is the same in every process."""
+    """Return whether a constant has the same text in every process."""
     if isinstance(value, (list, tuple)):
         return all(map(_plain, value))
     kinds = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)

@@ -23,7 +23,7 @@ from pytest_precision.trace.operations import CodeLine
 
 
 class Modules:
-    """Follows the calls of modules."""
+    """Tracks which module's forward is running."""
 
     def __init__(self) -> None:
         self._running: list[nn.Module] = []
@@ -32,7 +32,7 @@ class Modules:
 
     @property
     def path(self) -> str:
-        """Return the path of the module whose forward runs; empty outside of all, and for a model.
+        """Return the path of the module whose forward runs; empty outside of all and for the model.
 
         A module that the model does not hold has the name of its class.
         """
@@ -40,7 +40,7 @@ class Modules:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow the calls inside."""
+        """Track the calls of modules inside."""
         with (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -63,7 +63,7 @@ class Modules:
 
 
 class Origin(NamedTuple):
-    """Where an operation comes from.
+    """The line, module and direction of an operation.
 
     Attributes:
         line: of the user's code, if it has one.
@@ -77,7 +77,7 @@ class Origin(NamedTuple):
 
 
 class ForwardLines:
-    """Says where the operation comes from that is being called.
+    """Finds the line of the operation that is being called, in a backward that of its forward.
 
     Args:
         frames: finds lines in stacks.
@@ -90,7 +90,7 @@ class ForwardLines:
         self._forwards: dict[int, Origin] = {}
 
     def origin(self, operator: Any = None) -> Origin:
-        """Return where the operation comes from that is being called.
+        """Return line, module and direction of the operation that is being called.
 
         Args:
             operator: that is being called; None for what torch does not dispatch.

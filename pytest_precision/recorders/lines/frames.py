@@ -58,7 +58,7 @@ USER, INSTALLED, NOBODY, EDGE, OURSELVES = range(5)
 
 
 class Stack(NamedTuple):
-    """What a stack says.
+    """The line of a stack to which an operation belongs.
 
     Attributes:
         line: that the operation belongs to; None if there is nothing but torch.
@@ -70,7 +70,7 @@ class Stack(NamedTuple):
 
 
 class Frames:
-    """Finds lines in stacks, and remembers whether a function is the user's or a package's."""
+    """Finds lines in stacks, and caches whether a function is the user's or a package's."""
 
     def __init__(self) -> None:
         self._owners: dict[CodeType, int] = {}
@@ -78,7 +78,7 @@ class Frames:
         self._sites: dict[tuple[tuple[CodeType, int], ...], tuple[Site, ...]] = {}
 
     def stack(self, operator: Any = None) -> Stack:
-        """Return what the stack says, from the first frame that is not part of the logging.
+        """Return the line of the current stack that an operation belongs to.
 
         A tensor subclass or a mode of the user's that passes an operation on has not asked for it:
         the line that has is outside it. What it computes by itself is its own line's.
@@ -115,7 +115,7 @@ class Frames:
         return Stack(self._line(*installed[:2], own=False), installed[2])
 
     def sites(self) -> tuple[Site, ...]:
-        """Return the lines that are running and are not the user's, up to what records them."""
+        """Return the running lines of packages, up to the recorder's own."""
         found: list[FrameType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
@@ -131,7 +131,7 @@ class Frames:
         return self._sites[key]
 
     def site_of_call(self, frame: FrameType) -> Site | None:
-        """Return the line that called a function, if it is not the user's and the call its own.
+        """Return the line that called a function; None if the user's code called it.
 
         Of what a backward calls, no line says which operation it belongs to.
         """
@@ -149,7 +149,7 @@ class Frames:
         return self._owner(code) == USER
 
     def of_user(self, frame: FrameType) -> CodeLine | None:
-        """Return the line of a frame, if it is the user's."""
+        """Return the line of a frame if its function is the user's; None otherwise."""
         return self._line(frame, "", own=True) if self._owner(frame.f_code) == USER else None
 
     def _line(self, frame: FrameType, called: str, *, own: bool) -> CodeLine:
@@ -194,7 +194,7 @@ def _owner_of(code: CodeType) -> int:
 
 
 def _passes_on(frame: FrameType, operator: Any) -> bool:
-    """Return whether a function is what torch calls in place of an operator, and calls that."""
+    """Return whether a frame is a `__torch_dispatch__` that only calls the same operator."""
     code = frame.f_code
     if operator is None or code.co_name != "__torch_dispatch__" or code.co_argcount < 2:
         return False
@@ -202,7 +202,7 @@ def _passes_on(frame: FrameType, operator: Any) -> bool:
 
 
 def _public(frame: FrameType) -> str:
-    """Return the name of a function that a user may have called, with its class if it has one."""
+    """Return the name of a function that users call themselves, with its class for methods."""
     name = frame.f_code.co_name
     if name.startswith("_") or name in WRAPPERS:
         return ""

@@ -73,7 +73,7 @@ class OperationLogger:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """See the operations inside, which are logged while it is active."""
+        """Install the logger for the block; operations are logged while it is active."""
         with (
             self._modules.followed(),
             self.settings.followed(),
@@ -87,7 +87,7 @@ class OperationLogger:
 
     @contextmanager
     def on(self, wanted: bool = True) -> Iterator[None]:
-        """Log the operations inside, if that is wanted."""
+        """Log the operations in the block, if they are wanted."""
         before = self.active
         self.active = wanted or self.active
         if self.active and not before:
@@ -98,7 +98,7 @@ class OperationLogger:
             self.active = before
 
     def start(self) -> None:
-        """Begin a log, in place of what was logged before."""
+        """Begin a new log; discard the old one."""
         self.log.operations.clear()
         self.log.restores.clear()
         self.log.entries.clear()
@@ -107,11 +107,11 @@ class OperationLogger:
         self.active = True
 
     def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Note what there is at the start."""
+        """Note the named tensors that exist at the start of the log."""
         self.log.given |= self._named(named)
 
     def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Note what there is at the end."""
+        """Note the named tensors that exist at the end of the log."""
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:
@@ -176,7 +176,7 @@ class OperationLogger:
         return result
 
     def _replayed(self, replay: Any, graph: Any) -> None:
-        """Log the replay of a CUDA graph, whatever it reads and writes."""
+        """Log the replay of a CUDA graph as one operation."""
         replay(graph)
         self._values.forget()
         if self.active and len(self.log.operations) < self._wanted.limit:
@@ -187,7 +187,7 @@ class OperationLogger:
     def _region(
         self, run: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], written: tuple[int, ...]
     ) -> Any:
-        """Log a compiled region as one operation: its kernels are no operations of torch."""
+        """Log a compiled region as one operation, since its kernels are not torch operators."""
         if not self.active or len(self.log.operations) >= self._wanted.limit:
             return run(inputs)
         self.active = False  # for what the region does, and the digests that are taken around it
@@ -215,7 +215,7 @@ class OperationLogger:
     def _sketched(
         self, made: Sequence[Tensor], results: Sequence[Value]
     ) -> tuple[tuple[float, ...], ...]:
-        """Return the sketches of results, if they are wanted: of equal values, such as views, one.
+        """Return sketches of the results, if wanted; equal values share one.
 
         `results` are the values of `made`, or none where nobody has computed them.
         """
@@ -229,7 +229,7 @@ class OperationLogger:
 
 @contextmanager
 def old_objects_left_alone() -> Iterator[None]:
-    """Keep Python's garbage collector from searching, inside, the objects that existed before.
+    """Exclude existing objects from Python's garbage collection inside the block.
 
     A log makes many objects, and each collection would also search all of torch's. Where these are
     frozen already, as in ranks, they stay so: after `unfreeze` all objects are searched.

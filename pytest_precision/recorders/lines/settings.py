@@ -39,7 +39,7 @@ class SettingsWatch:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Note what is set inside."""
+        """Note assignments inside the block."""
         with (
             around_calls(Optimizer, "add_param_group", self._added),
             around_calls(nn.Module, "__setattr__", self._attribute),
@@ -48,7 +48,7 @@ class SettingsWatch:
             yield
 
     def watch(self, optimizer: Optimizer) -> None:
-        """Note from now on what is set in the groups of an optimizer."""
+        """Note future assignments to the parameter groups of an optimizer."""
         number = self._optimizers.setdefault(optimizer, len(self._optimizers))
         for place, group in enumerate(optimizer.param_groups):
             if not isinstance(group, _Watched):
@@ -59,7 +59,7 @@ class SettingsWatch:
                 optimizer.param_groups[place] = watched
 
     def name(self, model: nn.Module) -> None:
-        """Give modules the paths that they have in a model, unless they have some."""
+        """Name modules by their paths in a model, unless they have names."""
         if model in self._modules:
             return
         for path, module in model.named_modules():
@@ -86,7 +86,7 @@ class SettingsWatch:
             self._note(name, path or "the model", value)
 
     def _scheduled(self, original: Any, scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-        """Step a scheduler, and remember the last line of the user's that it has called."""
+        """Step a scheduler, and remember the user's line that called it."""
         before = sys.getprofile()
         sys.setprofile(self._returned)
         try:
@@ -114,7 +114,7 @@ class SettingsWatch:
 
 
 class _Watched(dict[str, Any]):
-    """A parameter group that tells what is set in it."""
+    """A parameter group that reports assignments to its options."""
 
     told: Any = None
 
@@ -132,7 +132,7 @@ RESTORING = ((torch, "load"), (nn.Module, "load_state_dict"), (Optimizer, "load_
 
 
 class RestoreWatch:
-    """Notes each call of a function that brings state back.
+    """Notes each call of a function that restores state, such as `load_state_dict`.
 
     Args:
         frames: finds lines in stacks.
@@ -149,7 +149,7 @@ class RestoreWatch:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Note what is called inside."""
+        """Note such calls inside the block."""
         with ExitStack() as stack:
             for holder, name in RESTORING:
                 stack.enter_context(around_calls(holder, name, partial(self._restored, name)))

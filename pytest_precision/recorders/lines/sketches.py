@@ -30,13 +30,13 @@ SIGNED = (torch.float32, torch.float64)
 
 
 class Sketches:
-    """Makes sketches, with the same signs in every process."""
+    """Makes short random projections (sketches) of tensors, equal in every process."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[float, ...]] = {}
 
     def of(self, tensor: Tensor, key: Hashable) -> tuple[float, ...]:
-        """Return the sketch of a tensor of floating point numbers; nothing of another one.
+        """Return the sketch of a floating point tensor; nothing for other dtypes.
 
         Args:
             tensor: any.
@@ -60,7 +60,7 @@ class Sketches:
 
 
 def _added_up(flat: Tensor) -> Tensor:
-    """Return sums of `ROW` elements each with random signs, fp64: of fp32 ones, up to a rounding.
+    """Return sums of `ROW` elements each, with random signs, in fp64.
 
     It takes a third of the time of a copy in fp64.
     """
@@ -80,7 +80,7 @@ def _row_signs(dtype: torch.dtype) -> Tensor:
 
 @lru_cache(1024)  # of different sizes, all of which share memory
 def _signs(start: int, number: int) -> Any:
-    """Return some random signs, fp64: the same ones in every process."""
+    """Return random signs in fp64, the same in every process."""
     return _power_of_two_signs((start + number - 1).bit_length())[start : start + number]
 
 

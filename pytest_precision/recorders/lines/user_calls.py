@@ -26,7 +26,7 @@ NEVER_ONE_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_
 
 
 class UserCalls:
-    """Notes each call of a function of the user's by a library, or by what records.
+    """Notes each call of a user's function by a library or by the recorder.
 
     It needs the thread's trace function, and leaves that of a debugger or a coverage tool alone.
 
@@ -43,7 +43,7 @@ class UserCalls:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Note what is called inside."""
+        """Note such calls inside the block."""
         if sys.gettrace() is not None:
             yield
             return
@@ -55,7 +55,7 @@ class UserCalls:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Note nothing inside, where logging itself calls many functions."""
+        """Stop noting calls inside the block, where logging itself calls many functions."""
         ours = sys.gettrace() == self._called
         if ours:
             sys.settrace(None)
@@ -66,7 +66,7 @@ class UserCalls:
                 sys.settrace(self._called)
 
     def _called(self, frame: FrameType, _event: str, _value: Any) -> Any:
-        """Begin an entry, if a function of the user's is called by other code."""
+        """Add an entry if a package called a user's function; a trace function of Python."""
         if not self._wanted() or not self._frames.is_users(frame.f_code) or _has_no_end(frame):
             return None
         site = self._frames.site_of_call(frame)
@@ -93,14 +93,14 @@ class UserCalls:
 
 
 def _has_no_end(frame: FrameType) -> bool:
-    """Return whether a call is that of a generator, or of a part of another function."""
+    """Return whether a call is that of a generator or of an inner scope of a function."""
     code = frame.f_code
     nested = code.co_name.startswith("<") and code.co_name != "<lambda>"
     return nested or bool(code.co_flags & NEVER_ONE_CALL)
 
 
 def _line(code: CodeType, run: set[int]) -> CodeLine:
-    """Return the line of a function that decided to leave lines out; its first one if none did."""
+    """Return the line that decided to skip later lines; the first line if none was skipped."""
     left_out = {line for *_, line in code.co_lines() if line} - run - {code.co_firstlineno}
     first = min(left_out, default=0)
     deciding = max((line for line in run if line < first), default=code.co_firstlineno)

@@ -27,7 +27,7 @@ MOST_ROWS = 16
 
 
 class Values:
-    """Names the values of tensors.
+    """Names the values of tensors by digests, and caches them until they are overwritten.
 
     Memory is followed by the identity of its storage, which is not given to another one as long as
     there is a weak reference to it.
@@ -66,15 +66,15 @@ class Values:
         return found[0]
 
     def forget(self) -> None:
-        """Forget what all tensors have held, since operations were not followed for a while."""
+        """Drop all cached values, since some operations were not followed."""
         self._known.clear()
 
     def overwritten(self, tensor: Tensor) -> None:
-        """Forget what a tensor and its views have held."""
+        """Drop the cached values of a tensor and of its views."""
         self._known.pop(self._storage(tensor), None)
 
     def _starts(self, tensor: Tensor) -> Sequence[int]:
-        """Return the elements at which parts begin that another layout may hold by themselves."""
+        """Return the elements at which parts begin that another layout may keep separately."""
         cuts = self.cuts.inside(tensor)
         if cuts:
             return [0, *cuts]
@@ -109,19 +109,19 @@ def readable(value: object) -> bool:
 
 
 def _reaches(tensor: Tensor) -> int:
-    """Return how many bytes of its memory a tensor needs; it may have been given back."""
+    """Return the size in bytes that a tensor needs of its storage, which may have been freed."""
     return int(tensor.storage_offset() + _last(tensor) + 1) * tensor.element_size()
 
 
 def _last(tensor: Tensor) -> int:
-    """Return how many elements of its memory the last one of a tensor lies after its first one."""
+    """Return the distance in elements between a tensor's first and last one in memory."""
     if tensor.is_contiguous():
         return tensor.numel() - 1
     return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _digest(held: Tensor, start: int, stop: int) -> str:
-    """Return the digest of some elements of a contiguous tensor on the CPU, as `Value` has it."""
+    """Return the digest of elements of a contiguous CPU tensor, as `Value` has it."""
     size = held.element_size()
     address = held.data_ptr() + start * size
     nbytes = (stop - start) * size
@@ -133,7 +133,7 @@ def _digest(held: Tensor, start: int, stop: int) -> str:
 
 
 def generator_state(generator: torch.Generator | None, device: torch.device) -> Value:
-    """Return the state of the generator that an operator draws from."""
+    """Return the state of the random generator that an operator uses."""
     if generator is not None:
         state = generator.get_state()
     elif device.type == "cpu":
@@ -144,7 +144,7 @@ def generator_state(generator: torch.Generator | None, device: torch.device) -> 
 
 
 def _sample(tensor: Tensor) -> bytes:
-    """Return some bytes of a tensor on the CPU, among them the first and the last."""
+    """Return a sample of a tensor's bytes on the CPU, including the first and the last."""
     if tensor.device.type != "cpu" or not tensor.numel():
         return b""
     size, start = tensor.element_size(), tensor.data_ptr()

@@ -30,7 +30,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class AdamScalars:
-    """The numbers of one step.
+    """The scalars of one Adam step, such as the learning rate and bias corrections.
 
     Attributes:
         lr: learning rate.
@@ -58,7 +58,7 @@ class AdamScalars:
     def of(
         cls, group: GroupNumbers, step: int, *, decoupled: bool, corrected: bool = True
     ) -> AdamScalars:
-        """Return the scalars of the update after which the step counter is `step`, in fp64."""
+        """Return the scalars of the update that advances the counter to `step`, in fp64."""
         first, second = (float(beta) for beta in group["betas"])
         lr, decay = float(group["lr"]), float(group["weight_decay"])
         return cls(
@@ -72,23 +72,23 @@ class AdamScalars:
         )
 
     def denominator(self, second: Tensor) -> Tensor:
-        """Return the divisor of the corrected first moment, in place of `second`."""
+        """Turn the corrected second moment into the divisor, in place."""
         corrected = second.div_(self.corrections[1])
         if self.eps_in_root:
             return corrected.add_(self.eps).sqrt_()
         return corrected.sqrt_().add_(self.eps)
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return by how much a weight moves, by the moments after the step; overwrites these."""
+        """Return the update of a weight from the new moments, which are overwritten."""
         return self._moved(weight, first.div_(self.denominator(second)))
 
     def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
-        """Return by how much a weight moves, by the quotient of the moments; overwrites it."""
+        """Return the update of a weight from the quotient of moments, which is overwritten."""
         moved = quotient.mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, Rounded, Rounded]:
-        """Return both moments and the weight after one step, each with its bound.
+        """Return moments and weight after one step, each with an error bound.
 
         Derivation: each term of a sum carries the rounding of its operations (`Rounding`), and what
         its operands carry is propagated to first order; the quotient, whose divisor may be as small
@@ -115,7 +115,7 @@ class AdamScalars:
         exact: Tensor,
         storage: Roundings,
     ) -> Tensor:
-        """Return the bound of the weight from values and bounds of the moments.
+        """Return the error bound of the weight from values and bounds of the moments.
 
         Args:
             weight: before the step.
@@ -139,7 +139,7 @@ class AdamScalars:
 
 
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
-    """Return scalars whose corrections are computed from an fp32 counter, a tensor, in fp32.
+    """Return scalars whose bias corrections come from an fp32 step counter, as in a tensor.
 
     The power of a rounded beta is off by `step * beta**step` unit roundoffs, and by two more of its
     own and of the difference.
@@ -153,7 +153,7 @@ def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalar
 
 
 def adam_in_fp32(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
-    """Return scalars as Transformer Engine's kernel has them: fp32 betas, and `1 - beta` of these.
+    """Return scalars as Transformer Engine's kernel computes them, with fp32 betas.
 
     Source: `csrc/multi_tensor/adam.cu`; the power is computed in fp64 and rounded once.
     """
@@ -163,7 +163,7 @@ def adam_in_fp32(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScal
 
 
 def adam_formula(*, decoupled: bool) -> Formula:
-    """Return Adam's formula, with decoupled weight decay or with L2 regularisation.
+    """Return Adam's formula, with decoupled weight decay or L2 regularisation.
 
     Its scalars are torch's, in Python's own precision, those of fp32 kernels, and those of counters
     that are tensors.

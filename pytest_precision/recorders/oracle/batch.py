@@ -17,7 +17,7 @@ from pytest_precision.recorders.weights import MEASURED_AT_ONCE
 
 
 class Clipping(NamedTuple):
-    """What becomes of reduced gradients before the optimizer reads them.
+    """How reduced gradients are clipped before the optimizer reads them.
 
     Attributes:
         factor: of unscaling and clipping together.
@@ -33,7 +33,7 @@ class Clipping(NamedTuple):
 
 
 class PiecePart(NamedTuple):
-    """Neighbouring elements of a piece of a logical tensor, before and after a step.
+    """A run of elements of a piece of a logical tensor, before and after a step.
 
     Attributes:
         order: position of the piece in the optimizer's order.
@@ -53,7 +53,7 @@ class PiecePart(NamedTuple):
     def of(
         cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
     ) -> Iterator[PiecePart]:
-        """Yield a piece in parts of at most a chunk; an empty piece has none."""
+        """Yield a piece in parts of at most one chunk; nothing for an empty piece."""
         chunk, size = MEASURED_AT_ONCE[after[0].device.type], after[0].numel()
         if 0 < size <= chunk:
             yield cls(order, piece, 0, before, tuple(after))
@@ -71,7 +71,7 @@ class PiecePart(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Parts of one group with one storage, one after the other.
+    """Parts of one parameter group that are stored alike, concatenated.
 
     Attributes:
         group: number of the parameter group in the workload.
@@ -95,7 +95,7 @@ class Batch:
     def of(
         cls, group: int, storage: Roundings, clipping: Clipping, parts: Sequence[PiecePart]
     ) -> Batch:
-        """Put parts together."""
+        """Concatenate parts."""
         columns = zip(*(own.before.tensors for own in parts), strict=True)
         before = State.of([*map(torch.cat, columns)])
         made = map(torch.cat, zip(*(own.after for own in parts), strict=True))
@@ -105,7 +105,7 @@ class Batch:
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield, per kind, what a rule gives, each error as a share of its bound, and the largest.
+        """Yield, per kind, the rule's result, the error in units of its bound, and the largest.
 
         Args:
             scalars: the rule's.
@@ -126,7 +126,7 @@ class Batch:
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
-        """Return what a rule gives and its bounds, of all kinds one after the other.
+        """Return the rule's results and their bounds, all kinds concatenated, in fp64.
 
         Args:
             scalars: of the rule.
@@ -138,11 +138,11 @@ class Batch:
 
     @property
     def held(self) -> Tensor:
-        """Return what the step has made, in fp64, of all kinds one after the other."""
+        """Return the side's results of the step in fp64, all kinds concatenated."""
         return torch.cat([own.to(self.device, torch.float64) for own in self.after])
 
     def _old(self, factor: float) -> State:
-        """Return the state before the step in fp64, with the gradient as the optimizer reads it."""
+        """Return the state before the step in fp64, with the gradient that the optimizer reads."""
         # Copies also of fp64, since all that follows is computed in place.
         tensors = self.before.tensors
         old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])
@@ -150,6 +150,6 @@ class Batch:
         return old
 
     def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
-        """Return `ratio` with infinity where a finite number should have come, but did not."""
+        """Return `ratio` with infinity where the result is wrongly not finite."""
         lost = exact.isfinite() & ~after.isfinite()
         return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))

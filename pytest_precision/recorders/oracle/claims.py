@@ -31,7 +31,7 @@ NEUTRAL = frozenset(
 
 
 def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
-    """Check that the class of an optimizer claims one of the rules.
+    """Check that an optimizer's class implements one of the known rules.
 
     A class that derives from one of these and has a `step` of its own is one of them as well, so
     that a mistake in it is found, unless it takes options of its own: they say that it means more.
@@ -58,12 +58,12 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
 
 
 def is_one_of(kind: type, names: Collection[str]) -> type | None:
-    """Return the class of `kind` or of its bases that has one of the names; None without one."""
+    """Return `kind` or the base class that has one of the names; None if none has."""
     return next((base for base in kind.__mro__ if base.__name__ in names), None)
 
 
 def expect_numbers(optimizer: Optimizer, group: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Check that a group has the numbers of a rule.
+    """Check that a parameter group has the numbers of a rule.
 
     Args:
         optimizer: whose group it is.
@@ -115,7 +115,7 @@ def _step(kind: type) -> Any:
 # Asked for each weight in each step, and a signature takes as long as a small update.
 @lru_cache(maxsize=64)
 def _options(kind: type) -> frozenset[str]:
-    """Return what a class of optimizers takes by name, beside the parameters."""
+    """Return the keyword arguments of an optimizer class, without the parameters."""
     _, *names = signature(kind).parameters.values()
     named = (one for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
     return frozenset(one.name for one in named)

@@ -37,7 +37,7 @@ TOGETHER = (("lr", "weight_decay"), ("betas.0", "betas.1"))
 
 
 class Unknown(NamedTuple):
-    """One number to find.
+    """One option of the rule that is estimated from an update.
 
     Attributes:
         name: an option, an element of one as `betas.0`, or `GRADIENT`.
@@ -49,11 +49,11 @@ class Unknown(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Return by how much it is changed to see its effect."""
+        """Return the change by which the option's effect is measured."""
         return 1e-4 * abs(self.declared) or 1e-4
 
     def limited(self, value: float) -> float:
-        """Return the nearest value that it can have."""
+        """Return the nearest valid value of the option."""
         low, high = BETWEEN.get(self.name, (0.0, float("inf")))
         return value if self.name in ("lr", GRADIENT) else min(max(value, low), high)
 
@@ -65,7 +65,7 @@ def estimates(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> Iterator[dict[str, float]]:
-    """Yield options, with the values with which the rule explains a batch: single ones, or pairs.
+    """Yield wrong values of one or two options with which the rule explains a batch.
 
     Args:
         group: the declared options.
@@ -88,7 +88,7 @@ def estimates(
 
 
 def declared(group: Mapping[str, Any], name: str) -> float:
-    """Return the value of an option, or of an element of one, as a workload has it."""
+    """Return the declared value of an option, or of an element of a tuple such as betas."""
     if name == GRADIENT:
         return 1.0
     option, _, number = name.partition(".")
@@ -107,7 +107,7 @@ def _unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> Iterator[Unkn
 
 
 def _changed(group: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return the options of a group with other values."""
+    """Return a group's options with other values for the unknowns."""
     own = dict(group)
     for name, value in values.items():
         option, _, number = name.partition(".")
@@ -127,7 +127,7 @@ def _fit(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> dict[str, float] | None:
-    """Return the values of unknowns with which the rule explains a batch, or None."""
+    """Return the values of unknowns with which the rule explains a batch; None if none do."""
 
     def made(values: Sequence[float]) -> tuple[Tensor, Tensor] | None:
         named = dict(zip((one.name for one in unknowns), values, strict=True))
@@ -170,7 +170,7 @@ def _fit(
 
 
 def _distance(held: Tensor, made: tuple[Tensor, Tensor] | None) -> float:
-    """Return how far a rule is from what a step has made, in bounds."""
+    """Return the largest error of a rule's results, in units of its bound."""
     if made is None:
         return float("inf")
     exact, bound = made

@@ -27,7 +27,7 @@ Hyperparameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """How to compute the exact update of one parameter, any part of it at a time.
+    """Computes the exact update of one parameter, in parts.
 
     Attributes:
         operands: tensors of the parameter's shape, as stored.
@@ -40,7 +40,7 @@ class Rule:
 
 
 def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:
-    """Return the gradient that the next step of `optimizer` reads, None if it skips `parameter`."""
+    """Return the gradient that the next step reads; None if the step skips `parameter`."""
     decoupled = getattr(optimizer, "use_decoupled_grad", False)
     grad: Tensor | None = getattr(parameter, "decoupled_grad" if decoupled else "grad", None)
     return grad
@@ -49,7 +49,7 @@ def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | No
 def rule(
     optimizer: torch.optim.Optimizer, before: Hyperparameters, parameter: Tensor, grad: Tensor
 ) -> Rule:
-    """Return the rule of one parameter after a step.
+    """Return the exact update rule of one parameter after a step.
 
     Args:
         optimizer: the optimizer that made the step.
@@ -120,7 +120,7 @@ def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
 
 
 def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
-    """Return the step count of a group that counts once for all its parameters, after the step."""
+    """Return the step count of a group that keeps one for all its parameters."""
     counts = all("step" in group for group in optimizer.param_groups)
     # Transformer Engine's FusedAdam gives its groups a count in the first step.
     count = before.get("step", 0 if counts else None)
@@ -130,7 +130,7 @@ def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> An
 
 
 def _decoupled(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> bool:
-    """Return whether weight decay is not part of the moments."""
+    """Return whether weight decay is applied to the weight and not to the gradient."""
     if not before["weight_decay"]:
         return False
     if "decoupled_weight_decay" in before:

@@ -22,7 +22,7 @@ from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
-    """Return what this rank holds of the logical tensors in `tensor`, flat, in their order."""
+    """Return this rank's pieces of the logical tensors in `tensor`, flattened."""
     own = (part for _, part in engine.logical(weight.name, tensor))
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
@@ -30,7 +30,7 @@ def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
 def moments_and_weight(
     engine: Engine, weight: Weight, formula: Formula, now: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Yield, per logical tensor, what this rank holds of the moments, and of the weight itself.
+    """Yield this rank's pieces of the moments and the weight, per logical tensor.
 
     Args:
         engine: it.
@@ -51,7 +51,7 @@ def moments_and_weight(
 
 
 def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of flat tensors on the host; one call copies all of a dtype there.
+    """Return copies of flat tensors on the host, one transfer for each dtype.
 
     Most are small. From a device each is copied alone, so that nothing is added there.
     """
@@ -74,7 +74,7 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
 def storage(
     engine: Engine, weight: Weight, formula: Formula, gradient: Rounding, *, fresh: bool
 ) -> Roundings:
-    """Return the roundings of a parameter's state; of what has a scale, by its present one.
+    """Return the roundings with which a parameter's state is stored.
 
     A compensation is rounded by itself, and the parameter that it compensates, too.
 
@@ -100,26 +100,26 @@ def storage(
 
 
 def rule_numbers(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
-    """Return the rule's numbers in each parameter group, as they are now."""
+    """Return the current numbers of the rule in each parameter group."""
     groups, numbers = engine.optimizer.param_groups, formula.numbers
     return [{key: _plain(group[key]) for key in numbers if key in group} for group in groups]
 
 
 def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mapping[str, Any]:
-    """Return the numbers of the group that a logical tensor is in."""
+    """Return the numbers of a logical tensor's group."""
     named = zip(engine.named_groups(), groups, strict=True)
     return next((own for (_, names), own in named if name in names), {})
 
 
 def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in which numbers an optimizer's group is not what the workload declares."""
+    """Yield the numbers in which an optimizer's group differs from the declared one."""
     for key, value in own.items():
         if value != _plain(declared[key]):
             yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or some, of which an optimizer may keep tensors, as Python's own."""
+    """Return a number, or a tuple of numbers, as Python's own, also from tensors."""
     if isinstance(value, (tuple, list)):
         return [_plain(part) for part in value]
     if isinstance(value, Tensor):
@@ -146,7 +146,7 @@ def expect_known_state(
     parameter: Tensor,
     state: Mapping[str, Any],
 ) -> None:
-    """Check that a parameter's state is that of a known rule, and stored in a way that is known.
+    """Check that a parameter's state is that of a known rule, in a known storage.
 
     Raises:
         NotMeasurableError: if it is not.

@@ -17,7 +17,7 @@ from pytest_precision.trace.oracle_log import Breach, OracleLog
 
 
 class Judge:
-    """Judges steps by one plan.
+    """Judges the updates of steps against the declared rule.
 
     Args:
         plan: what the workload declares.
@@ -34,16 +34,16 @@ class Judge:
         self._usual = 0
 
     def breaches(self, batches: Sequence[Batch], step: int, made: int) -> list[Breach]:
-        """List the breaches of a step after `made` others: one of each tensor that has any."""
+        """List the wrong tensors of a step that comes after `made` others."""
         return [breach for batch in batches for breach in self._of(batch, step, made)]
 
     def _scalars(self, group: int, made: int) -> list[UpdateScalars]:
-        """Return the scalars of the declared rule, for each arithmetic that may compute them."""
+        """Return the declared rule's scalars, in each arithmetic that kernels may use."""
         own = self.plan.at(made)[group]
         return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 
     def _ways(self, batch: Batch, made: int) -> list[tuple[UpdateScalars, float]]:
-        """Return the legitimate scalars of a step, each with a legitimate factor of gradients."""
+        """Return all legitimate pairs of scalars and factors of the gradient for a step."""
         return [*product(self._scalars(batch.group, made), batch.clipping.forms)]
 
     def _of(self, batch: Batch, step: int, made: int) -> list[Breach]:
@@ -64,7 +64,7 @@ class Judge:
         return found[closest]
 
     def fit(self, batches: Sequence[Batch], made: int) -> None:
-        """Keep the wrong rules that explain all of a step that breaks the right one, as all before.
+        """Keep the wrong rules that explain this step and all earlier wrong ones.
 
         What the right rule explains need not be explained: a wrong rule may hold in one group.
         Where none fits, the options with which the right rule would are kept.
@@ -88,7 +88,7 @@ class Judge:
         self._log.fits = alive or []
 
     def _estimate(self, wrong: Sequence[Batch], made: int) -> None:
-        """Keep, for each group, the options that explain this step and all before it."""
+        """Keep, per group, the option values that explain this step and all earlier ones."""
         formula = self.plan.formula
         for batch in wrong:
             own, key = self.plan.at(made)[batch.group], str(batch.group)
@@ -105,7 +105,7 @@ class Judge:
         return any(batch.worst(own, batch.storage, factor) <= 1 for own, factor in ways)
 
     def _tried(self, batch: Batch, made: int, among: Sequence[str] | None) -> dict[str, bool]:
-        """Return wrong rule to whether it explains a batch."""
+        """Return, for each wrong rule, whether it explains a batch."""
         tried: dict[str, bool] = {}
         for arithmetic, right in zip(
             self.plan.formula.arithmetics, self._scalars(batch.group, made), strict=True
@@ -134,7 +134,7 @@ def _fits(batch: Batch, wrong: WrongRule) -> bool:
 def _located(
     batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
 ) -> list[Breach]:
-    """List the breaches of a batch, of each piece of a tensor the one that is furthest off."""
+    """List the wrong tensors of a batch, each at the element that is furthest off."""
     found = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0

@@ -17,14 +17,14 @@ from pytest_precision.workloads.rules import SGD, AdamW, OptimizerRule
 
 
 class _Still(torch.optim.Optimizer):
-    """Has the options of an optimizer, for a scheduler to change, and updates nothing."""
+    """An optimizer that updates nothing; a scheduler changes its options."""
 
     def step(self, closure: Any = None) -> Any:
-        """Do nothing; schedulers expect a step before theirs."""
+        """Do nothing; schedulers require a call of this before their own step."""
 
 
 class UpdatePlan:
-    """The hyperparameters of every step, from the workload's rule, groups and scheduler alone.
+    """The hyperparameters of every step, by the workload's rule, groups and scheduler.
 
     No optimizer of a layout is asked: one that has taken over a wrong rate would confirm it.
 
@@ -69,7 +69,7 @@ class UpdatePlan:
         return self._steps[made]
 
     def full_rate(self, group: int) -> float:
-        """Return the rate of a group before its scheduler has scaled it."""
+        """Return a group's learning rate before its scheduler scales it."""
         own = self._optimizer.param_groups[group]
         return float(own.get("initial_lr", own["lr"]))
 

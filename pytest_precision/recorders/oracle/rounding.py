@@ -31,7 +31,7 @@ e4m3."""
 
 
 class Rounding(NamedTuple):
-    """The rounding of one stored quantity in one update.
+    """The rounding error of one stored quantity in one update.
 
     Attributes:
         share: of the sum of the magnitudes of the terms.
@@ -45,7 +45,7 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of(cls, dtype: torch.dtype, scale: Tensor | None = None) -> Rounding:
-        """Return the rounding of a tensor that is stored in `dtype`, with or without a scale.
+        """Return the rounding of storage in `dtype`, with or without a scale.
 
         What has a scale is computed in fp32, coded, and stored once. Nothing says that this one
         rounding is to nearest: one that truncates, or rounds at random, is off by up to the
@@ -58,11 +58,11 @@ class Rounding(NamedTuple):
         return _unscaled(dtype)
 
     def twice(self) -> Rounding:
-        """Return the rounding of a result that is rounded two times."""
+        """Return the rounding of a result that is rounded two times in a row."""
         return Rounding(2 * self.share, 2 * self.least, self.unit)
 
     def __call__(self, size: Tensor) -> Tensor:
-        """Return the largest error of a result whose terms have magnitudes that sum to `size`."""
+        """Return the largest error of a sum whose terms' magnitudes add up to `size`."""
         return size.mul(self.share).add_(self.least)
 
 
@@ -79,5 +79,5 @@ NO_ROUNDING = Rounding(0.0, 0.0, 0.0)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """Return the largest relative error of rounding to nearest; integers hold the bits of fp32."""
+    """Return the unit roundoff of a dtype; integers count as the bits of fp32."""
     return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else _FLOAT32

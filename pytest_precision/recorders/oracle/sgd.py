@@ -27,7 +27,7 @@ SGD_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
 
 @dataclass(frozen=True, slots=True)
 class SgdScalars:
-    """The numbers of one step, as `torch.optim.SGD` uses them.
+    """The scalars of one step, as `torch.optim.SGD` uses them.
 
     Attributes:
         lr: factor of the direction.
@@ -47,14 +47,14 @@ class SgdScalars:
 
     @classmethod
     def of(cls, group: GroupNumbers, step: int) -> SgdScalars:
-        """Return the scalars of the update after which the step counter is `step`, in fp64."""
+        """Return the scalars of the update that advances the counter to `step`, in fp64."""
         momentum = float(group["momentum"])
         rest = 1.0 if step == 1 else 1 - float(group["dampening"])
         decay = float(group["weight_decay"])
         return cls(float(group["lr"]), momentum, rest, decay, bool(group["nesterov"]))
 
     def direction(self, gradient: Tensor, buffer: Tensor | None) -> Tensor:
-        """Return the direction of an update, which is subtracted from the weight.
+        """Return the update direction, which is subtracted from the weight.
 
         Args:
             gradient: with the weight's share in it, fp64.
@@ -65,12 +65,12 @@ class SgdScalars:
         return gradient.add(buffer, alpha=self.momentum) if self.nesterov else buffer
 
     def move(self, weight: Tensor, gradient: Tensor, buffer: Tensor | None) -> Tensor:
-        """Return how a weight moves by the buffer after the step; all fp64."""
+        """Return the update of a weight from the new momentum buffer, in fp64."""
         gradient = gradient.add(weight, alpha=self.l2)
         return self.direction(gradient, buffer).mul(-self.lr).add_(weight, alpha=-self.decay)
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, ...]:
-        """Return the buffer, if there is one, and the weight after one step, with their bounds.
+        """Return momentum buffer and weight after one step, each with an error bound.
 
         Each term of a sum carries the rounding of its operations, and what its operands carry.
         """
@@ -96,14 +96,14 @@ class SgdScalars:
 
 
 def sgd_in_fp32(group: GroupNumbers, step: int) -> SgdScalars:
-    """Return scalars as a kernel has them whose dampening is fp32, and `1 - dampening` of that."""
+    """Return scalars as computed with fp32 dampening."""
     dampening = float(np.float32(group["dampening"]))
     scalars = SgdScalars.of(group, step)
     return scalars if step == 1 else replace(scalars, rest=float(np.float32(1 - dampening)))
 
 
 def sgd_formula(*, momentum: bool) -> Formula:
-    """Return the formula of stochastic gradient descent, with a momentum buffer or without."""
+    """Return the formula of stochastic gradient descent, with or without momentum."""
     return Formula(
         SGD_NUMBERS,
         SGD_CLASSES,

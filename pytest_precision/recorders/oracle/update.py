@@ -14,14 +14,14 @@ GroupNumbers = Mapping[str, Any]
 
 
 class Rounded(NamedTuple):
-    """An exact result and the largest error that rounding explains."""
+    """An exact result, and the largest error that rounding explains."""
 
     exact: Tensor
     bound: Tensor
 
 
 class Roundings(NamedTuple):
-    """The roundings of one parameter's state in one update.
+    """The rounding errors of one parameter's stored state in one update.
 
     Attributes:
         moments: of each of the rule's moments.
@@ -37,12 +37,12 @@ class Roundings(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """Return the unit roundoff of the arithmetic on gradients and weights."""
+        """Return the unit roundoff in which gradients and weights are computed."""
         return max(self.weight.unit, self.gradient.unit)
 
 
 class State(NamedTuple):
-    """What a step starts from; tensors of one shape.
+    """The moments, weight and gradient before a step, of one shape.
 
     Attributes:
         moments: the rule's, in its order.
@@ -56,17 +56,17 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> State:
-        """Return the state of tensors in the order of `tensors`."""
+        """Make a state of tensors in the order of `State.tensors`."""
         *moments, weight, gradient = tensors
         return cls(tuple(moments), weight, gradient)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return all of them: moments, weight and gradient."""
+        """Return moments, weight and gradient, in this order."""
         return *self.moments, self.weight, self.gradient
 
     def with_decay(self, l2: float, storage: Roundings) -> Rounded:
-        """Return the gradient with `l2` times the weight in it, and its rounding.
+        """Return the gradient plus `l2` times the weight, with its rounding error.
 
         The product and the sum are rounded by the arithmetic, also of a gradient that is read as it
         is; a sum that cancels keeps the error of its terms.
@@ -81,10 +81,10 @@ class State(NamedTuple):
 
 
 class UpdateScalars(Protocol):
-    """The numbers of one step by one rule."""
+    """The scalars of one step of a rule."""
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, ...]:
-        """Return the moments and the weight after the step, each with its bound.
+        """Return moments and weight after the step, each with an error bound.
 
         Args:
             old: before the step, fp64.
@@ -104,7 +104,7 @@ steps that the step makes, how its scalars are computed, and the rate before the
 
 
 class Formula(NamedTuple):
-    """What the oracle must know about the rules of one kind.
+    """An optimizer rule (Adam or SGD) as the judgement of updates needs it.
 
     Attributes:
         numbers: the options of a parameter group that a rule has.

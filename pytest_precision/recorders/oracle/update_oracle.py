@@ -47,7 +47,7 @@ _NAMED = 3
 
 
 class _Before(NamedTuple):
-    """One piece of a parameter before the step."""
+    """One piece of a parameter and its state before the step."""
 
     order: int
     group: int
@@ -94,13 +94,13 @@ class UpdateOracle:
 
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
-        """Keep what an update starts from, beside the weights that are copied already."""
+        """Copy moments and gradients before an update; weights are copied by the caller."""
         self._before = _apart(self._starts(engine, watched))
         self._options = held.rule_numbers(engine, self._plan.formula)
 
     @torch.no_grad()
     def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
-        """Judge the update that was made since."""
+        """Judge the update since `before`."""
         batches = self._batches(engine, watched)
         breaches = self._judge.breaches(batches, step, self._made)
         self._log.judged += sum(len(batch.parts) for batch in batches)
@@ -117,11 +117,11 @@ class UpdateOracle:
         self._made += 1
 
     def save(self, folder: Path) -> None:
-        """Keep the number of steps with a checkpoint."""
+        """Write the number of steps next to a checkpoint."""
         write_whole(_kept(folder, str(dist.get_rank())), [self._made, sorted(self._without)])
 
     def load(self, folder: Path) -> None:
-        """Continue from the number of steps that was kept, by however many ranks."""
+        """Read the number of steps of a checkpoint, whatever number of ranks saved it."""
         kept = [json.loads(path.read_text()) for path in folder.glob(_kept(folder, "*").name)]
         self._made = max(made for made, _ in kept)
         self._without.update(*(names for _, names in kept))
@@ -151,7 +151,7 @@ class UpdateOracle:
         return kept
 
     def _pieces(self, weight: Weight) -> list[Observation]:
-        """Return which pieces of logical tensors a weight holds; this is the same in all steps."""
+        """Return the pieces of logical tensors in a weight, which are the same in all steps."""
         if weight.name not in self._places:
             pieces = weight.pieces(weight.effective())
             held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
@@ -181,14 +181,14 @@ class UpdateOracle:
         own: tuple[Tensor, ...],
         clip: Callable[..., Clipping],
     ) -> tuple[State, Clipping]:
-        """Return what a piece starts from, its moments in the memory that is updated."""
+        """Return the state before the step of one piece, with its clipping."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
             return State.of([*own, grad.to("cpu", copy=True)]), Clipping(1.0, NO_ROUNDING)
         return State.of([*own, reduced]), clip(reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:
-        """Return the workload's group of a logical tensor; None if its step is not known."""
+        """Return the declared group of a logical tensor; None if its step count is unknown."""
         group = self._plan.groups.get(name)
         if group is None:
             self._log.unjudged[name] = "it is in none of the workload's groups"
@@ -198,7 +198,7 @@ class UpdateOracle:
         return group
 
     def _clipping(self, engine: Engine, *dtypes: torch.dtype) -> Clipping:
-        """Return what becomes of reduced gradients by the workload's limit.
+        """Return how the workload's limit clips the reduced gradients.
 
         The factor and the product are rounded to the dtypes of the gradients, and a clip may divide
         by the norm without adding anything to it.
@@ -217,7 +217,7 @@ class UpdateOracle:
         return Clipping(scale * clipped, coarsest, wrong, (1.0, (norm + CLIP_EPS) / norm))
 
     def _batches(self, engine: Engine, watched: Sequence[Watched]) -> list[Batch]:
-        """Return the pieces of weights after a step; pieces that are stored alike are one batch."""
+        """Return the pieces after a step, in batches of pieces that are stored alike."""
         formula = self._plan.formula
         alike: dict[tuple[Any, ...], list[PiecePart]] = defaultdict(list)
         for weight in (one.weight for one in watched):
@@ -241,7 +241,7 @@ class UpdateOracle:
 
 
 def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:
-    """Return the pieces with copies of their moments, which the step will update."""
+    """Return the pieces with copies of their moments, since the step overwrites these."""
     copies = iter(held.copied([own for one in kept.values() for own in one.state.moments]))
     return {
         place: one._replace(
@@ -252,7 +252,7 @@ def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _B
 
 
 def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
-    """Yield neighbours together, as long as they are no larger than a chunk."""
+    """Yield groups of neighbouring pieces of at most one chunk together."""
     together: list[PiecePart] = []
     for part in parts:
         most = MEASURED_AT_ONCE[part.after[0].device.type]

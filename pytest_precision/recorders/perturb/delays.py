@@ -66,11 +66,11 @@ def never() -> None:
 
 
 def on_time() -> None:
-    """Delay nothing in a run in which another rank is late: it is perturbed on all ranks."""
+    """Delay nothing on this rank in a run in which another rank is late."""
 
 
 def late_rank(number: int, world_size: int) -> int:
-    """Return the rank that is late in the run of that number: each one in turn."""
+    """Return the rank that is late in the run with this number; ranks take turns."""
     return number % world_size
 
 
@@ -79,7 +79,7 @@ def _communicates(name: str) -> bool:
 
 
 def _on_host(seconds: Callable[[], float]) -> tuple[Callable[[], None], Callable[[Method], Method]]:
-    """Return what delays this process, and what a method that is delayed before it runs."""
+    """Return functions that delay this process now, and before each call of a method."""
 
     def pause() -> None:
         time.sleep(seconds())
@@ -98,7 +98,7 @@ def _on_host(seconds: Callable[[], float]) -> tuple[Callable[[], None], Callable
 def _on_device(
     seconds: Callable[[], float], module: Any
 ) -> tuple[Callable[[], None], Callable[[Method], Method]]:
-    """Return both delays of a device, on which a sleep of the host orders nothing.
+    """Return functions that delay the stream of a GPU now, and before each call of a method.
 
     A collective waits on a stream of its own, so that it is late for what its caller goes on with:
     whoever reads its result without waiting for it reads too early.

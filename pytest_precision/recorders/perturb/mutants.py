@@ -29,7 +29,7 @@ Plant = Callable[[Engine], None]
 
 
 class Mutant(NamedTuple):
-    """A defect that fits any layout.
+    """A planted defect that fits any layout.
 
     Attributes:
         name: what is wrong, in words.
@@ -55,7 +55,7 @@ def _mutant(name: str, advice: str) -> Callable[[Plant], Plant]:
 
 
 def planted(name: str, engine: Engine) -> None:
-    """Plant the mutant of that name into an engine; none for an empty name.
+    """Plant the named mutant into an engine; an empty name plants none.
 
     Raises:
         NotPlantedError: the engine does not take it, such as for an optimizer without hooks.

@@ -15,7 +15,7 @@ ParamGroup = dict[str, Any]
 
 
 def nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Do nothing, before or after."""
+    """Do nothing; a placeholder for `before` or `after`."""
 
 
 def around(
@@ -25,7 +25,7 @@ def around(
     before: Callable[..., Any] = nothing,
     after: Callable[[Any], object] = nothing,
 ) -> None:
-    """Call `before`, with the same arguments, and `after`, with what it returned, around a method.
+    """Wrap a method: `before` takes its arguments, `after` its result.
 
     What `before` returns is not the method's business.
     """
@@ -44,7 +44,7 @@ def around(
 
 
 def scale_losses(engine: Engine, factor: Callable[[int], float]) -> None:
-    """Multiply the loss of each microbatch by a factor, which is made of the train step."""
+    """Multiply the loss of each microbatch by a factor that depends on the train step."""
     original = engine.backward
     step = [0]
     around(engine, "forward_backward", before=lambda number: step.__setitem__(0, number))
@@ -62,7 +62,7 @@ def around_step(
     before: Callable[[], Any] = nothing,
     after: Callable[[Any], object] = nothing,
 ) -> None:
-    """Call `before`, and `after` with what it returned, around each step of the optimizer."""
+    """Wrap each step of the optimizer: `before` runs first, `after` takes its result."""
     kept: list[Any] = []
 
     @torch.no_grad()
@@ -78,7 +78,7 @@ def around_step(
 
 
 def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> None:
-    """Let each step of the optimizer read other numbers in its groups."""
+    """Make each step of the optimizer use other numbers in its parameter groups."""
     groups = engine.optimizer.param_groups
 
     def put() -> list[ParamGroup]:
@@ -98,12 +98,12 @@ def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> 
 
 
 def gradients(engine: Engine) -> list[Tensor]:
-    """Return the tensors in which the gradients of the model's parameters are accumulated."""
+    """Return the tensors in which the model's gradients are accumulated."""
     found = map(engine.gradient, engine.model.parameters())
     return [one for one in found if one is not None]
 
 
 def round_to_bf16(tensor: Tensor) -> None:
-    """Round an fp32 tensor in place; leave others alone."""
+    """Round an fp32 tensor to bf16 values in place; leave other dtypes unchanged."""
     if tensor.dtype == torch.float32:
         tensor.copy_(tensor.bfloat16())

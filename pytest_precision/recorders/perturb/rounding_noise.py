@@ -62,7 +62,7 @@ ROUNDED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class RandomRounding:
-    """Moves the results of operations by a rounding.
+    """Rounds the results of operations up or down at random.
 
     Args:
         seed: of the moves.
@@ -74,7 +74,7 @@ class RandomRounding:
         self._numbers = numbers
 
     def __call__(self, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Move what an operation has returned or written to.
+        """Perturb the result of an operation, and what it has written to.
 
         Args:
             name: of the operation.
@@ -98,7 +98,7 @@ class RandomRounding:
 def rounding_noise(
     number: int, engine: Engine, phase: str, step: int
 ) -> AbstractContextManager[object]:
-    """Return the context in which a phase of a train step is run.
+    """Return a context that rounds at random in one phase of a train step.
 
     Ranks that compute gradients of different data have moves of their own; what all ranks compute
     alike, they move alike.

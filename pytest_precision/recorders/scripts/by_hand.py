@@ -21,7 +21,7 @@ LARGEST_LEAF = 1 << 16
 
 
 class ByHand:
-    """Looks at some weights at each backward, up to the first step of an optimizer.
+    """Detects loops that update weights without an optimizer, from one backward to the next.
 
     Args:
         steps: number of train steps that the loop is to make.
@@ -33,7 +33,7 @@ class ByHand:
         self._moves = 0
 
     def backward(self, loss: Tensor, backwards: int) -> None:
-        """Check what a loss depends on.
+        """Compare the weights on which a loss depends with those at the backward before.
 
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.
@@ -55,7 +55,7 @@ class ByHand:
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Yield some small weights that a loss depends on."""
+    """Yield some small weights on which a loss depends."""
     nodes = [loss.grad_fn]
     seen = set[Any]()
     found = 0
@@ -76,7 +76,7 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
 
 
 def _held(leaf: Tensor) -> bool:
-    """Return whether the memory is there: FSDP frees that of a gathered weight after its forward.
+    """Return whether a tensor's memory exists; FSDP frees that of gathered weights.
 
     Reading it would end the process.
     """

@@ -67,7 +67,7 @@ def command(
 
 @script
 def run_command(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> None:
-    """Run a file in the place of the ranks' own process group."""
+    """Run a script file on this rank, without the rank's own process group."""
     # Only ranks need torch for this; the controller asks for the command without it.
     from pytest_precision.recorders.scripts.script_file import ended_well, run_file
 
@@ -82,7 +82,7 @@ run_command.may_leave = ("*",)  # type: ignore[attr-defined]
 
 
 def _filled(argument: str, cell: Cell) -> str:
-    """Put the cell's values in the place of axes.
+    """Replace axis names in braces by the cell's values.
 
     Raises:
         ValueError: there is no such axis.
@@ -104,7 +104,7 @@ def _filled(argument: str, cell: Cell) -> str:
 
 @contextmanager
 def _without_group() -> Iterator[None]:
-    """End the ranks' process group, and make another one when the file is over."""
+    """End this rank's process group for the block, and make a new one afterwards."""
     import torch.distributed as dist
 
     from pytest_precision._torch.distributed import process_groups

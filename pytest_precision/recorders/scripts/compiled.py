@@ -16,7 +16,7 @@ from pytest_precision._torch.training import compiled_call, set_compiled_call
 
 
 class ToldCall:
-    """The compiled call of a module, which tells of itself before it runs.
+    """The compiled call of a module, with a function that runs before it.
 
     Args:
         call: what torch has compiled.
@@ -31,7 +31,7 @@ class ToldCall:
         self.told: list[Callable[[], None]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Tell, then run."""
+        """Call the function, then the compiled code."""
         if not torch.compiler.is_compiling():
             for told in [*self.told]:  # one of them may add another
                 told()
@@ -39,12 +39,12 @@ class ToldCall:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Return whether the call of a module is compiled code, by `compile()` or as a wrapper."""
+    """Return whether a call of a module runs compiled code, by `compile()` or by a wrapper."""
     return compiled_call(module) is not None or "_orig_mod" in dict(module.named_children())
 
 
 def before_compiled_call(module: nn.Module, told: Callable[[], None]) -> Callable[[], None]:
-    """Call a function before each compiled call of a module; return what takes it back."""
+    """Install a function that runs before each compiled call of a module; return its removal."""
     found = compiled_call(module)
     call = found if isinstance(found, ToldCall) else ToldCall(found)
     call.told.append(told)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CurrentRecord:
-    """What a script file imports to tell a recording more: `from pytest_precision import record`.
+    """The `record` that a script file imports from `pytest_precision` to describe its loop.
 
         with record(locate=locate_of(optimizer)):
             train()
@@ -34,7 +34,7 @@ class CurrentRecord:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
-        """Tell the recording what the loop does not show; takes what `Record` takes.
+        """Describe the loop to the recording that runs, with the arguments of `Record`.
 
         Returns:
             a context manager, which does nothing: the recording is open already.
@@ -66,7 +66,7 @@ class CurrentRecord:
 
     @contextmanager
     def opened(self, steps: Steps) -> Iterator[None]:
-        """Take a recording for the current one."""
+        """Make a recording the current one inside the block."""
         before = self._steps
         self._steps = steps
         try:

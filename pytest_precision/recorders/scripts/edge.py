@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Edge:
-    """Reads anew what lies between two steps, if the next one begins later than it seemed to.
+    """Repeats what was read between two steps if the next step begins later than assumed.
 
     What is called of other modules, such as a teacher or the first of several towers, belongs to
     the step that it begins: only where the same model is called again, whatever wraps it, something
@@ -26,11 +26,11 @@ class Edge:
         self._trains = False
 
     def repeat(self, reading: Callable[[], object]) -> None:
-        """Read again what has been read, until it is certain that the next step has begun."""
+        """Register a reading, to be repeated until the next step has certainly begun."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
-        """Take a call of a module for the beginning of a step, until another one is.
+        """Assume that a step begins with this call of a module, unless a later call begins it.
 
         Args:
             module: it.
@@ -46,17 +46,17 @@ class Edge:
             self.read_anew()
 
     def begin_in_step(self) -> None:
-        """Let the step of an optimizer begin one, whose closure computes the gradients."""
+        """Begin a step inside an optimizer's step, whose closure computes the gradients."""
         if self._model is not None and not self._trains:
             self.read_anew()
 
     def read_anew(self) -> None:
-        """Read everything again, unless it is certain that the next step has begun."""
+        """Repeat all registered readings, unless the next step has certainly begun."""
         for reading in self._readings:
             reading()
 
     def leave(self) -> None:
-        """Begin the step for good: what was read last stays."""
+        """Decide that the step has begun; the last readings stay."""
         self._readings.clear()
         self._model = None
 

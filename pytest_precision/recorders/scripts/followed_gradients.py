@@ -26,7 +26,7 @@ from pytest_precision.ranks.state.accelerator import capturing
 
 
 def has_plain_values(tensor: Tensor | None) -> bool:
-    """Return whether a tensor's values can be looked at without more ado.
+    """Return whether a tensor's values can be read without a collective or a conversion.
 
     Those of a shard may need a collective; others, such as sparse ones, lack operations.
     """
@@ -38,7 +38,7 @@ def has_plain_values(tensor: Tensor | None) -> bool:
 
 @dataclass
 class FollowedGradient:
-    """A gradient that lies at a parameter.
+    """A gradient of a parameter that is followed from one backward to the next.
 
     Attributes:
         parameter: whose gradient it is.
@@ -61,21 +61,21 @@ class FollowedGradient:
 
     @property
     def is_there(self) -> bool:
-        """Whether the parameter still has it as it was, before a backward that adds to it."""
+        """Whether the parameter still had this gradient, unchanged, when the backward began."""
         if self.norm is None:
             return self._is_untouched
         return self.parameter.grad is self.gradient and 0 < float(self.gradient.norm()) <= self.norm
 
     @property
     def is_left(self) -> bool:
-        """Whether it is in the gradient that the parameter has now."""
+        """Whether the parameter's present gradient contains this one."""
         if self.handles or self.norm is None:
             return self.added and self.parameter.grad is self.gradient
         return self.is_there
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether nobody has written to it.
+        """Whether the gradient was not written to.
 
         Writing to the `data` of a gradient, which is how loops zeroed it once, is not counted.
         """
@@ -84,7 +84,7 @@ class FollowedGradient:
         return same and bool(self.gradient.any())
 
     def follow(self) -> None:
-        """See whether the backward that begins adds to it."""
+        """Check whether the backward that begins adds to this gradient."""
         self.version = version(self.gradient)
         before, after = (
             self.parameter.register_hook,  # called before the gradient is added
@@ -101,20 +101,20 @@ class FollowedGradient:
             self.version = version(parameter.grad)
 
     def forget(self) -> None:
-        """Take back the hooks."""
+        """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
 
 
 class FollowedGradients:
-    """Follows gradients of one sort, at most one of each parameter."""
+    """Follows at most one gradient of each parameter."""
 
     def __init__(self) -> None:
         self._followed: dict[int, FollowedGradient] = {}
 
     def begin(self, parameters: Iterable[Tensor], *, may_shrink: bool = False) -> None:
-        """Follow the gradients that parameters have now, in place of those that they had.
+        """Follow the parameters' present gradients instead of earlier ones.
 
         Args:
             parameters: those that have none, or one without plain values, are left out.
@@ -130,7 +130,7 @@ class FollowedGradients:
                 self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm)
 
     def backward(self) -> None:
-        """Keep following gradients that are there when a backward begins; forget others."""
+        """Keep following gradients that exist when a backward begins; drop the others."""
         for key, one in [*self._followed.items()]:
             if one.handles:
                 continue
@@ -140,17 +140,17 @@ class FollowedGradients:
                 del self._followed[key]
 
     def left(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parameters in whose gradient a followed one is left."""
+        """Return the parameters whose gradient still contains a followed one."""
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_left]
 
     def end(self, parameters: Iterable[Tensor]) -> None:
-        """Follow the gradients of these parameters no more."""
+        """Stop following the gradients of these parameters."""
         for parameter in parameters:
             one = self._followed.pop(id(parameter), None)
             if one is not None:
                 one.forget()
 
     def close(self) -> None:
-        """Take back all hooks."""
+        """Remove all hooks."""
         self.end([one.parameter for one in self._followed.values()])

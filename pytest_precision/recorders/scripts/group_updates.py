@@ -29,7 +29,7 @@ class Updates:
         self._places: dict[int, tuple[str, Tensor]] = {}
 
     def add(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Register the parameters that are in an optimizer's groups now, which it is to update.
+        """Register the parameters in an optimizer's groups, which its step will update.
 
         Args:
             optimizer: it.
@@ -50,12 +50,12 @@ class Updates:
         return len(updates) - 1
 
     def lacks(self, optimizer: Optimizer) -> bool:
-        """Return whether all that is in the groups of an optimizer now is new to its last step."""
+        """Return whether all parameters of an optimizer are new since its last step."""
         now = _ids(groups.group_members(optimizer))
         return bool(now) and not now & _ids(self._groups(optimizer))
 
     def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[MemberGroup]:
-        """Yield the groups as they are now, and what was in them before if it is asked for."""
+        """Yield the groups' present parameters, and with `whole` also their earlier ones."""
         now = [(group, [*own]) for group, own in groups.group_members(optimizer)]
         yield from now
         if whole:
@@ -64,7 +64,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of parameter groups, with the place where each was first found."""
+        """Yield the tensors of parameter groups, with the group and index where each was first."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 

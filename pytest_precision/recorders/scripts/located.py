@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class LocatedTensor(NamedTuple):
-    """A parameter of a loop, and what it holds.
+    """A parameter of a loop, and the pieces of logical tensors in it.
 
     Attributes:
         name: its logical name, or the place where an optimizer has it.
@@ -59,7 +59,7 @@ class LocatedTensor(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """List the names of the logical tensors that this tensor has pieces of."""
+        """List the logical tensors of which the parameter has pieces."""
         if self.pieces is None:
             return [self.name]
         return [*dict.fromkeys(part.name for part in self.pieces if part.name)]
@@ -73,7 +73,7 @@ class LocatedTensor(NamedTuple):
         local: bool = False,
         gathers_shards: bool = False,
     ) -> Iterator[Observation]:
-        """Yield what is observed of a tensor that belongs to the parameter.
+        """Yield the observations of a tensor with the parameter's pieces, such as a moment.
 
         Args:
             kind: see `Observation`.
@@ -90,7 +90,7 @@ class LocatedTensor(NamedTuple):
                 yield from self._pieces_of(part, suffix)
 
     def parts(self, tensor: Tensor) -> list[Observation]:
-        """List the pieces that this rank holds of the logical tensors in a tensor of its shape."""
+        """List this rank's pieces of logical tensors in a tensor of the parameter's shape."""
         plain = Stored("lost_updates", with_zeros(tensor.detach()))
         if self.pieces is None:
             return [piece(plain.kind, self.name, plain.tensor)]
@@ -112,7 +112,7 @@ class LocatedTensor(NamedTuple):
 
 
 def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
-    """Ask for the pieces in a parameter.
+    """Call the user's `locate` for the pieces in a parameter, and check what it returns.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.

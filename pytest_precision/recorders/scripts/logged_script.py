@@ -39,7 +39,7 @@ def log_script(
     segment: Segment | None,
     wanted: Wanted,
 ) -> int:
-    """Run a script as `record_script` does, and log one operation of its sequence.
+    """Run a script like `record_script`, and log the operations of one part of its sequence.
 
     Args:
         script: takes the cell and a `Record`.
@@ -62,7 +62,7 @@ def log_script(
 
 
 class LoggedSteps(Steps):
-    """Follows a run of a loop whose operations are logged, and turns the log on and off.
+    """Follows a run of a loop, and turns the log of operations on and off.
 
     Args:
         logger: logs.
@@ -91,12 +91,12 @@ class LoggedSteps(Steps):
             logger.restores.active = schedule.load >= 0
 
     def forward(self, module: nn.Module) -> None:
-        """Handle the call of a module: name its parts."""
+        """Name the parts of a module that is called."""
         self._logger.settings.name(module)
         super().forward(module)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Handle an optimizer's step: watch its groups from now on, and log what follows it."""
+        """Watch an optimizer's groups from its step on, and log what follows."""
         super().updated(optimizer, closure=closure)
         self._logger.settings.watch(optimizer)
         op = self.schedule.op
@@ -106,14 +106,14 @@ class LoggedSteps(Steps):
                 self._logger.start()
 
     def _over(self, op: int) -> None:
-        """Handle the end of a step: what is logged of one operation ends with it."""
+        """Handle the end of a step, with which the log of one operation ends."""
         if self._logger.active and (self._op is None or op >= self._op):
             self._logger.leave(state_of_loop(self.reader))
             self._logger.active = self._op is None
 
 
 def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
-    """Yield name and tensor of what a loop holds between steps."""
+    """Yield name and tensor of the whole state of a loop between steps."""
     names: dict[Tensor, str] = {}
     for name, parameter in reader.names.parameters():
         names[parameter] = name

@@ -28,7 +28,7 @@ Models = nn.Module | Mapping[str, nn.Module] | None
 
 
 class LoopNames:
-    """Finds the modules of a loop as they are called, and names what they hold.
+    """Finds the models of a loop as they are called, and names their tensors.
 
     Modules have placeholders for names until an optimizer is about to make its first update: which
     of them is the model, and which one wraps it, is known then. A root that was given stays one,
@@ -58,7 +58,7 @@ class LoopNames:
         self._flat: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
     def add(self, models: Models) -> list[nn.Module]:
-        """Register models that calls do not show, by name if there are several; list them.
+        """Register the models that a script names itself; return them as a list.
 
         Raises:
             TypeError: what is given is no module, and no dict of modules.
@@ -80,7 +80,7 @@ class LoopNames:
         return roots
 
     def meet(self, module: nn.Module) -> bool:
-        """Register a module that is called; return whether it is one that was not known."""
+        """Register a module that is called; return whether it is new."""
         if module in self._modules or not holds_anything(module):
             return False
         self._heads.add(module)
@@ -93,21 +93,21 @@ class LoopNames:
 
     @property
     def anything(self) -> bool:
-        """Return whether there is a module that has tensors."""
+        """Return whether any module with tensors is known."""
         return bool(self._modules)
 
     def knows(self, module: nn.Module) -> bool:
-        """Return whether a module was met."""
+        """Return whether a module is known."""
         return module in self._modules
 
     def lent(self, module: nn.Module) -> bool:
-        """Return whether a call has other tensors, as `torch.func.functional_call` gives it."""
+        """Return whether a module is called with other tensors, as by `functional_call`."""
         if self._flat:  # FSDP1 has views of its flat parameter there
             return False
         return not all(isinstance(own, nn.Parameter) for own in module.parameters())
 
     def begins(self, module: nn.Module) -> bool:
-        """Return whether a call of a module begins a forward: it is called by the loop."""
+        """Return whether the loop itself calls the module, so that a forward begins."""
         if module not in self._heads:
             return False
         if self.twins:
@@ -117,7 +117,7 @@ class LoopNames:
         return True
 
     def settle(self, trained: Iterable[Tensor]) -> bool:
-        """Give names to all models and modules seen so far; return False if they have some already.
+        """Name all models and modules seen so far; return False if they have names.
 
         Args:
             trained: the parameters of an optimizer, which identify the model.
@@ -139,7 +139,7 @@ class LoopNames:
         return True
 
     def settled(self, name: str) -> str:
-        """Return a name with paths in the place of placeholders; of a root by itself, its words."""
+        """Return a name with real paths in place of placeholders."""
 
         def path(match: re.Match[str]) -> str:
             path = self._paths[int(match[1])]
@@ -160,7 +160,7 @@ class LoopNames:
                     yield self._named[id(parameter)][0], parameter
 
     def learn(self) -> None:
-        """Name what lies in the modules now: some put parameters and shards in there by turns."""
+        """Name the tensors that the modules have now, since some exchange parameters and shards."""
         for _ in self.parameters():
             pass
 
@@ -178,7 +178,7 @@ class LoopNames:
         yield from (tuple(several) for several in names.values() if len(several) > 1)
 
     def own(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters that `module` itself holds, also those that another one shares."""
+        """Yield the direct parameters of `module`, also shared ones."""
         yield from module.named_parameters(self._modules[module], recurse=False)
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
@@ -193,11 +193,11 @@ class LoopNames:
                 yield path, module
 
     def of(self, tensor: Tensor) -> str | None:
-        """Return the name of a parameter that was learned, or None."""
+        """Return the name of a parameter; None if it has none."""
         return self._named.get(id(tensor), (None,))[0]
 
     def pieces(self, tensor: Tensor) -> Pieces | None:
-        """Return what lies in a tensor of FSDP1, and None for any other tensor."""
+        """Return the pieces in a flat tensor of FSDP1; None for other tensors."""
         module = self._flat.get(id(tensor))
         return None if module is None else self._pieces(module, tensor)
 
@@ -214,7 +214,7 @@ class LoopNames:
             yield None, (), position, tensor.numel()
 
     def _hold_places(self, root: nn.Module) -> None:
-        """Give everything in a root a placeholder that has none."""
+        """Give a placeholder as name to everything in a root that has none."""
         for module in root.modules():
             if module not in self._modules:
                 self._modules[module] = f"\0{len(self._modules)}\0"
@@ -223,7 +223,7 @@ class LoopNames:
                     self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
 
     def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
-        """List what was called and is in nothing else that was, what holds `trained` first."""
+        """List the outermost called modules, those with `trained` tensors first."""
         parts = {part for one in self._called for part in one.modules() if part is not one}
         self.learn()
         modules = [*self._modules]
@@ -233,7 +233,7 @@ class LoopNames:
         return sorted(models, key=lambda model: holders.isdisjoint(model.modules()))
 
     def _take_in(self, model: nn.Module) -> None:
-        """Name what was called as a whole, which may wrap a root that has its names."""
+        """Name a called module, which may wrap a root that has names already."""
         rest = [module for module in model.modules() if module not in self._modules]
         prefix = self._next_prefix()
         if len(rest) == len([*model.modules()]):
@@ -273,13 +273,13 @@ class LoopNames:
             self.twins[self.roots[root]] = next(iter(alike.values()))
 
     def _name_late_parts(self) -> None:
-        """Name what has been put into a root since."""
+        """Name modules that were added to a root later."""
         # Not in the caller, whose variable would keep a root alive.
         for root, prefix in self.roots.items():
             self._name_parts(root, prefix, [])
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
-        """Return the live models that are built like a module, by prefix of their names."""
+        """Return the living models with the same structure as a module, by name prefix."""
         wanted = structure(module)
         alike = {
             prefix: weakref.ref(root)
@@ -291,7 +291,7 @@ class LoopNames:
         return alike
 
     def _forget_unreferenced(self) -> None:
-        """Forget the modules that only this object holds."""
+        """Drop modules to which nothing else refers."""
         modules = [(weakref.ref(module), path) for module, path in self._modules.items()]
         roots = [(weakref.ref(root), prefix) for root, prefix in self.roots.items()]
         self._modules, self.roots = {}, {}

@@ -21,7 +21,7 @@ from pytest_precision.recorders.scripts.model_copies import Copies
 
 
 class LoopObjects(TrainingState):
-    """Finds schedulers, averages and what Python's objects keep.
+    """Finds schedulers, averages and other Python objects of a loop that outlive a step.
 
     What no hook tells of is looked for in memory at the first update and after steps that are ever
     further apart: the first, the second, the fourth.
@@ -44,12 +44,12 @@ class LoopObjects(TrainingState):
         self._steps = 0
 
     def begin(self) -> None:
-        """Remember the state before an update of the first step."""
+        """Remember the state before the first update."""
         self.look()
         super().begin()
 
     def end_step(self) -> None:
-        """Handle the end of a step, before it is written."""
+        """Look for changes at the end of a step, before it is written."""
         self._steps += 1
         if self._steps & (self._steps - 1) == 0:
             self.look()
@@ -57,7 +57,7 @@ class LoopObjects(TrainingState):
             self._left.begin(self._gradients())
 
     def observe_end(self) -> Iterator[Observation]:
-        """Yield gradients that the last step has left, which no step has shown."""
+        """Yield gradients that are left after the last step."""
         yield from self._left.observe(self._gradients())
 
     def look(self) -> None:
@@ -75,7 +75,7 @@ class LoopObjects(TrainingState):
             yield from self.names.modules(root)
 
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the scale of the loss, once there is a scaler."""
+        """Yield the loss scale, if there is a scaler."""
         if self.scaler is not None:
             steps = self.scaler.state_dict().get("_growth_tracker", 0)
             yield from of_loss_scale({"scale": self.scaler.get_scale(), "good_steps": steps})
@@ -85,13 +85,13 @@ class LoopObjects(TrainingState):
         return self.copies.observe()
 
     def policies(self) -> Leaves:
-        """Yield what schedulers and the scaler count."""
+        """Yield the counters and settings of schedulers and of the scaler."""
         yield from further.policies(self._schedulers)
         if self.scaler is not None:
             yield from attributes.numbers_of(self.scaler)
 
     def attributes(self) -> Leaves:
-        """Yield what modules and optimizers keep in Python."""
+        """Yield plain Python attributes of modules and optimizers."""
         yield from attributes.attributes_of_modules(self.modules())
         for number, optimizer in enumerate(self.optimizers):
             which = f" {number + 1}" if number else ""
@@ -99,7 +99,7 @@ class LoopObjects(TrainingState):
                 yield from ((name + which, leaf) for name, leaf in one)
 
     def _gradients(self) -> Iterator[tuple[str, Any]]:
-        """Yield whether gradients lie at the parameters that are not zero."""
+        """Yield, per parameter, whether it has a gradient other than zero."""
         gradients = (parameter.grad for _, parameter in self.names.parameters())
         left = any(bool(gradient.any()) for gradient in gradients if gradient is not None)
         yield "gradients left at the end of a step", left
@@ -113,7 +113,7 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
-    """Look through all objects that Python's garbage collector tracks.
+    """Find objects of some classes among all that the garbage collector tracks.
 
     A heap has half a million objects, so one pass serves all that is looked for.
 
@@ -132,7 +132,7 @@ def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
 
 
 def _kinds_of(base: type) -> Iterator[type]:
-    """Yield a class and all that inherit from it; asking each object is dearer."""
+    """Yield a class and all its subclasses."""
     yield base
     below: list[type] = base.__subclasses__()
     for kind in below:

@@ -33,7 +33,7 @@ NamedObservations = Iterator[tuple[str, Iterator[Observation]]]
 
 
 class LoopReader(LoopObjects):
-    """What the models and the optimizers of a loop hold now.
+    """Reads the present state of a loop's models and optimizers.
 
     Args:
         part: which tensors are looked at, and in which steps; all unless given.
@@ -58,7 +58,7 @@ class LoopReader(LoopObjects):
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
-        """Read, in a block, what belongs to another step than the one that runs."""
+        """Read, inside the block, for another step than the running one."""
         running, self.step = self.step, step
         try:
             yield
@@ -66,7 +66,7 @@ class LoopReader(LoopObjects):
             self.step = running
 
     def take_in(self, optimizer: Optimizer) -> None:
-        """Register an optimizer that steps, which may not have updated anything yet."""
+        """Register an optimizer at its step."""
         if any(one is optimizer for one in self.optimizers):
             return
         gone = self._replaced_by(optimizer)
@@ -76,30 +76,30 @@ class LoopReader(LoopObjects):
             self.look()  # the schedulers of the others are gone, too
 
     def names_all_of(self, optimizer: Optimizer) -> bool:
-        """Return whether all that an optimizer updates is in a model that is known by now."""
+        """Return whether all parameters of an optimizer belong to known models."""
         return None not in self._names(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:
-        """Yield each weight that `module` itself reads."""
+        """Yield each weight that the forward of `module` reads itself."""
         for name, parameter in self.names.own(module):
             yield name, self._show("used_param", self._held(name, parameter), parameter)
 
     def gradients(self) -> NamedObservations:
-        """Yield the gradients that lie at parameters of the models."""
+        """Yield the gradients of the models' parameters."""
         for name, parameter in self.names.parameters():
             if parameter.grad is not None:
                 held = self._held(name, parameter)
                 yield name, self._show("reduced_grad", held, parameter.grad)
 
     def read_by(self, optimizer: Optimizer) -> NamedObservations:
-        """Yield the gradients that an optimizer reads."""
+        """Yield the gradients that an optimizer is about to read."""
         for held in self._held_by(optimizer):
             gradient = held.tensor.grad
             if gradient is not None:
                 yield held.name, self._show("final_grad", held, gradient)
 
     def accumulated(self, name: str, parameter: Tensor, microbatch: int) -> NamedObservations:
-        """Yield the gradient of a parameter as the backward of a microbatch has left it."""
+        """Yield a parameter's gradient after the backward of a microbatch."""
         if parameter.grad is not None:
             after = f" after microbatch{microbatch}"
             held = self._held(name, parameter)
@@ -108,7 +108,7 @@ class LoopReader(LoopObjects):
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> Iterator[Observation]:
-        """Yield a tensor that the script shows by `record.see`: a whole one, or a piece of one.
+        """Yield a tensor that the script shows by `record.see`, or a piece of it.
 
         Raises:
             TypeError: it is no tensor.
@@ -123,7 +123,7 @@ class LoopReader(LoopObjects):
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
 
     def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
-        """Yield the learning rate and all other numbers of each parameter of an optimizer.
+        """Yield the learning rate and other numbers of each parameter of an optimizer.
 
         Args:
             optimizer: it.
@@ -138,16 +138,16 @@ class LoopReader(LoopObjects):
         return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield what all optimizers keep, each tensor once."""
+        """Yield the state of all optimizers, each tensor once."""
         kept = (self.kept_by(one, whole=True) for one in self.optimizers)
         return shown_once(chain.from_iterable(kept))
 
     def weights(self) -> Iterator[Observation]:
-        """Yield what the models hold, and what modules save beside that."""
+        """Yield the weights and the extra state of the models."""
         return chain.from_iterable(seen for _, seen in self.weights_of_models())
 
     def weights_of_models(self) -> NamedObservations:
-        """Yield each parameter and each buffer of the models, and what modules save beside them."""
+        """Yield each parameter and buffer of the models, and their extra state."""
         for name, parameter in self.names.parameters():
             yield name, self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
@@ -156,19 +156,19 @@ class LoopReader(LoopObjects):
             yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
     def flags(self) -> Iterator[Observation]:
-        """Yield whether the models train, and what gets gradients otherwise than at the start."""
+        """Yield training modes, and changes of `requires_grad` since the start."""
         for root, prefix in self.names.roots.items():
             yield from modes(self.names.modules(root), prefix, self.since.settings)
         yield from thawed(trained(self.names.parameters()), self.since.trained)
 
     def begin(self) -> None:
-        """Remember the state before an update of the first step."""
+        """Remember the state before the first update."""
         super().begin()
         self.since.settings = {**module_settings(self.modules()), **self.since.settings}
         self.since.trained = trained(self.names.parameters()) | self.since.trained
 
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
-        """Yield what one optimizer keeps: its state, and the weights that it updates.
+        """Yield one optimizer's state, and the weights that it updates.
 
         See `numbers` for `whole`.
         """
@@ -178,7 +178,7 @@ class LoopReader(LoopObjects):
         yield from attributes.state_by_name(optimizer)
 
     def updated_by(self, optimizer: Optimizer) -> Iterator[Weight]:
-        """Yield what an optimizer updates; no loop says what else a parameter represents."""
+        """Yield the tensors that an optimizer updates, as masters."""
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
 
@@ -190,7 +190,7 @@ class LoopReader(LoopObjects):
         return UpdatedTensor(held.tensor, held.names, show, weight)
 
     def _replaced_by(self, optimizer: Optimizer) -> list[Optimizer]:
-        """List optimizers whose model is gone, and has given its names to the one of this."""
+        """List optimizers whose model was replaced by one of the same names."""
         names = self._names(optimizer)
         gone = []
         for old in self.optimizers:
@@ -201,7 +201,7 @@ class LoopReader(LoopObjects):
         return gone
 
     def _names(self, optimizer: Optimizer) -> dict[str | None, int]:
-        """Return name to id of what an optimizer updates; the name None where no model holds it."""
+        """Return name to id of an optimizer's parameters; name None outside of known models."""
         self.names.learn()
         return {self.names.of(tensor): id(tensor) for tensor in groups.updated_tensors(optimizer)}
 
@@ -211,12 +211,12 @@ class LoopReader(LoopObjects):
         return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
 
     def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer may update what it holds: no weight that is frozen."""
+        """Return whether an optimizer has a parameter that is not frozen."""
         used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
         return used or self.names.of(tensor) is None  # masters may require no gradient
 
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
-        """Yield the tensors that an optimizer updates, in order; unnamed ones by their position."""
+        """Yield an optimizer's parameters in order; unnamed ones by position."""
         self.names.learn()
         number = self.optimizers.index(optimizer)
         first = f"optimizer{number + 1}." if number else ""
@@ -242,7 +242,7 @@ class LoopReader(LoopObjects):
 
 
 def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:
-    """Leave out what an optimizer shows once more, which another one has shown."""
+    """Drop observations that another optimizer has already shown."""
     shown = set()
     for one in seen:
         held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one

@@ -32,7 +32,7 @@ from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
 
 
 class Still(NamedTuple):
-    """A weight that an update must leave as it is.
+    """A weight that an update must leave unchanged.
 
     Attributes:
         weight: which has no gradient.
@@ -46,7 +46,7 @@ class Still(NamedTuple):
 
 
 class LoopRules:
-    """Watches a loop, and keeps in words which rules it has broken, each once.
+    """Checks the rules of every training loop, and keeps each broken rule in words.
 
     Args:
         reader: says which step runs, and the names of parameters.
@@ -67,7 +67,7 @@ class LoopRules:
         self._copies = False
 
     def before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """Check what an optimizer is about to read; a closure has yet to compute it."""
+        """Check the gradients that an optimizer is about to read."""
         if has_closure(_args, _kwargs) or capturing():
             return
         members = updated_tensors(optimizer)
@@ -93,7 +93,7 @@ class LoopRules:
             ]
 
     def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """Check what an optimizer has moved, and at the gradients that it leaves."""
+        """Check the weights that an optimizer has moved, and keep the gradients that it leaves."""
         if capturing():
             return
         written = [
@@ -116,7 +116,7 @@ class LoopRules:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the loop inside."""
+        """Watch loss scalers inside the block."""
         scaler = torch.amp.GradScaler
         with (
             closing(self._old),
@@ -164,12 +164,12 @@ class LoopRules:
 
 
 def skips_by_itself(optimizer: Optimizer) -> bool:
-    """Return whether a scaler has told an optimizer what was found, as it does a fused one."""
+    """Return whether a scaler passed `found_inf` to the optimizer, as for fused ones."""
     return getattr(optimizer, "found_inf", None) is not None
 
 
 def overflowed(parameter: Tensor) -> bool:
-    """Return whether this rank's part of a gradient is not finite."""
+    """Return whether this rank's part of a gradient has NaN or infinite elements."""
     gradient = parameter.grad
     if isinstance(gradient, DTensor):
         gradient = gradient.to_local()

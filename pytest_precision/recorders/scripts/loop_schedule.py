@@ -9,7 +9,7 @@ from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
 
 
 class LoopSchedule:
-    """One run of a loop: the operations from the start, or from a load, up to the next load.
+    """The operations of one run of a loop, from the start or from a load to the next load.
 
     Args:
         operations: those of the whole sequence.
@@ -44,7 +44,7 @@ class LoopSchedule:
 
     @property
     def operation(self) -> str | None:
-        """Return the operation that the loop is making, None where the run is over."""
+        """Return the current operation; None after the last one."""
         if self.op == self._end:
             return None
         operation = self._operations[self.op]
@@ -52,37 +52,37 @@ class LoopSchedule:
 
     @property
     def loaded(self) -> str | None:
-        """Return the load with which this run of the script begins; None for the first run."""
+        """Return the load with which this run begins; None for the first run."""
         return None if self.load < 0 else self._operations[self.load]
 
     @property
     def ends_trained(self) -> bool:
-        """Return whether the whole sequence has been made, and ends with a train step."""
+        """Return whether the whole sequence was run and ended with a train step."""
         return self.op == len(self._operations) and self._operations[-1] == "train"
 
     @property
     def asked(self) -> int:
-        """Return the number of steps of this run, skipped ones too."""
+        """Return the number of steps in this run, including skipped ones."""
         return _steps(self._operations[self.load + 1 : self._end])
 
     @property
     def made(self) -> int:
-        """Return how many of them are over."""
+        """Return the number of steps that are over."""
         return _steps(self._operations[self.load + 1 : self.op])
 
     @property
     def save_after(self) -> int | None:
-        """Return the number of steps of this run after which it saves; None for no save."""
+        """Return the step of this run after which the loop saves; None for no save."""
         ahead = self._operations[self.load + 1 : self._end]
         return _steps(ahead[: ahead.index("save")]) if "save" in ahead else None
 
     def advance(self) -> None:
-        """Go on to the next operation."""
+        """Go to the next operation."""
         self.done += self._operations[self.op] == "train"
         self.op += 1
 
     def next_run(self) -> LoopSchedule | None:
-        """Return the run that begins with the next load in these processes, None without one."""
+        """Return the run from the next load in the same processes; None if there is none."""
         if self.op < self._end or self._end == self._stop:
             return None
         return LoopSchedule(

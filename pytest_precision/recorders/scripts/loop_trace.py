@@ -26,12 +26,12 @@ LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 class NotWrittenError(OSError):
-    """A part of a recording cannot be written, which no error of the script that runs says."""
+    """A part of a recording could not be written; this is no error of the script."""
 
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Raise what the system refuses while this writes as a `NotWrittenError`."""
+    """Raise a `NotWrittenError` for errors of the operating system inside the block."""
     try:
         yield
     except OSError as error:
@@ -39,7 +39,7 @@ def written() -> Iterator[None]:
 
 
 class RankInfo(NamedTuple):
-    """The place of this process among those that train together.
+    """Rank and world size of this process in training.
 
     Attributes:
         rank: its number, from 0.
@@ -51,7 +51,7 @@ class RankInfo(NamedTuple):
 
     @classmethod
     def now(cls) -> RankInfo:
-        """Return the place in the process group; a loop without one is alone.
+        """Return rank and size in the process group; 0 and 1 without one.
 
         Raises:
             RuntimeError: a launcher started several processes, which have made no group.
@@ -102,7 +102,7 @@ class LoopTrace(ExitStack):
         self._part = RecordedPart()
 
     def open(self, reader: LoopReader) -> None:
-        """Begin a run, once its first model is known.
+        """Begin a run, when its first model is known.
 
         Args:
             reader: of the run.
@@ -114,7 +114,7 @@ class LoopTrace(ExitStack):
         self._part = reader.part
 
     def _choose(self, reader: LoopReader) -> None:
-        """Choose between digests and values, by what this rank holds.
+        """Choose whether digests or values are written, by the size of this rank's state.
 
         It asks no other rank: in a pipeline, those of later stages wait for what the forward is
         about to compute. Ranks that share a DTensor count alike, so all of them gather it or none
@@ -138,15 +138,15 @@ class LoopTrace(ExitStack):
             self._manifest.write(self._folder, self.place.world_size)
 
     def capture(self, step: int) -> Capture:
-        """Return what keeps observations of a step, or of the start, until they are written."""
+        """Return a buffer for the observations of a step, or of the start."""
         return Capture(snapshot=partial(self._snapshot, step))
 
     def writes(self, step: int) -> bool:
-        """Return whether a step is written; 0 is the state before any."""
+        """Return whether a step is written; step 0 is the initial state."""
         return self._window is None or step >= self._window.first
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
-        """Write the observations of one moment; they replace earlier ones of the same moment."""
+        """Write the observations of one moment, in place of earlier ones of that moment."""
         kept = [one for one in seen if self._part.belongs(one)]
         with written():
             self.writer.add(moment, kept, digests=self._digests(moment.step))
@@ -158,7 +158,7 @@ class LoopTrace(ExitStack):
             return self.writer.keep(seen)
 
     def _digests(self, step: int) -> bool:
-        """Return whether digests of a step are written rather than values."""
+        """Return whether a step is written as digests and not as values."""
         if self._window is not None or self._small:
             return False
         return self._manifest is None or step not in self._manifest.values

@@ -30,7 +30,7 @@ LEAST_TENSORS = 2
 
 @dataclass
 class _Copy:
-    """What may be an average of weights.
+    """An object in memory that may be an average of the weights.
 
     Attributes:
         one: a module, or a list or dict of tensors.
@@ -45,12 +45,12 @@ class _Copy:
     name: str = ""
 
     def is_held(self) -> bool:
-        """Return whether anybody else refers to it: lists of gradients come and go."""
+        """Return whether anything else refers to the copy; temporary lists vanish."""
         return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > LAST_REFERENCES
 
 
 class Copies:
-    """Shows copies of the weights once they have moved, and modules once they were called.
+    """Finds copies of the weights, such as averages, and shows them once they have changed.
 
     What does not move is nobody's average: a model of an earlier run that is still in memory, the
     weights that a loop has put aside.
@@ -90,7 +90,7 @@ class Copies:
             taken |= ids
 
     def observe(self) -> Iterator[Observation]:
-        """Yield the tensors of each copy that has moved, and of each module that was called."""
+        """Yield the tensors of each copy that has changed, and of each module that was called."""
         known = self._known()
         self._found = [copy for copy in self._found if copy.is_held()]
         untrained = [copy for copy in self._found if not known & _ids(copy.one)]
@@ -121,7 +121,7 @@ class Copies:
         return self._found[-1]
 
     def _new_name(self, one: Any) -> str:
-        """Return a name for a copy that both runs give it alike."""
+        """Return a name for a copy that is the same on both sides of a check."""
         kind = type(one).__name__
         kind += "" if isinstance(one, nn.Module) else " of weights"
         same = sum(bool(copy.name) and type(copy.one) is type(one) for copy in self._found)
@@ -131,7 +131,7 @@ class Copies:
         return {id(parameter) for _, parameter in self._names.parameters()}
 
     def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
-        """Return names and shapes of each model's weights, and of the trained ones among them.
+        """Return names and shapes of each model's weights, and of its trained ones.
 
         What has no name, as a shard of FSDP1, is called by its place.
         """
@@ -146,7 +146,7 @@ class Copies:
 
 
 def _depth(one: Any) -> tuple[int, bool]:
-    """Return what is largest for a whole module, then for its parts, a dict and a list of them."""
+    """Return a sort key: whole modules before their parts, dicts before lists."""
     parts = sum(1 for _ in one.modules()) if isinstance(one, nn.Module) else 0
     return parts, isinstance(one, dict)
 
@@ -160,7 +160,7 @@ def _shapes_of(one: Any) -> tuple[torch.Size, ...]:
 
 
 def _tensors(one: Any) -> dict[str, Tensor]:
-    """Return the weights in a module, or what is in a list or a dict of nothing but tensors."""
+    """Return the weights of a module, or the elements of a list or dict of tensors only."""
     if isinstance(one, nn.Module):
         return dict(one.named_parameters())
     entries: Mapping[Any, Any] = one if isinstance(one, dict) else dict(enumerate(one))
@@ -172,7 +172,7 @@ def _tensors(one: Any) -> dict[str, Tensor]:
 
 
 def _elsewhere(tensor: Tensor) -> bool:
-    """Return whether a rank has no whole tensor of its own, or it belongs to a graph."""
+    """Return whether a tensor is sharded, unreadable or part of a graph."""
     return in_graph(tensor) or isinstance(tensor, DTensor) or bool(unreadable(tensor))
 
 

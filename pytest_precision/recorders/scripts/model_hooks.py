@@ -24,14 +24,14 @@ CLIP = "clip_grad_norm_"
 
 
 def unseen() -> str | None:
-    """Return why nothing can be seen of a call of a module that is made now; None where it can."""
+    """Return why the call of a module cannot be observed now; None if it can."""
     if in_transform():
         return "called inside a transform of torch.func"
     return "captured in a CUDA graph, whose replays call no hook" if capturing() else None
 
 
 class ModelHooks:
-    """Tells what modules read and which gradients are there, until it is closed.
+    """Installs hooks that report what modules read and which gradients appear.
 
     Args:
         buffer: keeps what is read, and gradients.
@@ -57,7 +57,7 @@ class ModelHooks:
         self._watched: set[int] = set()
 
     def watch_reads(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
-        """Watch what the modules of a model read.
+        """Install hooks that report the weights which the modules of a model read.
 
         Args:
             root: the model.
@@ -76,7 +76,7 @@ class ModelHooks:
                 hook()
 
     def watch_call(self, module: nn.Module) -> bool:
-        """Watch a module whose call is compiled code, and return whether it is one."""
+        """Report compiled calls of a module; return whether it is compiled."""
         call = compiled_call(module)
         if call is not None and not isinstance(call, ToldCall):
             begins = ModuleHook(partial(self._begins, module))
@@ -84,12 +84,12 @@ class ModelHooks:
         return call is not None
 
     def watch_compiled(self, module: nn.Module) -> None:
-        """Watch what a module reads that has just been compiled, in which no hook is called."""
+        """Report what a module reads that was compiled just now and calls no hooks."""
         self._read.discard(module)
         self.watch_reads(module)
 
     def watch_clip(self, root: nn.Module) -> None:
-        """Watch the method by which FSDP1 clips: no function of torch sees all of its shards."""
+        """Report calls of FSDP1's own clip method."""
         clip: Callable[..., Tensor] | None = getattr(root, CLIP, None)
         if not callable(clip) or CLIP in vars(root):
             return
@@ -108,7 +108,7 @@ class ModelHooks:
         self._handles.callback(vars(root).pop, CLIP)
 
     def watch_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Watch the gradients of those parameters that are not watched yet."""
+        """Report gradients of the parameters that have no hook yet."""
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._watched:
                 self._watched.add(id(parameter))
@@ -116,7 +116,7 @@ class ModelHooks:
                 self._handles.callback(handle.remove)
 
     def close(self) -> None:
-        """Take back what was put into modules and parameters."""
+        """Remove all hooks from modules and parameters."""
         self._handles.close()
 
     def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:

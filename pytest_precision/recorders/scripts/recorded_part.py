@@ -17,11 +17,11 @@ SHOWN_NAMES = 5
 
 
 class NothingRecordedError(RecordingError):
-    """A script ran, and nothing that was asked for could be recorded."""
+    """A script ran, but nothing that was requested could be recorded."""
 
 
 class RecordedPart:
-    """The tensors by name, and the steps, that a recording has.
+    """The tensors and steps that `--only` and `--every` select for a recording.
 
     Args:
         only: patterns of names; none for all tensors.
@@ -40,7 +40,7 @@ class RecordedPart:
     def of(
         self, step: int, names: Iterable[str], seen: Iterator[Observation]
     ) -> Iterator[Observation]:
-        """Yield the observations of a tensor if it may belong to the part; else read nothing.
+        """Yield the observations of a tensor if it may be selected; else do not read it.
 
         Args:
             step: number of the step that runs.
@@ -55,11 +55,11 @@ class RecordedPart:
                 yield one
 
     def belongs(self, one: Observation) -> bool:
-        """Return whether an observation, by its last name, is written."""
+        """Return whether an observation is selected, by its final name."""
         return one.kind not in self._kinds or self._wants(one.name)
 
     def unshown(self) -> dict[str, str]:
-        """Return what is not looked at, each with the reason, as a verdict says it."""
+        """Return the kinds that are not recorded, each with the reason for the report."""
         found = {}
         if self._only:
             patterns = " or ".join(self._only)
@@ -75,7 +75,7 @@ class RecordedPart:
         return found
 
     def expect_matches(self) -> None:
-        """Refuse a pattern that no tensor has matched.
+        """Refuse a pattern that matched no tensor.
 
         Raises:
             NothingRecordedError: with names that there are.

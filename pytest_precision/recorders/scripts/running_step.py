@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 @dataclass
 class RunningStep:
-    """What a step of a loop has done, and whether that makes it over.
+    """The events of a loop's current step, and whether these complete it.
 
     Attributes:
         begun: whether anything of it was seen.
@@ -41,7 +41,7 @@ class RunningStep:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has made its update, unless an optimizer is in the middle of one."""
+        """Return whether the step has made its update and no optimizer is running."""
         return bool(self.updated and not self.running) or self.given_up
 
     @property
@@ -52,17 +52,17 @@ class RunningStep:
         return "clip_grads" if self.clipped or self.running else "forward_backward"
 
     def clip(self) -> None:
-        """Note that gradients are clipped."""
+        """Note that gradients are being clipped."""
         self.clipped = True
         self.clipped_late = bool(self.updated) and not self.running
 
     def start(self, optimizer: Optimizer) -> None:
-        """Note that the step of an optimizer begins."""
+        """Note that an optimizer's step begins."""
         self.running.append(optimizer)
         self.clipped_late = self.given_up = False
 
     def end(self, optimizer: Optimizer) -> None:
-        """Note that the step of an optimizer has returned."""
+        """Note that an optimizer's step has returned."""
         self.running = [one for one in self.running if one is not optimizer]
         self.met = [one for one in self.met if one is not optimizer]
         self.updated.append(optimizer)
@@ -72,5 +72,5 @@ class RunningStep:
         return any(one is optimizer for one in self.updated)
 
     def next(self) -> RunningStep:
-        """Return the step after it; an optimizer that runs goes on in that."""
+        """Return the following step, to which a running optimizer belongs."""
         return RunningStep(running=self.running, met=self.met)

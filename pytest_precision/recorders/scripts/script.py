@@ -67,23 +67,23 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
 
 
 def is_script(function: object) -> bool:
-    """Return whether a callable, or the function of a `functools.partial`, is a script."""
+    """Return whether a callable, or the function of a `partial`, is declared as a script."""
     return way_in(function) is not LAYOUT
 
 
 def way_in(function: object) -> WayIn:
-    """Return whether a callable, or that of a `functools.partial`, is a layout or a script."""
+    """Return `script` or `layout`, whichever a callable or the function of a `partial` is."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 
 
 def resumes(function: object) -> bool:
-    """Return whether a script says how it is resumed."""
+    """Return whether a script has a function that resumes it after a load."""
     return getattr(_declared(function), "resume", None) is not None
 
 
 def resumed(function: Function) -> Function:
-    """Return what continues a script after a load, with the arguments of a `functools.partial`."""
+    """Return the function that resumes a script, with the arguments of a `partial`."""
     if isinstance(function, functools.partial):
         return functools.partial(resumed(function.func), *function.args, **function.keywords)
     resume: Function = function.resume  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def resumed(function: Function) -> Function:
 
 
 def expect_signature(function: Function) -> None:
-    """Check whether a script, and what resumes it, can be called as they will be.
+    """Check that a script and its `resume=` function take the arguments of the call.
 
     Raises:
         TypeError: one takes other arguments than the cell and `record`.
@@ -115,7 +115,7 @@ def expect_signature(function: Function) -> None:
 
 
 def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
-    """Return what a script lacks for the sequence of its cell, or None.
+    """Return what a script lacks for its cell's sequence; None if nothing.
 
     Args:
         name: of the script.
@@ -130,7 +130,7 @@ def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
 
 
 def _lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
-    """Yield what a script lacks for a sequence, in words."""
+    """Yield the things that a script lacks for a sequence, in words."""
     for operation in operations:
         if operation in ("save", "load", "restart") and not resumes:
             yield (

@@ -44,7 +44,7 @@ def record_file(
     only: Sequence[str] = (),
     every: int = 1,
 ) -> int:
-    """Run a script file and write this rank's part of a recording of its train steps.
+    """Run a script file and write this rank's part of a recording.
 
     The script is ended where it begins the step after the last one. torch is seeded before it, as
     in a cell; all else is as the script and its environment have it.
@@ -112,7 +112,7 @@ def record_file(
 
 @contextmanager
 def ended_well() -> Iterator[None]:
-    """Take `sys.exit()` and `sys.exit(0)` for the end of a script; other statuses are raised."""
+    """Treat `sys.exit()` and `sys.exit(0)` as the end of a script; raise other statuses."""
     try:
         yield
     except SystemExit as end:
@@ -121,7 +121,7 @@ def ended_well() -> Iterator[None]:
 
 
 def run_file(file: Path, arguments: Sequence[str]) -> None:
-    """Run a file as `python file arguments` does; put `sys` and the directory back afterwards."""
+    """Run a file like `python file arguments`; restore `sys` and the directory afterwards."""
     argv = sys.argv
     path = sys.path[:]
     directory = os.getcwd()

@@ -24,7 +24,7 @@ from pytest_precision.recorders.scripts.steps import Steps
 
 
 class Record:
-    """What a script is given to say where its loop is: `with record(): loop()`.
+    """The `record` argument of a script, which says where its loop is: `with record(): loop()`.
 
     While the block is open, torch's global hooks are registered, and `Tensor.backward`, the
     clipping of `torch.nn.utils`, `GradScaler.step` and `GradScaler.unscale_` are wrapped; when it
@@ -50,7 +50,7 @@ class Record:
 
     @property
     def save_after(self) -> int | None:
-        """Return after how many steps the loop is to save to `folder`; None for no save."""
+        """Return the step after which the loop must save to `folder`; None for no save."""
         return self._steps.schedule.save_after
 
     def __call__(
@@ -60,7 +60,7 @@ class Record:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
-        """Open the block; a context manager.
+        """Return the context manager in which the loop runs.
 
         Args:
             model: what is trained, where calls do not show it: a model that is never called as a
@@ -95,7 +95,7 @@ class Record:
         of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
-        """Observe a tensor at this place of the step, such as an activation or a router's scores.
+        """Observe a tensor at this place in the step, such as an activation.
 
         It belongs to the phase that is running: forward and backward up to the clip or the update,
         clipping up to the end of the update, then the update, up to the next forward. If a step
@@ -124,7 +124,7 @@ class Record:
         self._steps.see(kind, name, tensor, of=of, local=local)
 
     def skipped(self) -> None:
-        """Say that the loop leaves out the update of this step, after which the next one begins.
+        """Say that the loop leaves out this step's update; the next step begins after it.
 
         For a loop or a framework that finds an overflow by itself, neither by the norm that
         `clip_grad_norm_` returns nor by `GradScaler`; these are seen.
@@ -154,7 +154,7 @@ class Record:
             self._steps.ends.write_end()
 
     def end(self) -> None:
-        """Check whether the script has had its block, and has saved what it was to save.
+        """Check that the script has entered its block, and saved what it had to save.
 
         Raises:
             RuntimeError: there was no block, or nothing was saved.
@@ -177,7 +177,7 @@ class Record:
 
 @contextmanager
 def followed(steps: Steps) -> Iterator[None]:
-    """Tell `steps` what the loop inside does; end the block where the last step is over."""
+    """Report the loop's events to `steps`; leave the block after the last step."""
     with closing(steps.hooks), record.opened(steps), suppress(StopRecording):
         with torch_hooks.opened(steps):
             yield

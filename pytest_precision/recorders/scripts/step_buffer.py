@@ -52,17 +52,17 @@ class StepBuffer:
         self._step = trace.capture(reader.step)
 
     def cannot_read(self, module: nn.Module, why: str) -> None:
-        """Note that what a module has read was not seen."""
+        """Note that a module's reads were not observed."""
         self.unread.setdefault(type(module).__name__, why)
 
     def read_anew(self, root: nn.Module) -> None:
-        """Forget what a forward has read that was made without a backward after it."""
+        """Drop the reads of a forward that no backward followed."""
         for _, module in self.reader.names.modules(root):
             for name, _ in self.reader.names.own(module):
                 self._step.drop("used_param", name)
 
     def begin(self) -> None:
-        """Keep what the run and the models that are known start with, in its first step."""
+        """Keep the initial state of the run and of new models, in the first step."""
         if self.fresh:
             self._trace.open(self.reader)
             self._start.keep("rng", "", rng())
@@ -70,12 +70,12 @@ class StepBuffer:
                 self._start.keep("weights", name, seen)
 
     def begin_anew(self) -> None:
-        """Keep once more what the run starts with: its first step begins only now."""
+        """Keep the initial state again, since the first step begins only now."""
         self._start = self._trace.capture(0)
         self.begin()
 
     def start(self, optimizer: Optimizer) -> None:
-        """Keep what an optimizer starts with that may move weights before it calls its closure.
+        """Keep the initial state of an optimizer that may move weights before its closure.
 
         Where no model is known yet, nothing has a name, and `meet` keeps it after the closure.
         """
@@ -85,18 +85,18 @@ class StepBuffer:
             self._keep_start(optimizer, 0)
 
     def started(self) -> Iterator[Observation]:
-        """Yield what the run started with."""
+        """Yield the initial state of the run."""
         return chain.from_iterable(map(self._start.kept, KEPT_OF_START))
 
     def end(self, done: int) -> None:
-        """Forget a step, after which `done` steps are over."""
+        """Drop the observations of a step; `done` steps are over then."""
         self.fresh = False
         self.now = self.now.next()
         self.reader.step = done + 1
         self._step = self._trace.capture(self.reader.step)
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
-        """Keep what an optimizer starts with, and the numbers that it is about to read.
+        """Keep an optimizer's initial state, and the numbers that it is about to read.
 
         See `Updates.add` for `goes_on`.
         """
@@ -111,7 +111,7 @@ class StepBuffer:
         self._keep("numbers", [(self._named(optimizer, update), self.reader.numbers(optimizer))])
 
     def settle(self, trained: Iterable[Tensor]) -> None:
-        """Name what the step has shown, if it is the first; see `LoopNames.settle`."""
+        """Name the observations of the first step; see `LoopNames.settle`."""
         if self.reader.names.settle(trained):
             for capture in (self._start, self._step):
                 capture.rename(self.reader.names.settled)
@@ -129,21 +129,21 @@ class StepBuffer:
         self._keep("grad_norm", [(name, [whole("grad_norm", name, full(norm.detach()))])])
 
     def gradients(self) -> None:
-        """Keep gradients as they are before they are clipped."""
+        """Keep gradients before they are clipped."""
         self._keep("reduced_grad", self.reader.gradients())
 
     def read_by(self, optimizer: Optimizer) -> None:
-        """Keep gradients as an optimizer reads them."""
+        """Keep gradients that an optimizer is about to read."""
         self.gradients()
         self._keep("final_grad", self.reader.read_by(optimizer))
 
     def accumulated(self, parameter: Tensor) -> None:
-        """Keep the gradient of a parameter as a backward has left it."""
+        """Keep a parameter's gradient after a backward."""
         name = self.reader.names.of(parameter) or ""
         self._keep("grad", self.reader.accumulated(name, parameter, self.now.backwards - 1))
 
     def used_by(self, modules: Sequence[nn.Module]) -> None:
-        """Keep what modules are about to read."""
+        """Keep the weights that modules are about to read."""
         for module in modules:
             if not self.now.begun:  # the call is noted already
                 continue
@@ -156,7 +156,7 @@ class StepBuffer:
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> None:
-        """Keep an observation of the script's own; the n-th of one name in a step is numbered."""
+        """Keep a tensor that the script shows; repeated names in a step are numbered."""
         self.now.shown[kind, name] += 1
         times = self.now.shown[kind, name]
         name += f" #{times}" if times > 1 else ""
@@ -167,7 +167,7 @@ class StepBuffer:
             self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", seen)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
-        """Yield each phase of the step with what it has shown; not what it leaves, in the last."""
+        """Yield each phase of the step with its observations, without the final state."""
         kept = self._step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),
@@ -179,7 +179,7 @@ class StepBuffer:
             yield phase, chain(seen, kept(f"see in {phase}"))
 
     def rates(self) -> Iterator[Observation]:
-        """Yield the learning rates that the step has started with."""
+        """Yield the learning rates at the start of the step."""
         return (seen for seen in self._step.kept("numbers") if seen.kind == "lr")
 
     def _keep_start(self, optimizer: Optimizer, update: int) -> None:

@@ -31,14 +31,14 @@ LEAST_BACKWARDS = 16
 
 
 class StopRecording(BaseException):
-    """All steps are recorded; raised where the loop starts the next one.
+    """All steps are recorded; this ends the loop where it begins another step.
 
     No `Exception`, so that a loop that goes on after errors ends all the same.
     """
 
 
 class StepEnds:
-    """Begins and ends the steps of a loop.
+    """Decides where a loop's steps begin and end, and writes them.
 
     Args:
         buffer: what the running step shows.
@@ -63,7 +63,7 @@ class StepEnds:
         self._most_backwards = LEAST_BACKWARDS
 
     def begin(self) -> bool:
-        """Begin a step unless one is running; return whether this has."""
+        """Begin a step unless one is running; return whether one was begun."""
         if self._buffer.now.begun:
             return False
         self._buffer.begin()
@@ -73,7 +73,7 @@ class StepEnds:
         return True
 
     def go_on(self) -> None:
-        """Begin the next step for good.
+        """Decide that the next step has begun.
 
         Raises:
             StopRecording: there is none.
@@ -83,7 +83,7 @@ class StepEnds:
             raise StopRecording
 
     def overflowed(self, loss: Tensor) -> Tensor:
-        """Return what a backward starts from: infinity on the last rank of a step to be skipped.
+        """Return the start of a backward: infinity on the last rank of a step to skip.
 
         Raises:
             RuntimeError: such a step does not end.
@@ -104,7 +104,7 @@ class StepEnds:
         return loss * math.inf if rank == size - 1 else loss
 
     def evaluate(self, module: nn.Module) -> None:
-        """Note a call without gradients: after an update, when the step is over."""
+        """Note a call without gradients, which ends the step if it has made its update."""
         if self._buffer.now.updated:
             self._buffer.now.evaluated.append(module)
         else:
@@ -116,14 +116,14 @@ class StepEnds:
             self._end()
 
     def finish(self) -> None:
-        """End the last step, if the loop has ended by itself after it."""
+        """End the last step if the loop returned after it."""
         if self._buffer.now.updated or self._buffer.now.given_up:
             self._end()
         else:
             self.edge.read_anew()
 
     def write_end(self) -> None:
-        """Write what the last step has set for a next one."""
+        """Write the state that the last step has set for a next one."""
         moment = Moment(self._schedule.op - 1, "train", self._schedule.done, END)
         self._trace.write(moment, chain(self._reader.all_numbers(), self._reader.observe_end()))
 
@@ -147,7 +147,7 @@ class StepEnds:
         self.ended(op)
 
     def _write_start(self) -> None:
-        """Write what the run has started with, once its first step is over."""
+        """Write the initial state, when the first step is over."""
         done = self._schedule.done
         if self._trace.writes(done):
             loaded = self._schedule.loaded
@@ -156,7 +156,7 @@ class StepEnds:
             self._trace.write(moment, shown_once(self._buffer.started()))
 
     def _write_step(self, op: int, operation: str) -> None:
-        """Write a step that is over, and the saves that follow it.
+        """Write a step that is over, and the saves after it.
 
         Args:
             op: index of its operation, which the schedule is behind already.
@@ -177,7 +177,7 @@ class StepEnds:
             self._schedule.advance()
 
     def _changed_rates(self) -> Iterator[str]:
-        """Yield the rates that a skipped step has changed: no moment before it shows them."""
+        """Yield the learning rates that a skipped step has changed."""
         after = {seen.name: seen.tensor for seen in self._reader.all_numbers() if seen.kind == "lr"}
         for seen in self._buffer.rates():
             now = after.get(seen.name)  # None for a weight that the loop has frozen since
@@ -186,13 +186,13 @@ class StepEnds:
                 yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
     def _write_state(self, op: int, operation: str) -> None:
-        """Write everything that an operation leaves, numbers of the optimizers too."""
+        """Write the whole state after an operation."""
         if self._trace.writes(self._schedule.done):
             moment = Moment(op, operation, self._schedule.done, operation)
             self._write(moment, self._reader.all_numbers, self._reader.observe)
 
     def _write(self, moment: Moment, *shown: Callable[[], Iterable[Observation]]) -> None:
-        """Write what is left of a step, and anew if the next one begins later than it seems to."""
+        """Write the final state of a step, again if the next step begins later than assumed."""
         step = self._reader.step
 
         def write() -> None:

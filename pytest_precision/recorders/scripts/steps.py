@@ -28,7 +28,7 @@ ON_DEMAND = "grad"
 
 
 class Steps:
-    """Takes the events of a loop and writes its steps.
+    """Receives the events of a loop from torch's hooks, and turns them into recorded steps.
 
     Args:
         reader: what can be seen of the loop.
@@ -72,7 +72,7 @@ class Steps:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> None:
-        """Register what the script says that hooks do not show; see `Record`.
+        """Register models and other facts that the script passes to `Record`.
 
         Raises:
             TypeError: something is of another type.
@@ -105,7 +105,7 @@ class Steps:
     # --- events ---------------------------------------------------------------------------------
 
     def forward(self, module: nn.Module) -> None:
-        """End the step before, if there is one, and look at the weights that are read.
+        """End the previous step if its update is done, and observe the weights that are read.
 
         A module that holds nothing of what is trained, such as an average, ends none.
         """
@@ -143,13 +143,13 @@ class Steps:
             self._watch(root, called=module)
 
     def compiled(self, module: nn.Module) -> None:
-        """Watch a module that has just been compiled."""
+        """Install hooks for a module that was compiled just now."""
         self.hooks.watch_call(module)
         if self.reader.names.knows(module):
             self.hooks.watch_compiled(module)
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Keep the loss of a microbatch; return what its backward starts from.
+        """Keep the loss of a microbatch; return the gradient that its backward starts from.
 
         In a step that is to be skipped, this overflows on the last rank.
 
@@ -167,7 +167,7 @@ class Steps:
         return start
 
     def clip(self, norm: Tensor | None) -> None:
-        """Keep the norm, if any, and the gradients as they are before they are clipped."""
+        """Keep the norm, if known, and the gradients before they are clipped."""
         if self.hooks.clips:
             return
         self._begin()
@@ -181,7 +181,7 @@ class Steps:
         self._now.given_up = self.schedule.operation == "skip" and overflowed
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Keep what the optimizer is about to read; a closure has yet to compute gradients.
+        """Keep what an optimizer reads in its step; a closure has yet to compute gradients.
 
         Raises:
             StopRecording: all steps are over.
@@ -201,7 +201,7 @@ class Steps:
             self.buffer.read_by(optimizer)
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Keep what the optimizer is about to read, except gradients, which may still change."""
+        """Keep what the optimizer reads, without the gradients, which may still change."""
         if not any(one is optimizer for one in self._now.met):
             self._meet(optimizer, goes_on=False)
 
@@ -214,7 +214,7 @@ class Steps:
             self._watched = self._meter.before(optimizer, self.reader.updated_by(optimizer))
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Note that the step has made an update."""
+        """Note that an optimizer has made its update."""
         if closure:
             self.computed(optimizer)  # unless it has called its closure
             self.buffer.read_by(optimizer)
@@ -224,7 +224,7 @@ class Steps:
         self._now.end(optimizer)
 
     def spawned(self) -> None:
-        """Refuse a loop that trains in processes which are not recorded.
+        """Refuse a loop that starts processes to train in, which are not recorded.
 
         Raises:
             RuntimeError: nothing was trained in this one.
@@ -240,18 +240,18 @@ class Steps:
         )
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
-        """Note that a scaler is about to have an optimizer step."""
+        """Note that a scaler is about to call an optimizer's step."""
         self.reader.scaler = scaler
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Take an update that an overflow has skipped for one."""
+        """Count an update that a scaler has skipped for an overflow as one."""
         if not self._now.has_updated(optimizer):
             self.update(optimizer, closure=False)
             self._watched = []
             self.updated(optimizer, closure=False)
 
     def skipped(self) -> None:
-        """End the step without an update, which the loop has left out."""
+        """End the step without an update, as the loop says by `record.skipped()`."""
         self._now.given_up = self._now.begun
 
     def see(
@@ -263,7 +263,7 @@ class Steps:
         of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
-        """Keep an observation of the script's own; the n-th of one name in a step is numbered.
+        """Keep a tensor that the script shows; repeated names in a step are numbered.
 
         Raises:
             RuntimeError: no step has begun.
@@ -283,7 +283,7 @@ class Steps:
             self._watch_gradients()
 
     def _watch(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
-        """Watch what a model reads, and how it clips; see `ModelHooks` for `called`."""
+        """Install hooks for a model's reads and its own clip method."""
         if called is not None:
             self._watch_gradients()
             self.buffer.begin()
@@ -291,6 +291,6 @@ class Steps:
         self.hooks.watch_reads(root, called=called)
 
     def _watch_gradients(self) -> None:
-        """Watch gradients as each backward leaves them, where that is asked for."""
+        """Install hooks for gradients after each backward, if they are wanted."""
         if self._local_grads:
             self.hooks.watch_gradients(own for _, own in self.reader.names.parameters())

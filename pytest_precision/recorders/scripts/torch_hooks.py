@@ -25,7 +25,7 @@ from pytest_precision.recorders.scripts.steps import Steps
 
 @contextmanager
 def opened(steps: Steps) -> Iterator[None]:
-    """Tell `steps` what a loop does while this is open; take everything back after it."""
+    """Report a loop's events to `steps` inside the block; remove all hooks afterwards."""
     hooks = _Hooks(steps)
     with ExitStack() as stack:
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
@@ -37,7 +37,7 @@ def opened(steps: Steps) -> Iterator[None]:
 
 
 class _Hooks(NamedTuple):
-    """What torch calls before each module, and around each step of an optimizer."""
+    """The functions that torch calls before each module and around each optimizer step."""
 
     steps: Steps
 
@@ -61,7 +61,7 @@ class _Hooks(NamedTuple):
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
-    """Return an argument of a step; of a closure, one that says when it has returned."""
+    """Return an argument of a step; wrap a closure so that `told` runs when it returns."""
     if isinstance(given, Optimizer) or not callable(given):
         return given
 
@@ -75,7 +75,7 @@ def _telling(told: Callable[[], None], given: Any) -> Any:
 
 
 def has_closure(args: Any, kwargs: Any) -> bool:
-    """Return whether the arguments of a step, as its hooks get them, have a closure."""
+    """Return whether an optimizer's step was called with a closure."""
     # The hooks of an optimizer are given what `step` was, with or without the optimizer itself.
     given = [value for value in args if not isinstance(value, Optimizer)]
     return callable(kwargs.get("closure")) or any(map(callable, given))
@@ -85,7 +85,7 @@ Told = Callable[..., object]
 
 
 def _wrapped(steps: Steps) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
-    """Yield what has no hook: its holder, its name, and what to call before it and after it.
+    """Yield functions of torch to wrap: owner, name, and what to call before and after.
 
     What the former returns takes the place of the first argument, unless it is None.
     """
@@ -111,7 +111,7 @@ def _wrapped(steps: Steps) -> Iterator[tuple[Any, str, Told | None, Told | None]
 def replaced(
     holder: Any, name: str, before: Told | None, after: Told | None
 ) -> AbstractContextManager[None]:
-    """Call `before` and `after` around a function, by its arguments; see `_wrapped`."""
+    """Wrap functions of torch inside the block; see `_wrapped`."""
     running: list[Any] = []
     # Not `wrapped`: what is compiled of the function itself is to stay compiled.
     before, after = before and untraced(before), after and untraced(after)

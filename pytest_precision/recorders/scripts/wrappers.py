@@ -18,7 +18,7 @@ ONLY_CHILDREN = frozenset({"module", "_module"})
 
 
 def stands_for(root: nn.Module) -> list[nn.Module]:
-    """List a root and the modules that it stands for, from the outermost one to the model.
+    """List a root and the modules that it merely wraps, from the outermost to the model.
 
     A module stands for a child that holds all of its parameters, if no name of the child's is one
     of its own.
@@ -58,7 +58,7 @@ def module_paths(
 
 
 def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors of a model, by name, without its wrappers."""
+    """Return the shapes of a model's tensors by name, without wrappers."""
     chain = stands_for(root)
     return {
         name: tuple(tensor.shape)
@@ -69,12 +69,12 @@ def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def holds_anything(module: nn.Module) -> bool:
-    """Return whether a module or one in it has a tensor."""
+    """Return whether a module has any tensor, directly or in a child."""
     return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
 
 
 def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
-    """Yield each module whose call shows what is read, and the modules that then read.
+    """Yield each module whose call reads weights, with all modules whose weights it reads.
 
     What is compiled reads all of its parameters in one call, inside of which nothing is called.
     """
@@ -105,7 +105,7 @@ def _own_names(module: nn.Module) -> set[str]:
 
 
 def _wraps(module: nn.Module, child: str) -> bool:
-    """Return whether a module has nothing but a child that it stands for."""
+    """Return whether a module has nothing but one child."""
     if child in WRAPPER_NAMES:
         return True
     alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]

@@ -47,7 +47,7 @@ SMALL = 8
 
 
 class SingleCall(NamedTuple):
-    """One operation on single tensors.
+    """One operation on single tensors; an operation on lists has one for each element.
 
     Attributes:
         number: of the operation in its log, from 0.
@@ -65,12 +65,12 @@ class SingleCall(NamedTuple):
 
     @property
     def base(self) -> str:
-        """Return the name of the operator, of whatever form."""
+        """Return the operator's name without overload, in-place or foreach form."""
         return self.operation.base
 
     @property
     def line(self) -> CodeLine | None:
-        """Return where it was called."""
+        """Return the source line that called the operation."""
         return self.operation.line
 
     @property
@@ -80,7 +80,7 @@ class SingleCall(NamedTuple):
 
     @property
     def constants(self) -> tuple[Constant, ...]:
-        """Return the arguments that are no tensors."""
+        """Return the arguments that are not tensors."""
         return tuple(one for one in self.arguments if isinstance(one, Constant))
 
 
@@ -90,7 +90,7 @@ def short(line: CodeLine | Site) -> str:
 
 
 def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:
-    """Yield the calls that operations stand for, in order."""
+    """Yield the single calls of logged operations, in order."""
     for number, operation in enumerate(operations):
         whole = SingleCall(
             number, operation, operation.arguments, operation.read, operation.results
@@ -117,7 +117,7 @@ def _single(call: SingleCall) -> list[SingleCall]:
 
 
 def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgument:
-    """Return what one element of a foreach is given: a part of a list, or the argument itself."""
+    """Return one element of a list argument; other arguments are returned unchanged."""
     if isinstance(argument, Value):
         return argument
     if isinstance(argument, Constant):
@@ -133,7 +133,7 @@ def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgumen
 def last_maker(
     made: Sequence[SingleCall], before: int, is_meant: Callable[[Value], bool]
 ) -> SingleCall | None:
-    """Return the last call before an operation that made a value of some sort.
+    """Return the last call before an operation whose result satisfies a condition.
 
     Args:
         made: the calls of a rank.
@@ -145,13 +145,13 @@ def last_maker(
 
 
 def is_telling(value: Value) -> bool:
-    """Return whether a value is hardly made twice by chance: no 0, no 1, no mask."""
+    """Return whether a value identifies itself: not 0, not 1, not a mask."""
     few = value.elements == 1 and 2 * value.element.count(0) < len(value.element)
     return few or not value.uniform
 
 
 def is_common(value: Value) -> bool:
-    """Return whether many operations make such a value: few elements, or all the same.
+    """Return whether many operations make such a value: it has few or only equal elements.
 
     A number with as many digits as it can have is made by one computation alone, such as a norm.
     """
@@ -161,12 +161,12 @@ def is_common(value: Value) -> bool:
 
 
 def is_same(value: Value, other: Value) -> bool:
-    """Return whether two values are the same, or one is a part of the other."""
+    """Return whether two values are equal, or one is a part of the other."""
     same = value.digest == other.digest
     return same or value.digest in other.pieces or other.digest in value.pieces
 
 
 def moves(call: SingleCall) -> bool:
-    """Return whether an operation only puts values elsewhere."""
+    """Return whether an operation only moves values, without computing."""
     dtypes = {value.dtype for value in (*call.read, *call.results)}
     return call.base in MOVES and len(dtypes) == 1

@@ -27,23 +27,23 @@ STEPS_BETWEEN = 3
 
 
 def all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
-    """Return whether two operations read the same values in the same order."""
+    """Return whether two operations read equal values in the same order."""
     return len(values) == len(others) and all(map(is_same, values, others))
 
 
 def unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
-    """List the constants in which two operations differ, with the values of `call` first."""
+    """List the constants in which two operations differ, those of `call` first."""
     pairs = zip_longest(call.constants, other.constants, fillvalue=NOTHING)
     return [(ours, theirs) for ours, theirs in pairs if ours != theirs]
 
 
 def reads(call: SingleCall, value: Value) -> bool:
-    """Return whether an operation depends on a value or a part of it."""
+    """Return whether an operation reads a value or a part of it."""
     return any(is_same(one, value) for one in call.read)
 
 
 def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
-    """Return the operations of the reference of the same name that read one of its values."""
+    """Return the reference's operations of the same name that read one of the call's values."""
     found: dict[int, SingleCall] = {}
     for value in call.read:
         for other in known.readers[value.digest]:
@@ -53,7 +53,7 @@ def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
 
 
 def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
-    """Return the operation of the reference that has most of its values, telling ones first."""
+    """Return the reference's operation that shares most inputs with the call."""
 
     def shared(other: SingleCall) -> tuple[int, int, int]:
         pairs = list(zip(call.read, other.read, strict=False))
@@ -66,7 +66,7 @@ def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
 
 
 def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
-    """Yield operations of the reference on a value whose results it reads as `call` does."""
+    """Yield the reference's operations that it runs on `value` before it does what `call` does."""
     rest = [one for one in call.read if one.digest != value.digest]
     reached = [(first, first) for first in known.readers[value.digest]]
     for _ in range(STEPS_BETWEEN):
@@ -88,13 +88,13 @@ def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[Si
 
 
 def added_later(value: Value, after: SingleCall, known: Known) -> bool:
-    """Return whether the reference adds a value to something after an operation."""
+    """Return whether the reference adds something to a value after an operation."""
     readers = (one for one in known.readers[value.digest] if one.number > after.number)
     return not is_common(value) and any(one.base in SUMS for one in readers)
 
 
 def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
-    """Return whether the candidate adds later what the reference has added by `between` before."""
+    """Return whether the candidate only adds in another order than the reference."""
     if not {between.base, wrong.call.base} <= SUMS:
         return False
     given = {value.digest for value in wrong.call.read}
@@ -109,7 +109,7 @@ def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
 
 
 def _terms(value: Value, known: Known) -> set[str]:
-    """Return the digests of the values of which the reference has made a sum; its own of others."""
+    """Return the digests of the terms of a sum in the reference; of the value itself if no sum."""
     found: set[str] = set()
     seen: set[str] = set()
     left = [value.digest]
@@ -127,7 +127,7 @@ def _terms(value: Value, known: Known) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's nearest call of what it lacks here, made for other values."""
+    """Return the candidate's nearest call of the operation that it lacks at this place."""
     same = [
         call
         for call in wrong.calls
@@ -140,7 +140,7 @@ def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
 
 
 def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:
-    """Return what made the number of which all that an operation reads consists; None of others."""
+    """Return the operation that made the number of which all elements of an input consist."""
     value = call.read[0]
     number = value.storage, value.element
     made = last_maker(calls, call.number, lambda one: (one.storage, one.element) == number)

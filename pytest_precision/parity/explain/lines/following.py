@@ -22,7 +22,7 @@ AT_START = -1
 
 @dataclass(frozen=True)
 class Wrong:
-    """An operation that made a wrong value, although it read none.
+    """An operation that made a wrong value from right inputs.
 
     Attributes:
         call: the operation.
@@ -48,7 +48,7 @@ class Wrong:
 
 
 class Follower:
-    """Follows values through the log of one rank.
+    """Compares the values in one rank's log with the reference's, operation by operation.
 
     Args:
         log: of the candidate's rank.
@@ -80,7 +80,7 @@ class Follower:
         self._found: dict[int, Wrong] = {}
 
     def wrong(self) -> Iterator[Wrong]:
-        """Yield the first wrong operations that do not follow from each other, in order."""
+        """Yield the wrong operations that are not consequences of others, in order."""
         collectives = 0
         for place, call in enumerate(self._calls):
             self._follow(place, call, collectives)
@@ -98,7 +98,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Return what is known of a first wrong operation before all are found, see `Wrong`."""
+        """Make a `Wrong` of an operation, as far as it is known before all are found."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,
@@ -150,7 +150,7 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether the reference need not have what an operation has made of right values.
+        """Return whether the reference may legitimately lack the results of an operation.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.
@@ -168,7 +168,7 @@ class Follower:
     def _suspects(
         self, place: int, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return what may be wrong where an operation makes a wrong value of what it cannot judge.
+        """Return the operations that may be wrong where a result cannot be judged.
 
         It is right itself if it reads a wrong value that should have a counterpart.
         """
@@ -177,7 +177,7 @@ class Follower:
         return self._joined(apart, (place,))
 
     def _joined(self, apart: tuple[int, ...], further: tuple[int, ...]) -> tuple[int, ...]:
-        """Join what has no counterpart, in order: of each line what computes or moves first."""
+        """Merge suspects in order, keeping the first per line that computes and that moves."""
         if not further:
             return apart
         first: dict[object, int] = {}
@@ -187,12 +187,12 @@ class Follower:
         return tuple(first.values())
 
     def _roots(self, value: Value) -> Roots:
-        """Return the operations at which a value went wrong; `RIGHT` if it did not."""
+        """Return the operations at which a value went wrong; `RIGHT` if it is right."""
         right = value in self._known and not is_common(value)
         return RIGHT if right else self._memory.roots(value)
 
     def _lasting(self, collectives: int) -> Roots:
-        """Return the operations whose wrong values reach what is there at the end.
+        """Return the operations whose wrong values are still there at the end.
 
         What is left of right values in an order that the reference has not, an operation that only
         moves values has put there.

@@ -35,7 +35,7 @@ def culprit_of(
     kind: str = "",
     name: str = "",
 ) -> Culprit | None:
-    """Return what made the first wrong value of the candidate; None if nothing is known to.
+    """Return the operation that made the candidate's first wrong value; None if not known.
 
     Where the sides hold other pieces of the tensors, a value that has only been put elsewhere is
     no sign of an error, and what went wrong further on cannot be told from it.
@@ -61,7 +61,7 @@ def culprit_of(
 
 
 class _Made(NamedTuple):
-    """What values and settings say.
+    """The culprit that values and settings name, and how sure that is.
 
     Attributes:
         culprit: that they name, if any.
@@ -75,7 +75,7 @@ class _Made(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Return whether the line is the user's, and the candidate's alone or with numbers."""
+        """Return whether the line is the user's and explains the difference by itself."""
         found = self.culprit
         if found is None or found.outside or found.file is None:
             return False
@@ -89,7 +89,7 @@ def _made(
     kind: str,
     name: str,
 ) -> _Made:
-    """Return what values and settings name, see `culprit_of`."""
+    """Return the culprit that values and settings name; see `culprit_of`."""
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
     telling = [one for one in settings if _shows(kind, name, one.setting.what)]
@@ -132,7 +132,7 @@ def _made(
 def _wrong_of(
     candidate: Sequence[OperationLog], known: Known, kind: str, *, in_pieces: bool
 ) -> list[Wrong]:
-    """Return the first wrong operations of all ranks, each at the rank that has made it."""
+    """Return the first wrong operations of all ranks, each on the rank that made it."""
     followed = (
         Follower(log, rank, known, kind, in_pieces=in_pieces).wrong()
         for rank, log in enumerate(candidate)
@@ -141,7 +141,7 @@ def _wrong_of(
 
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
-    """Return what a setting names: another value is an argument's, none is another function's."""
+    """Return the culprit of a setting that differs."""
     found = worded.of_setting(setting, root, then)
     return _Made(found, setting.setting.before, setting.mine is None)
 
@@ -153,7 +153,7 @@ def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | 
 
 
 def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> bool:
-    """Return whether all that is left of a kind is right, though it may lie in a wrong place."""
+    """Return whether all final values of a kind occur in the reference, if in another place."""
     left = [value for log in candidate for held, value in log.left.items() if held.kind == kind]
     return bool(left) and all(value in known and not is_common(value) for value in left)
 
@@ -186,7 +186,7 @@ def growth_of(
 
 
 def _shows(kind: str, name: str, what: str) -> bool:
-    """Return whether a tensor of this kind and name shows what a line has set."""
+    """Return whether a tensor of this kind and name is the setting that a line has assigned."""
     if kind == "lr":
         return what in ("lr", "initial_lr")
     if kind == "hyper":
@@ -195,12 +195,12 @@ def _shows(kind: str, name: str, what: str) -> bool:
 
 
 def _order(wrong: Wrong) -> tuple[int, bool, int, int]:
-    """Order operations of several ranks by cause: a collective comes after its inputs."""
+    """Return a sort key by cause: a collective comes after the operations on its inputs."""
     return wrong.collectives, wrong.call.operation.is_collective, wrong.call.number, wrong.rank
 
 
 def _made_here(wrong: list[Wrong], candidate: Sequence[OperationLog]) -> list[Wrong]:
-    """Leave out what only goes on with wrong values that another rank has made and sent."""
+    """Drop operations that only use wrong values which another rank made and sent."""
     if len(candidate) == 1 or not any(one.source for one in wrong):
         return wrong
     made = [

@@ -22,7 +22,7 @@ LEAST = 8.0
 
 
 class Grown(NamedTuple):
-    """An operation that both sides have at the same place.
+    """An operation that both sides run at the same place of a module, with its error.
 
     Attributes:
         operation: of the candidate.
@@ -38,7 +38,7 @@ class Grown(NamedTuple):
 
 
 def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:
-    """Return the operations that both sides have at the same place of a module, in order."""
+    """Return the operations that both sides run at the same place of a module, in order."""
     return [
         one
         for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False))
@@ -47,13 +47,13 @@ def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) 
 
 
 def most(operations: Sequence[Grown]) -> Grown | None:
-    """Return the one at which the error grows most, if it stands out."""
+    """Return the operation at which the error grows most, if one stands out."""
     found = max(operations, key=lambda one: one.growth, default=None)
     return found if found is not None and found.growth >= LEAST else None
 
 
 def module_errors(operations: Sequence[Grown]) -> tuple[ModuleErrors, ...]:
-    """Return the error of the last result of each module, forward and backward."""
+    """Return the error of each module's last output, forward and backward."""
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
     for one in operations:
@@ -85,14 +85,14 @@ def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Gr
 
 
 def error(mine: Sketch, theirs: Sketch) -> float:
-    """Return the relative L2 error that two sketches show."""
+    """Return the relative L2 error of two tensors, estimated from their sketches."""
     size = math.hypot(*theirs)
     apart = math.hypot(*(a - b for a, b in zip(mine, theirs, strict=True)))
     return apart / size if size else float(apart > 0)
 
 
 def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
-    """Return the relative error of a result: none of equal ones, whatever their sketches round."""
+    """Return the relative error of a result; none for equal values, whatever the sketches say."""
     return 0.0 if mine.digest == theirs.digest else error(sketch, other)
 
 

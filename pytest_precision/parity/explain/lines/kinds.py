@@ -63,7 +63,7 @@ IN_GRAPH = (
 
 
 class ErrorKind(NamedTuple):
-    """What was done otherwise.
+    """How a wrong operation differs from the reference's, as a word and in a phrase.
 
     Attributes:
         kind: one of `culprit.CULPRIT_KINDS`.
@@ -81,7 +81,7 @@ class ErrorKind(NamedTuple):
 
 
 def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
-    """Return what a first wrong operation did otherwise than the reference."""
+    """Return how a wrong operation differs from what the reference does."""
     replayed = _replayed(wrong)
     if replayed is not None:
         name = wrong.call.operation.name
@@ -101,14 +101,14 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
 
 
 def _replayed(wrong: Wrong) -> SingleCall | None:
-    """Return the last CUDA graph before an operation that reads what no operation has made."""
+    """Return the CUDA graph that was replayed before an operation with unexplained inputs."""
     before = (one for one in reversed(wrong.calls) if one.number < wrong.call.number)
     graph = next((one for one in before if one.operation.name == GRAPH), None)
     return graph if wrong.unlike else None
 
 
 def _given(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain a value that no operation of the candidate has made."""
+    """Explain an input that no operation of the candidate has made."""
     value = next(one for one in wrong.unlike)
     counterpart = most_alike(wrong.call, known)
     what = f"a {value.dtype} tensor of shape {[*value.shape]}"
@@ -117,7 +117,7 @@ def _given(wrong: Wrong, known: Known) -> ErrorKind:
 
 
 def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation that the reference has on the same values."""
+    """Explain an operation that the reference runs on the same values."""
     call = wrong.call
     same = [other for other in rivals(call, known) if all_same(call.read, other.read)]
     if not same or not call.read:
@@ -127,7 +127,7 @@ def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
-    """Explain an operation that has other constants than the same one of the reference."""
+    """Explain an operation that the reference runs with other constants."""
     constants = unlike_constants(call, other)
     if not constants:
         return None
@@ -157,7 +157,7 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
 
 
 def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation that reads a value which the reference has gone on with before."""
+    """Explain an operation on a value to which the reference first applies another operation."""
     for value in wrong.call.read:
         if value not in known or not is_telling(value):
             continue
@@ -175,7 +175,7 @@ def _missing(between: SingleCall, blamed: SingleCall | None) -> ErrorKind:
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation one of whose inputs the reference does not give it."""
+    """Explain an operation that has one other input than in the reference."""
     call = wrong.call
     if len(call.read) < 2 and not wrong.unlike:
         return None
@@ -204,7 +204,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain a backward that starts from a gradient of ones, where the reference goes on first.
+    """Explain a backward that starts where the reference first divides or scales.
 
     A loss that is divided in another function than it is computed in has its division there.
     """
@@ -224,7 +224,7 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain an operation that the reference has not on any of its values."""
+    """Explain an operation that the reference runs on none of its values."""
     call = wrong.call
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED)
@@ -249,7 +249,7 @@ def _then(reader: SingleCall | None) -> str:
 
 
 def _whose(value: Value, known: Known) -> str:
-    """Name a value as the reference knows it."""
+    """Describe a value by its name, or by the operation that made it."""
     if value.digest in known.given:
         return f"{known.given[value.digest]} as it was before"
     makers = known.makers.get(value.digest, [])

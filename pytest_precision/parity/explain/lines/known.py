@@ -12,7 +12,7 @@ from pytest_precision.trace.operations import Holding, OperationLog, Value, is_z
 
 
 class Known:
-    """The values of all ranks of the reference.
+    """The values in the logs of all ranks of the reference, and the operations on them.
 
     Args:
         logs: of its ranks.
@@ -49,7 +49,7 @@ class Known:
         return self._has(value.digest) or (bool(parts) and all(map(self._has, parts)))
 
     def has_whole(self, value: Value) -> bool:
-        """Return whether the reference has a value as such, rather than as a part of another."""
+        """Return whether the reference has a value itself, and not only as part of another."""
         return value.digest in self._wholes or self._holds(value.digest)
 
     def _has(self, digest: str) -> bool:
@@ -60,12 +60,12 @@ class Known:
 
     @cached_property
     def bases(self) -> frozenset[str]:
-        """Return the base names of all operations."""
+        """Return the names of all operators, without their form."""
         return frozenset(call.base for call in self.calls)
 
 
 def shapes_of(logs: Sequence[OperationLog]) -> dict[Holding, set[tuple[int, ...]]]:
-    """Return what is held to its shapes on all ranks."""
+    """Return the shapes that each named tensor has on all ranks."""
     found: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
     for log in logs:
         for held, value in chain(log.given.items(), log.left.items()):

@@ -29,7 +29,7 @@ RECORDERS = "recorders"
 
 
 class LeftOut(NamedTuple):
-    """A function of the user's that only the candidate calls at a place.
+    """A function of the user's that a library calls on the candidate's side alone.
 
     Attributes:
         entry: a call of it.
@@ -43,17 +43,17 @@ class LeftOut(NamedTuple):
 
     @property
     def line(self) -> CodeLine:
-        """Return the line of the function to name."""
+        """Return the line of the function that the report names."""
         return self.entry.line
 
     @property
     def name(self) -> str:
-        """Return the name of what is lacking."""
+        """Return the name of what the function leaves out; its own name if no log shows that."""
         return self.lacking.name if self.lacking is not None else self.line.function
 
     @property
     def words(self) -> str:
-        """Say what calls the function, and what the reference has there."""
+        """Describe what calls the function, and what the reference calls there."""
         called = f"{short(self.entry.site)} calls {self.line.function} of {short(self.line)}"
         if self.lacking is None:
             return f"{called}, the reference another function"
@@ -63,7 +63,7 @@ class LeftOut(NamedTuple):
 def too_little(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the function that does a part of what the reference does at the same place, if any.
+    """Return the user's function that does only a part of what the reference does there.
 
     Args:
         candidate: the logs of its ranks.
@@ -85,7 +85,7 @@ def too_little(
 def only_other(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the function that the candidate alone calls, if there is one, and no log shows why.
+    """Return the one function that only the candidate calls and that logs nothing itself.
 
     What computes or sets anything shows by that; what calls a whole layout is no such place.
     """
@@ -100,7 +100,7 @@ def only_other(
 
 
 def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
-    """Return the smallest one, which others may be around, with the ranks that call it."""
+    """Return the innermost function; its rank is None if all ranks call it."""
     first = min(found, key=lambda one: (_length(one.entry), one.entry.operations), default=None)
     if first is None:
         return None
@@ -111,7 +111,7 @@ def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
 def _alone(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> Iterator[tuple[int, OperationLog, OperationLog, list[UserCall]]]:
-    """Yield each rank, the logs of both sides, and the calls that the candidate alone has.
+    """Yield each rank with both logs and the calls that only the candidate makes.
 
     Where the reference calls a function of the user's, too, that is no library's. What a function
     does after the limit of a log is not to be seen.
@@ -136,7 +136,7 @@ def _inside(log: OperationLog, entry: UserCall) -> list[Effect]:
 
 
 def _lacking(mine: Sequence[Effect], theirs: OperationLog, site: Site) -> Effect | None:
-    """Return the first effect of the reference's function that is not among mine.
+    """Return the first effect of the reference's function that the candidate's lacks.
 
     None if nothing is lacking, or if mine has an effect that the reference's function has not: then
     the two do different things, and neither is a part of the other.

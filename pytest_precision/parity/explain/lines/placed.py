@@ -12,7 +12,7 @@ from pytest_precision.trace.operations import Holding, OperationLog, Value
 def misplaced(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> tuple[SingleCall, ErrorKind, int] | None:
-    """Return the operation that left something other than the reference under a name.
+    """Return the operation that wrote something else than the reference into a named tensor.
 
     Of the kind that differs first, it may have left what the reference has under no name, however
     the two sides name what they hold.
@@ -44,7 +44,7 @@ def misplaced(
 def _out_of_place(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> Iterator[tuple[SingleCall, ErrorKind, int]]:
-    """Yield what wrote a value of a kind that the reference has left nowhere, though it had it."""
+    """Yield writers of final values that the reference computes but keeps nowhere."""
     left = {
         digest
         for log in reference
@@ -62,7 +62,7 @@ def _out_of_place(
 
 
 def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding, Value, Value]]:
-    """Yield name and values of what the two sides have left otherwise, though they had it alike."""
+    """Yield (name, candidate's value, reference's value) where the final values differ."""
     for name, value in ours.left.items():
         other = theirs.left.get(name)
         if other is not None and other.digest != value.digest and other.shape == value.shape:
@@ -70,7 +70,7 @@ def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding,
 
 
 def _writer(log: OperationLog, value: Value) -> SingleCall | None:
-    """Return the last operation that wrote a value, or what it is a part of, to its memory."""
+    """Return the last operation that wrote a value, or its containing tensor, to memory."""
 
     def is_meant(one: Value) -> bool:
         return one.storage == value.storage and value.digest in (one.digest, *one.pieces)

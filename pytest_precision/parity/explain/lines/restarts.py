@@ -25,7 +25,7 @@ def not_restored(
     reference: Sequence[OperationLog],
     known: Known,
 ) -> tuple[SingleCall, CodeLine, ErrorKind] | None:
-    """Return what is wrong since it was not restored, and the last line that restores anything.
+    """Return what a restart did not restore, and the last line that restores anything.
 
     That is so of an operation whose like in the reference reads what it had before the restart, and
     of what was made before the script had loaded anything, and is still there.
@@ -51,7 +51,7 @@ def not_restored(
 
 
 def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestored:
-    """Yield operations whose like in the reference reads what no operation of its log has written.
+    """Yield operations for which the reference reads state from before the restart.
 
     That is a state of before the restart, or data.
     """
@@ -69,7 +69,7 @@ def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestor
 
 
 def _keys(wrong: Wrong) -> Iterator[Key]:
-    """Yield what tells the likes of an operation, and of those that read what it has made anew."""
+    """Yield the identity of an operation, and of the first one that reads its results."""
     yield _key(wrong.call)
     made = {value.storage for value in wrong.call.results}
     for call in wrong.calls[wrong.calls.index(wrong.call) + 1 :]:
@@ -79,7 +79,7 @@ def _keys(wrong: Wrong) -> Iterator[Key]:
 
 
 def _reads_of_before(log: OperationLog) -> dict[Key, list[tuple[SingleCall, Value]]]:
-    """Return operations with a value that they read and that none before them has written."""
+    """Return operations that read a value which no earlier operation has written."""
     written: set[int] = set()
     found: dict[Key, list[tuple[SingleCall, Value]]] = defaultdict(list)
     for call in calls(log.operations):
@@ -99,14 +99,14 @@ def _what(value: Value) -> str:
 
 
 def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> Unrestored:
-    """Yield operations that come before the last line that loads."""
+    """Yield operations that run before the last line that loads."""
     for one in chosen:
         if one.call.number < candidate[one.rank].restores[-1].before:
             yield "what was saved does not take the place of what this makes", None, one
 
 
 def _numbers(wrong: Sequence[Wrong], known: Known) -> Unrestored:
-    """Yield operations that are given another number than before the restart."""
+    """Yield operations that are passed another number than before the restart."""
     for one in wrong:
         error = kind_of(one, known)
         yield f"what counts or sets a number is as if new: {error.words}", error.reference, one

@@ -12,7 +12,7 @@ from pytest_precision.trace.operations import OperationLog, Setting
 
 
 class SetOtherwise(NamedTuple):
-    """What was set to another value, or on one side only.
+    """A setting (an option or attribute) that the two sides assign differently.
 
     Attributes:
         mine: what the candidate set; None where the reference alone did.
@@ -26,19 +26,19 @@ class SetOtherwise(NamedTuple):
 
     @property
     def setting(self) -> Setting:
-        """Return what the candidate set; what the reference did, where the candidate did not."""
+        """Return the candidate's assignment, or the reference's if the candidate has none."""
         found = self.mine or self.theirs
         assert found is not None
         return found
 
     @property
     def is_by_user(self) -> bool:
-        """Return whether a line of the user's set it."""
+        """Return whether a line of the user's made the assignment."""
         return self.setting.line is not None and self.setting.line.own
 
     @property
     def words(self) -> str:
-        """Say what each side set."""
+        """Describe what each side assigned."""
         if self.mine is None:
             assert self.theirs is not None
             return f"the reference sets it to {self.theirs.value}, the candidate does not"
@@ -50,7 +50,7 @@ class SetOtherwise(NamedTuple):
 def set_otherwise(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
 ) -> Iterator[SetOtherwise]:
-    """Yield what the ranks of two sides have set otherwise, in the candidate's order."""
+    """Yield the assignments in which the ranks of two sides differ, in the candidate's order."""
     for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
         mine, expected = _by_name(ours), _by_name(theirs)
         names = {**mine, **expected}
@@ -69,7 +69,7 @@ def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
 
 
 def _value(setting: Setting | None) -> str | None:
-    """Return a value as text to compare, without numbers that a library counts up per process."""
+    """Return a value as text, without numbers that a library counts up in each process."""
     if setting is None:
         return None
     is_text = setting.value[0] in "'\""

@@ -21,7 +21,7 @@ MOST_FOLLOWING = 2
 
 
 def of_operations(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
-    """Return the culprit of operations that made wrong values, in order of cause."""
+    """Return the culprit of wrong operations; the first is the cause, the others follow."""
     first = chosen[0]
     error = kind_of(first, known)
     same = {one.rank for one in chosen if one.call.line == first.call.line}
@@ -41,7 +41,7 @@ def of_operation(
     following: tuple[Following, ...] = (),
     named: CodeLine | None = None,
 ) -> Culprit:
-    """Return the culprit of an operation, at its own line unless another one is named."""
+    """Return the culprit of one operation, at its own line unless another one is given."""
     line = named or call.line
     return Culprit(
         text=f"first wrong value: {called_place(call.operation, root)}: {error.words}",
@@ -57,7 +57,7 @@ def of_operation(
 
 
 def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
-    """Return the culprit of what a function of the user's leaves out, and what that has led to."""
+    """Return the culprit of a user's function that leaves something out."""
     followed = f"; then {then.operation}" if then is not None else ""
     place = _of_line(lacking.line, root)
     is_set = then is not None and then.kind == "setting" and lacking.lacking is None
@@ -73,7 +73,7 @@ def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
 
 
 def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None) -> Culprit:
-    """Return the culprit of something that is no tensor, and what it has led to."""
+    """Return the culprit of an assignment of an option or attribute."""
     found = setting.setting
     where = "" if found.line is None else _of_line(found.line, root)
     words = setting.words + (f"; then {instead.operation}" if instead is not None else "")
@@ -88,7 +88,7 @@ def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None
 
 
 def line_fields(line: CodeLine | None, root: Path) -> dict[str, Any]:
-    """Return what a culprit says of a line, by the names of its fields."""
+    """Return the fields of a culprit that describe its line."""
     if line is None:
         return {}
     shown = shown_file(line.file, root)
@@ -118,7 +118,7 @@ def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
 
 
 def called_place(operation: LoggedOperation, root: Path) -> str:
-    """Say where an operation was called."""
+    """Describe where an operation was called."""
     words = operation.name + (" in the backward" if operation.backward else "")
     if operation.is_custom:
         words += ", which counts as one operation,"

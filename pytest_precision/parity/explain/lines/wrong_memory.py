@@ -17,7 +17,7 @@ RIGHT: Roots = frozenset()
 
 
 class Region(NamedTuple):
-    """What lies in a part of a storage.
+    """A part of a storage, and the operations that made its values wrong.
 
     Attributes:
         start: its first byte in the storage.
@@ -34,28 +34,28 @@ class Region(NamedTuple):
 
 
 class WrongMemory:
-    """The parts of all storages of a rank whose values the reference does not have."""
+    """The parts of a rank's storages whose values the reference does not have."""
 
     def __init__(self) -> None:
         self._regions: dict[int, list[Region]] = defaultdict(list)
 
     def roots(self, value: Value) -> Roots:
-        """Return the operations that made anything wrong in the memory of a value."""
+        """Return the operations that made wrong values in the memory of a value."""
         return RIGHT.union(*(region.roots for region in self._touched(value)))
 
     def apart(self, value: Value) -> tuple[int, ...]:
-        """Return the operations since which the memory of a value has no counterpart, in order."""
+        """Return the operations whose results in this memory have no counterpart, in order."""
         return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
-        """Note a value that the reference does not have, over what was there before."""
+        """Mark the memory of a value as wrong."""
         before = self.roots(value), self.apart(value)
         self.clear(value)
         roots = frozenset(sorted(roots | before[0])[:MOST_ROOTS])
         self._regions[value.storage].append(Region(*value.span, roots, apart or before[1]))
 
     def clear(self, value: Value) -> None:
-        """Forget what was wrong where a value lies now, as far as it covers that."""
+        """Unmark the memory that a value covers."""
         start, stop = value.span
         if value.storage in self._regions and _is_dense(value):
             self._regions[value.storage] = [
@@ -63,7 +63,7 @@ class WrongMemory:
             ]
 
     def overwrite_right(self, value: Value) -> None:
-        """Note that a right value is overwritten, and blame nobody for what lies around it.
+        """Unmark the memory of a right value, and blame nobody for what surrounds it.
 
         Only where that has no counterpart in the reference: it may be right, too.
         """
@@ -81,7 +81,7 @@ class WrongMemory:
 
 
 def _is_dense(value: Value) -> bool:
-    """Return whether a value fills its part of the memory, as a slice of columns does not."""
+    """Return whether a value fills its memory without gaps, unlike a slice of columns."""
     start, stop = value.span
     size: int = getattr(torch, value.dtype).itemsize
     return value.elements * size == stop - start
