@@ -36,7 +36,7 @@ REMOVAL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process that made a folder, as the file in the folder names it.
+    """The process that made a temporary folder, as read from a file in the folder.
 
     Attributes:
         machine: name of the machine.
@@ -50,12 +50,12 @@ class Owner:
 
     @classmethod
     def here(cls) -> Owner:
-        """Return this process."""
+        """Return this process as an owner."""
         return cls(socket.gethostname(), _boot(), os.getpid())
 
     @classmethod
     def of(cls, folder: Path) -> Owner | None:
-        """Return the owner of a folder; None if its file names none, as after a full disk."""
+        """Return the owner of a folder; None if the file lacks it, as after a full disk."""
         try:
             machine, boot, process = (folder / LOCK).read_text().split("\n")
             return cls(machine, boot, int(process))
@@ -66,17 +66,17 @@ class Owner:
         return f"{self.machine}\n{self.boot}\n{self.process}"
 
     def is_process(self, process: int | None) -> bool:
-        """Return whether this is the process of that number on this machine."""
+        """Return whether the owner is the process of this number on this machine."""
         return (self.process, self.boot) == (process, _boot())
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether the owner may live on another machine, whose locks none may see here."""
+        """Return whether the owner may be on another machine, whose locks are not visible here."""
         return self.boot != _boot() and self.machine != socket.gethostname()
 
 
 def lives(process: int) -> bool:
-    """Return whether a process of this number exists on this machine."""
+    """Return whether a process of this number is alive on this machine."""
     if process == os.getppid():
         return True
     try:
@@ -89,7 +89,7 @@ def lives(process: int) -> bool:
 
 
 def sweep(parent: str) -> None:
-    """Remove the folders in `parent` that dead processes of this user have left."""
+    """Remove the folders in `parent` that dead processes of this user left behind."""
     for folder in _folders(parent):
         with contextlib.suppress(OSError):  # gone, or not empty
             if folder.name.startswith(GONE) or _is_left(folder):
@@ -99,7 +99,7 @@ def sweep(parent: str) -> None:
 
 
 def remove_of(process: int, parents: set[str]) -> None:
-    """Remove the folders in `parents` of a process on this machine that is ending."""
+    """Remove the folders in `parents` that belong to a process that is ending."""
     until = time.monotonic() + REMOVAL_SECONDS
     while time.monotonic() < until:
         left = [folder for parent in parents for folder in _folders(parent)]
@@ -112,7 +112,7 @@ def remove_of(process: int, parents: set[str]) -> None:
 
 
 def remove_left(folder: Path, process: int | None) -> None:
-    """Remove a folder if its owner has ended; other processes may do so at the same time.
+    """Remove a folder whose owner has ended; several processes may do so at once.
 
     Args:
         folder: which one.
@@ -147,7 +147,7 @@ def _age(path: Path) -> float:
 
 
 def _is_of(folder: Path, process: int) -> bool:
-    """Return whether a folder is of that process, or somebody has begun to remove it."""
+    """Return whether a folder belongs to that process, or is already being removed."""
     if folder.name.startswith(GONE):
         return True
     owner = Owner.of(folder)
@@ -165,7 +165,7 @@ def _remove_if_free(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder under a name that says so: the lock file may go before the folder does."""
+    """Rename a folder to mark its removal, and remove it, since its lock file may go first."""
     gone = folder.with_name(f"{GONE}{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):  # somebody else has begun
         folder.rename(gone)

@@ -19,7 +19,7 @@ _sweep_once = functools.cache(sweep)
 
 
 class OwnFolder:
-    """A new folder of this process, which `close` removes.
+    """A new temporary folder of this process, which `close` removes.
 
     Args:
         word: part of the name, which tells the folder from others.
@@ -38,7 +38,7 @@ class OwnFolder:
 
     @property
     def present(self) -> bool:
-        """Whether the folder still exists: somebody may empty the temporary folder."""
+        """Whether the folder still exists; someone may empty the temporary folder."""
         try:
             there = (self.path / LOCK).stat()
             opened = os.fstat(self._lock or -1)
@@ -47,7 +47,7 @@ class OwnFolder:
         return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
 
     def restore(self) -> bool:
-        """Make the folder again, with the same name, if it no longer exists.
+        """Make the folder again under the same name if it is gone.
 
         Returns:
             Whether it had to be made.
@@ -61,7 +61,7 @@ class OwnFolder:
         return True
 
     def close(self) -> None:
-        """Remove the folder and its contents; do nothing in a forked child or when called again."""
+        """Remove the folder; do nothing in a forked child, or in a second call."""
         if os.getpid() != self._owner:
             return
         remove(self.path)
@@ -77,7 +77,7 @@ class OwnFolder:
 
 
 class SharedFolder:
-    """A folder of several processes of this user, in the temporary folder that all of them see.
+    """A temporary folder that several processes of this user share.
 
     Nobody holds its lock; instead, the processes keep it young by touching it.
 
@@ -115,7 +115,7 @@ class SharedFolder:
         return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
     def touch(self) -> None:
-        """Keep the folder young; this also makes a network filesystem refresh its listing."""
+        """Update the folder's time, so that it counts as in use and its listing is refreshed."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self.path / LOCK)
             os.utime(self.path)
@@ -134,13 +134,13 @@ SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def folders_of_controllers() -> set[str]:
-    """Return the parents of all folders of a controller with this process's temporary folder."""
+    """Return the parents of all temporary folders of a controller."""
     temporary = tempfile.gettempdir()
     return {temporary, short_folder(temporary)}
 
 
 def short_folder(wanted: str, others: tuple[str, ...] = SHORT_FOLDERS) -> str:
-    """Return the first of these folders whose path leaves room for that of a socket.
+    """Return the first folder whose path is short enough for a socket inside.
 
     Raises:
         OSError: none of the paths does.

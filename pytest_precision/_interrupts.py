@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Have Ctrl-C wait for the end of the body, which takes it as if it came then.
+    """Delay Ctrl-C until the end of the block.
 
     Python handles signals in its main thread only, so this does nothing in another one.
     """
@@ -43,7 +43,7 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Exclude all objects that exist at the end of the body from later garbage collections.
+    """Exclude objects that exist at the end of the block from garbage collection.
 
     Imported modules stay until the process ends. To look at their objects again and again takes a
     quarter of the time in which torch is imported and, at the end of the process, let go.
@@ -60,7 +60,7 @@ def uncollected() -> Iterator[None]:
 
 
 class WholeTorch(MetaPathFinder):
-    """Finds torch first, and has Ctrl-C and garbage collection wait until it is imported.
+    """An import hook that delays Ctrl-C and garbage collection while torch is imported.
 
     torch's native code imports numpy and clears whatever exception comes out of that, also a
     KeyboardInterrupt: the session would go on, perhaps with half of numpy.
@@ -68,7 +68,7 @@ class WholeTorch(MetaPathFinder):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Find torch for all imports while the body runs."""
+        """Install the import hook during the block."""
         sys.meta_path.insert(0, self)
         try:
             yield
@@ -79,7 +79,7 @@ class WholeTorch(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders find, with a loader that postpones interrupts."""
+        """Return torch's spec with a loader that delays interrupts."""
         if name != "torch" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

@@ -13,7 +13,7 @@ def exports(
     homes: Mapping[str, Iterable[str]],
     renamed: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package that exports lazily (PEP 562).
+    """Return `__getattr__` and `__dir__` for a package that imports its names on first use.
 
     A function and its module must not share a name: importing the module would replace the
     function.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
-    """Write text into a file beside its place, in UTF-8, and move it there.
+    """Write a UTF-8 text file completely, or leave the old one.
 
     If it cannot be written whole, nothing is left of it, and what was in its place stays.
 
@@ -27,7 +27,7 @@ def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
 
 @contextmanager
 def placed_whole(path: Path, *, writer: int = 0) -> Iterator[Path]:
-    """Yield a file beside a place, for a caller to write; move it there after that.
+    """Yield a temporary path; move the file into place when the block ends.
 
     After an error of the caller's, nothing is left of it, and what was in its place stays.
 

@@ -18,13 +18,13 @@ Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 
 
 class InputMessage(str):
-    """A message about what a caller has given: the caller's line and the message say it all."""
+    """A message about bad input, printed without a traceback through the package."""
 
     __slots__ = ()
 
 
 def expected_but_got(what: str, got: object, advice: str = "") -> InputMessage:
-    """Return a message about bad input in its one form: `expected … but got …; advice`.
+    """Return the message `expected … but got …; advice` for bad input.
 
     Args:
         what: what would have been right.
@@ -35,7 +35,7 @@ def expected_but_got(what: str, got: object, advice: str = "") -> InputMessage:
 
 
 def is_bad_input(excinfo: Any) -> bool:
-    """Return whether an error is about what a caller has given, for pytest's `__tracebackhide__`.
+    """Return whether an error is about bad input, for pytest's `__tracebackhide__`.
 
     Of any other error, each frame may matter.
     """
@@ -47,7 +47,7 @@ __tracebackhide__ = is_bad_input
 
 
 def named(name: str, value: object) -> str:
-    """Return `name=value (type)`, the form in which messages show a value."""
+    """Return `name=value (type)`, as messages show a value."""
     return f"{name}={value!r} ({type(value).__name__})"
 
 
@@ -64,7 +64,7 @@ def expect_type(
 
 
 def expect_one_of(name: str, value: object, known: Iterable[object], advice: str = "") -> None:
-    """Refuse a value that is not known; `True` is not 1.
+    """Refuse a value that is not among the known ones; `True` is not 1.
 
     Raises:
         ValueError: `value` is none of `known`, which the message lists.
@@ -76,7 +76,7 @@ def expect_one_of(name: str, value: object, known: Iterable[object], advice: str
 
 
 def expect_count(name: str, value: object, least: int) -> None:
-    """Refuse a number that is not whole, or too small.
+    """Refuse a number that is not an int, or too small.
 
     Raises:
         TypeError: `value` is no int.
@@ -89,7 +89,7 @@ def expect_count(name: str, value: object, least: int) -> None:
 
 
 def catchable(kind: _Error) -> _Error:
-    """Declare that users may catch `kind`: tracebacks name it by the module that exports it."""
+    """Declare that users may catch `kind`; tracebacks then show its public module."""
     kind.__module__ = "pytest_precision"
     return kind
 
@@ -111,7 +111,7 @@ class ParityError(AssertionError):
 
 
 class NotPlantedError(RuntimeError):
-    """A known defect could not be put into an engine, so that nothing can notice it."""
+    """A mutant could not be planted into an engine, so no check could notice it."""
 
 
 @catchable
@@ -235,7 +235,7 @@ class PrecisionLeakWarning(UserWarning):
 
 
 class RefusedError(ConnectionError):
-    """A process of the launch cannot hold a rank. Fix the reason that the message gives."""
+    """A process of the launch cannot hold a rank; the message says why."""
 
 
 @catchable
@@ -247,26 +247,26 @@ class RecordingError(ValueError):
 
 
 class RevisionError(ValueError):
-    """A commit or an installation cannot be compared with; the message says why not."""
+    """A commit or an installation cannot be compared with; the message says why."""
 
 
 class BaselineError(ValueError):
-    """A baseline cannot be read, or not be written; the message says what to do."""
+    """A baseline cannot be read or written; the message says what to do."""
 
 
 class NoBaselineError(LookupError):
-    """There is no baseline of a check for this environment; the message says which there are."""
+    """A check has no baseline for this environment; the message lists those that exist."""
 
 
 class ReportError(ValueError):
-    """A file is not a report.json that this release can read; the message says what it is.
+    """A file is not a report.json that this release can read; the message says why.
 
     Such a file is written by `pytest --precision-matrix --precision-report=DIR`.
     """
 
 
 class NotMeasurableError(ValueError):
-    """The state of an optimizer does not determine what its update should have been.
+    """An optimizer's state does not determine the exact update.
 
     Lost updates are then not measured for this optimizer; the rest of the check is unaffected.
     """
@@ -278,7 +278,7 @@ class SequenceError(ValueError):
 
 
 class MatrixError(ValueError):
-    """The arguments of a marker define no matrix; the message names the argument and choices."""
+    """The arguments of a marker are no valid matrix; the message names argument and choices."""
 
 
 @catchable

@@ -19,7 +19,7 @@ TRANSFERS = frozenset({"send", "recv_", "recv_any_source_"})
 
 
 def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
-    """Return a context in which `call` makes each operation: it gets operator, arguments, keywords.
+    """Return a context in which `call(operator, args, kwargs)` runs each operation.
 
     Operations of tensor subclasses that have a dispatch of their own are left to it, and those that
     it makes are given to `call`. Compiled functions stay compiled.
@@ -46,7 +46,7 @@ def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
 
 @contextmanager
 def around_calls(holder: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
-    """Have `call` make each call of a function inside: it gets the function and its arguments."""
+    """Return a context in which `call(function, args)` runs each call of a function."""
     original = getattr(holder, name)
 
     @wraps(original)
@@ -61,7 +61,7 @@ def around_calls(holder: Any, name: str, call: Callable[..., Any]) -> Iterator[N
 
 
 def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Return a function that torch.compile calls rather than traces, where it meets it.
+    """Return a function that torch.compile calls but does not trace into.
 
     The compiler is imported at its first call: a script may choose before how it is set up.
     """
@@ -74,7 +74,7 @@ def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def has_own_memory(kind: type[Tensor]) -> bool:
-    """Return whether tensors of a class have memory of their own, and no dispatch of their own."""
+    """Return whether a tensor class has memory of its own and no dispatch of its own."""
     return (
         kind in (Tensor, nn.Parameter, nn.Buffer)
         or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
@@ -92,25 +92,25 @@ def draws_random_numbers(func: Any) -> bool:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """Return what tells the memory of a tensor from all other memory that is alive."""
+    """Return an identifier of a tensor's memory, unique among memory that is alive."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def weak_storage(tensor: Tensor) -> Any:
-    """Return a reference that does not keep the memory of a tensor, but keeps its key taken."""
+    """Return a weak reference to a tensor's memory that keeps its key from being reused."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def current_node() -> int | None:
-    """Return the sequence number of the node whose backward runs; None outside of a backward."""
+    """Return the sequence number of the autograd node that runs; None outside a backward."""
     node = torch._C._current_autograd_node()
     return None if node is None else int(node._sequence_nr())
 
 
 def next_node() -> int:
-    """Return the sequence number that the next node of autograd will have."""
+    """Return the sequence number of the next autograd node."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
@@ -123,7 +123,7 @@ def transfers(func: Any) -> bool:
 
 
 def wait_for(func: Any, result: Any) -> None:
-    """Wait for a collective that an operator has started, if it has."""
+    """Wait for the collective that an operator has started, if any."""
     if func.namespace == "c10d":
         from torch.distributed import Work
 

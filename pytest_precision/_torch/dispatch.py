@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """List the leaves of nested containers. A public `torch.utils.pytree` would replace this."""
+    """List the leaves of nested containers, by a private function of torch."""
     from torch.utils import _pytree
 
     return _pytree.tree_leaves(tree)
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply `function` to the leaves of nested containers. See `tree_leaves`."""
+    """Apply `function` to the leaves of nested containers, by a private function of torch."""
     from torch.utils import _pytree
 
     return _pytree.tree_map(function, tree)
 
 
 def after_operations(call: Callable[[str, tuple[Any, ...], Any], None]) -> Any:
-    """Return a context in which `call` gets name, arguments and result of each operation.
+    """Return a context in which `call(name, arguments, result)` runs after each operation.
 
     No public mode sees the operations of a backward.
     """
@@ -70,7 +70,7 @@ def tensor_without_memory(
 
 
 def moved_by_its_class(tensor: Tensor, device: torch.device) -> Any:
-    """Return a copy that the dispatch of a tensor's own class makes on `device`.
+    """Return a copy on `device`, made by the dispatch of the tensor's own class.
 
     `Tensor.to` would not ask it where the device is, for torch, the one that the tensor is on.
     """
@@ -110,7 +110,7 @@ def returns_view(func: Any) -> bool:
 
 
 def memory_on_cpu(tensor: Tensor) -> Tensor:
-    """Return a tensor in the memory of the CPU: itself if it is there, whatever it says.
+    """Return a tensor in CPU memory: itself if it is there, whatever device it names.
 
     Over the stand-in for Transformer Engine it says `cuda`, and `Tensor.cpu` copies it. The class
     that torch's derives from has no public name, and the stand-in does not patch it.
@@ -124,7 +124,7 @@ def version(tensor: Tensor) -> int:
 
 
 def in_transform() -> bool:
-    """Return whether `torch.func` transforms what runs: values of tensors are out of reach there.
+    """Return whether a `torch.func` transform is active, so that values cannot be read.
 
     No public function says so.
     """
@@ -132,17 +132,17 @@ def in_transform() -> bool:
 
 
 def without_torch_functions() -> Any:
-    """Return a context in which no subclass's `__torch_function__` is called; none is public."""
+    """Return a context in which no subclass's `__torch_function__` is called."""
     return torch._C.DisableTorchFunctionSubclass()
 
 
 def without_functions_seen() -> Any:
-    """Return a context in which neither modes nor subclasses see a function; none is public."""
+    """Return a context in which neither modes nor subclasses see function calls."""
     return torch._C.DisableTorchFunction()
 
 
 def map_devices(mapped: Callable[[Any], Any]) -> None:
-    """Map devices where torch reads them by private names, for as long as the process lives.
+    """Replace devices in torch's private functions for the rest of the process.
 
     These are the devices of tensor subclasses without storage, and of a `with torch.device(...)` or
     `torch.set_default_device`.
@@ -165,7 +165,7 @@ def map_devices(mapped: Callable[[Any], Any]) -> None:
 
 
 def start_cuda_at_once() -> None:
-    """Have `torch.cuda` run now what it keeps for its start, which never comes without a GPU."""
+    """Run what `torch.cuda` delays until CUDA starts, which never happens without a GPU."""
     for holder in (torch.cuda, torch.cuda.random):
         for name, value in {
             "_lazy_init": lambda: None,
@@ -179,12 +179,12 @@ CYCLES_PER_SECOND = 1_500_000_000
 
 
 def sleep_on_device(module: Any, seconds: float) -> None:
-    """Have the current stream of a device sleep, in a kernel of torch's own tests."""
+    """Make the current stream of a device wait, by a kernel of torch's own tests."""
     module._sleep(int(seconds * CYCLES_PER_SECOND))
 
 
 def in_bad_fork() -> bool:
-    """Return whether this process is a fork of one that had started CUDA, and so cannot use it.
+    """Return whether this process was forked after CUDA had started, and cannot use CUDA.
 
     torch has no public name for it; the error of the first use of CUDA says the same.
     """

@@ -47,7 +47,7 @@ def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def whole_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read a whole checkpoint, as it was saved.
+    """Read a whole checkpoint without resharding it.
 
     The public `load` needs tensors of the right shapes beforehand, and casts to their dtypes.
     """
@@ -66,14 +66,14 @@ def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
 
 
 def process_groups() -> Any:
-    """Return torch's tables of this process's groups; no public function lists groups."""
+    """Return torch's private tables of this process's process groups."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._world
 
 
 def share_gloo_device() -> None:
-    """Let all gloo groups of a process use one device on the interface of GLOO_SOCKET_IFNAME.
+    """Make all gloo groups of a process share one device, and so one thread.
 
     Torch makes one for each group, with a thread that wakes up a hundred times a second: 60 idle
     groups, as many as Megatron-core opens, take a twentieth of a core. Call this before a fork: the
@@ -108,7 +108,7 @@ def share_gloo_device() -> None:
 
 
 def forget_meshes() -> None:
-    """Empty the caches in which DTensor keeps meshes and thereby their process groups.
+    """Clear DTensor's caches of meshes, which keep process groups alive.
 
     A destroyed group would break a later, equal mesh that finds it in a cache. torch has no public
     call that empties all of these caches.
@@ -167,7 +167,7 @@ class FlatPiece(NamedTuple):
 
 
 def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
-    """Yield the parameters in a `FullyShardedDataParallel`'s flat parameter, in their order.
+    """Yield the pieces of parameters in an FSDP1 flat parameter, in order.
 
     Its state dicts, which are public, need a collective and have neither gradients nor the shard.
     """
@@ -196,7 +196,7 @@ def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
 
 
 def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
-    """Return `FSDP1`, `FSDP2` or `DDP`, and the policy of mixed precision, of a wrapped module.
+    """Return the wrapper of a module (`FSDP1`, `FSDP2`, `DDP`) and its mixed precision policy.
 
     That of FSDP1 and DDP is public and may be None; no public name gives that of `fully_shard`.
     """
@@ -214,7 +214,7 @@ def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
 
 
 def stage_outputs(stage: Any) -> list[torch.dtype]:
-    """Return the dtypes that a pipeline stage was told to send; empty if it was not.
+    """Return the dtypes that a pipeline stage declares to send; empty if none.
 
     torch 2.9 has a public method for it, which later releases have not.
     """
@@ -226,7 +226,7 @@ def stage_outputs(stage: Any) -> list[torch.dtype]:
 
 
 def collect_one_by_one() -> None:
-    """Run what a `_coalescing_manager` collects one after another, for as long as a process lives.
+    """Make `_coalescing_manager` run collectives one by one in this process.
 
     gloo gathers tensors that are coalesced in the dtype of the first: where a later one is wider,
     as bf16 after the bytes of NVFP4, both come out mixed up, without a word. Nothing is left to

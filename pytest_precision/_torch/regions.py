@@ -16,7 +16,7 @@ Run = Callable[[Sequence[Any]], Any]
 
 @contextmanager
 def around_regions(call: Callable[[Run, Sequence[Any], tuple[int, ...]], Any]) -> Iterator[None]:
-    """Have `call` run each region inside: it gets the region, its inputs and which it overwrites.
+    """Return a context in which `call(region, inputs, overwritten)` runs each compiled region.
 
     The compiler takes a second to import, so its class is only looked for once something is
     compiled.

@@ -17,12 +17,12 @@ SCHEDULER_RATES = "_last_lr"
 
 
 def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Put a tensor that is not an `nn.Parameter` into a module, as `functional_call` does."""
+    """Put a plain tensor into a module as a parameter, as `functional_call` does."""
     module._parameters[name] = tensor  # type: ignore[assignment]
 
 
 def after_backward(function: Callable[[], None]) -> None:
-    """Call `function` at the end of the backward that is running, as FSDP2 and DDP do."""
+    """Call `function` at the end of the running backward, as FSDP2 and DDP do."""
     torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
@@ -42,7 +42,7 @@ def global_hooks() -> Iterator[tuple[str, str, object]]:
 
 
 def call_first(module: nn.Module, handle: Any) -> None:
-    """Let the forward pre-hook of a handle run before the others that a module has by now.
+    """Move a forward pre-hook before the module's other hooks.
 
     `register_forward_pre_hook(prepend=True)` says so when a hook is registered, and not later.
     """
@@ -51,7 +51,7 @@ def call_first(module: nn.Module, handle: Any) -> None:
 
 
 def function_that_scales() -> tuple[Any, str]:
-    """Return where the function lies that scales gradients down, given their norm; see `place_of`.
+    """Return owner and name of torch's function that scales gradients for clipping.
 
     `clip_grad_norm_` finds it by its private name.
     """
@@ -61,14 +61,14 @@ def function_that_scales() -> tuple[Any, str]:
 
 
 def function_that_clamps() -> tuple[Any, str]:
-    """Return where the function lies that clamps gradients; see `place_of`."""
+    """Return owner and name of torch's function that clamps gradients."""
     from torch.nn.utils import clip_grad
 
     return place_of(clip_grad, "clip_grad_value_")
 
 
 def place_of(holder: Any, name: str) -> tuple[Any, str]:
-    """Return an object and its attribute that hold a function, whoever has imported it by name.
+    """Return an object and attribute through which every caller reaches a function.
 
     What is imported is a wrapper, such as `no_grad`, which has the function in a cell of its own;
     no public name leads there. A function without one lies where it is defined.
@@ -80,7 +80,7 @@ def place_of(holder: Any, name: str) -> tuple[Any, str]:
 
 
 def compiled_call(module: nn.Module) -> Any:
-    """Return what `module.compile()` has put in the place of its call; None without that.
+    """Return the compiled call of a module; None if it was not compiled in place.
 
     No hook of a module is called there, and no public name has it.
     """
@@ -88,5 +88,5 @@ def compiled_call(module: nn.Module) -> Any:
 
 
 def set_compiled_call(module: nn.Module, call: Any) -> None:
-    """Set what is called in the place of a module. See `compiled_call`."""
+    """Set the compiled call of a module; see `compiled_call`."""
     module._compiled_call_impl = call

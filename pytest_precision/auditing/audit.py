@@ -98,7 +98,7 @@ class Audit:
 
 
 def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error") -> Audit:
-    """Audit a set-up as `audit` does, and fail where a finding is as bad as `fail_on`.
+    """Audit a set-up, and fail if a finding is at least as bad as `fail_on`.
 
     Args:
         model: see `audit`.
@@ -138,7 +138,7 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
 
 def audit_built(build: Callable[[], Any]) -> Audit:
-    """Audit what a function builds; some reasons why it cannot be built are findings too.
+    """Audit the set-up that a function builds; some failures to build are findings.
 
     Args:
         build: returns the parts of a training loop.

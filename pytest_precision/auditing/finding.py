@@ -74,7 +74,7 @@ def below_fp32(dtype: torch.dtype | None) -> bool:
 
 
 def worst_first(findings: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
-    """Yield findings by severity, each one once."""
+    """Yield distinct findings by severity."""
     once = dict.fromkeys(findings)
     for severity in SEVERITIES:
         yield from (finding for finding in once if finding.severity == severity)

@@ -52,7 +52,7 @@ class Updated:
 
 
 class Ownership:
-    """Who updates which parameter.
+    """Which optimizer tensor updates which parameter.
 
     Args:
         setup: what the loop was built of.
@@ -80,7 +80,7 @@ class Ownership:
 
     @cached_property
     def by_name(self) -> dict[str, list[Updated]]:
-        """The parameters that are updated, each with what updates it."""
+        """A mapping from parameter name to the tensors that update it."""
         found: dict[str, list[Updated]] = {}
         for one in self.updated:
             for name in one.names:
@@ -115,7 +115,7 @@ class Ownership:
         return ("master", tuple(coded)) if coded else ("foreign", ())
 
     def _found(self, tensor: Tensor) -> Iterator[str]:
-        """Yield the parameters of which a run, or all, lies in a tensor, or in which it lies."""
+        """Yield the parameters that share values with an optimizer's tensor."""
         for name in [*self._left]:
             own = self.parameters[name]
             if holds(tensor, own):
@@ -125,19 +125,19 @@ class Ownership:
                     return
 
     def _is_copy(self, tensor: Tensor, name: str) -> bool:
-        """Return whether a tensor is as precise and as large as its parameter, and other memory."""
+        """Return whether a tensor is a separate copy of a parameter, at least as precise."""
         own = self.parameters[name]
         alike = (tensor.dtype, tensor.shape) == (own.dtype, own.shape)
         return alike and _flat(tensor).data_ptr() != _flat(own).data_ptr()
 
 
 def is_coded(parameter: Tensor) -> bool:
-    """Return whether a parameter is stored in codes and scales."""
+    """Return whether a parameter is stored quantized, as codes and scales."""
     return type(parameter).dequantize is not Tensor.dequantize
 
 
 def holds(master: Tensor, parameter: Tensor) -> bool:
-    """Return whether a tensor, rounded to a parameter's dtype, has its values or a run of them."""
+    """Return whether a tensor, rounded to a parameter's dtype, has its values or a part of them."""
     own = _flat(parameter)
     rounded = _flat(master).to(parameter.dtype)
     if not own.numel() or not rounded.numel() or own.device != rounded.device:
@@ -157,7 +157,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _runs(flat: Tensor) -> Iterator[Tensor]:
-    """Yield a few runs of a tensor; runs of one value only where there are no others."""
+    """Yield a few samples of neighbouring elements, if possible not all equal."""
     size = min(RUN, flat.numel())
     last = flat.numel() - size
     runs = [

@@ -47,7 +47,7 @@ PRECISE = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Holder:
-    """One optimizer that updates tensors itself.
+    """One optimizer that updates tensors itself, not through another one.
 
     Attributes:
         optimizer: has `param_groups` and `state`.
@@ -62,7 +62,7 @@ class Holder:
 
     @classmethod
     def of(cls, optimizer: Any, *, in_framework: bool = False) -> Iterator[Holder]:
-        """Yield what lies under wrappers and chains of optimizers."""
+        """Yield the optimizers inside wrappers and chains."""
         of_framework = in_framework or not isinstance(optimizer, torch.optim.Optimizer)
         several = getattr(optimizer, "chained_optimizers", getattr(optimizer, "optimizers", None))
         if several is not None:
@@ -80,7 +80,7 @@ class Holder:
         yield cls(optimizer, f"{of_torch}{kind.__name__}", in_framework)
 
     def states(self, tensor: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dtype] | None:
-        """Return the dtypes of the state that a tensor has, or will have; None if unknown."""
+        """Return the dtypes of a tensor's optimizer state; None if unknown."""
         kept = self.optimizer.state.get(tensor, {})
         if kept:
             return {
@@ -95,7 +95,7 @@ class Holder:
         return None
 
     def rounding(self, tensor: Tensor, group: Mapping[str, Any]) -> MasterRounding:
-        """Return what becomes of the part of an update that is lost on `tensor`."""
+        """Return what becomes of the digits of an update of `tensor` that its dtype cannot hold."""
         states = self.states(tensor, group)
         if tensor.dtype in PRECISE or (states and not states.keys().isdisjoint(MASTER_NAMES)):
             return "master"
@@ -113,7 +113,7 @@ class Holder:
 
 
 def stored_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype that the numbers of a tensor lie in: of its codes where it has scales."""
+    """Return the dtype of a tensor's storage; for quantized tensors that of the codes."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return tensor.dtype
     names, _ = tensor.__tensor_flatten__()
@@ -132,7 +132,7 @@ def _own(optimizer: Any, tensor: Tensor, _group: Any) -> dict[str, torch.dtype] 
 def _transformer_engine(
     optimizer: Any, tensor: Tensor, _group: Any
 ) -> dict[str, torch.dtype] | None:
-    """Read what Transformer Engine's FusedAdam will keep from its attributes."""
+    """Return the state dtypes of Transformer Engine's FusedAdam, from its attributes."""
     dtypes = getattr(optimizer, "name_to_dtype_map", None)
     if not isinstance(dtypes, Mapping) or "exp_avg" not in dtypes:
         return None
@@ -157,7 +157,7 @@ def _any_precision(
 def _torch(
     optimizer: Any, tensor: Tensor, group: Mapping[str, Any]
 ) -> dict[str, torch.dtype] | None:
-    """Say what torch's own step keeps, also where a subclass has inherited it."""
+    """Return the state dtypes of torch's own optimizers and of subclasses that keep their step."""
     owner = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
     if not owner.__module__.startswith("torch.optim"):
         return None

@@ -14,7 +14,7 @@ from pytest_precision._torch.distributed import sharding_policy, stage_outputs
 
 @dataclass(frozen=True, slots=True)
 class ShardingUnit:
-    """One module that is sharded by itself, with the parameters in it that no inner unit has.
+    """A module that is sharded as a unit, with its own parameters.
 
     Attributes:
         name: of the module; empty for the model itself.
@@ -36,7 +36,7 @@ class ShardingUnit:
 
 
 def units(model: nn.Module) -> Iterator[tuple[ShardingUnit, list[Tensor]]]:
-    """Yield the units of a model with their parameters, the outer ones first."""
+    """Yield the sharded modules of a model, outer ones first."""
     modules = dict(model.named_modules())
     sharded = {name: (module, sharding_policy(module)) for name, module in modules.items()}
     for name, (module, policy) in sharded.items():
@@ -68,7 +68,7 @@ def _plain(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StageOutput:
-    """What one stage computes and sends.
+    """The output dtypes of a pipeline stage: computed and sent.
 
     Attributes:
         name: number of the stage, and how many there are.
@@ -94,7 +94,7 @@ class StageOutput:
 
     @classmethod
     def of(cls, stage: Any) -> StageOutput:
-        """Read a stage, whose module is not called."""
+        """Read a pipeline stage, without calling its module."""
         root = next((unit for unit, _ in units(stage.submod)), None)
         dtypes = {p.dtype for p in stage.submod.parameters() if p.dtype.is_floating_point}
         stored = dtypes.pop() if len(dtypes) == 1 else None

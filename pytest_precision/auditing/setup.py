@@ -37,7 +37,7 @@ class TrainingSetup:
 
     @classmethod
     def of(cls, *parts: Any) -> TrainingSetup:
-        """Sort parts by their types; lists and dicts of parts are looked into.
+        """Sort the parts of a training loop by their types, also inside lists and dicts.
 
         Raises:
             NoSetupError: a part is none of these, there is no model or no optimizer, or a
@@ -88,7 +88,7 @@ class TrainingSetup:
             yield "+".join(dict.fromkeys(inside)) or name, parameter
 
     def shapes(self, parameter: Tensor) -> list[tuple[int, ...]]:
-        """Return the shapes of the logical tensors in a parameter, other ranks' parts included."""
+        """Return the shapes of the logical tensors in a parameter, over all ranks."""
         pieces = self.names.pieces(parameter)
         if pieces is not None:
             return [tuple(piece[1]) for piece in pieces if piece[0]]
@@ -113,7 +113,7 @@ class TrainingSetup:
             )
 
     def _home(self, part: Any) -> list[Any] | None:
-        """Return the list that a part belongs to; frameworks have classes of their own for them."""
+        """Return the list to which a part belongs by its type."""
         if isinstance(part, nn.Module):
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):

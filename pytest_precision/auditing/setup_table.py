@@ -17,7 +17,7 @@ from pytest_precision.auditing.setup import TrainingSetup
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One parameter or buffer.
+    """One parameter or buffer with its dtypes and updates.
 
     Attributes:
         name: its logical name.
@@ -42,7 +42,7 @@ class TableRow:
     optimizer: str = ""
 
     def is_like(self) -> TableRow:
-        """Return the row without name and size: rows that are alike then are written as one."""
+        """Return the row without name and size, to merge equal rows."""
         return replace(self, name="", size=0)
 
 
@@ -74,7 +74,7 @@ def table_rows(
 
 
 def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
-    """Return the columns of a row that the optimizer fills."""
+    """Return the columns of a row on the optimizer."""
     states = one.holder.states(one.tensor, one.group) or {}
     return (
         _master(one, states),

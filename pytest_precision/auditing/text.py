@@ -17,7 +17,7 @@ def audit_lines(
     units: Sequence[ShardingUnit],
     stages: Sequence[StageOutput],
 ) -> Iterator[str]:
-    """Yield the findings, then tensors, sharded modules and stages; equal ones share a line."""
+    """Yield the lines of an audit: findings, then tensors, sharded modules and stages."""
     for finding in findings:
         yield from map(visible, _found(finding))
     counts = [sum(one.severity == severity for one in findings) for severity in SEVERITIES]
@@ -82,7 +82,7 @@ def _folded(units: Sequence[ShardingUnit]) -> Iterator[str]:
 
 
 def unit_as_dict(unit: ShardingUnit) -> dict[str, Any]:
-    """Return a unit as plain data; what differs between its tensors is `several`."""
+    """Return a sharded module as plain data."""
     return {
         "name": unit.name,
         "kind": unit.kind,

@@ -22,7 +22,7 @@ SAMPLED_ELEMENTS = 1 << 16
 
 
 def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
-    """Return the share of elements that an update of this size leaves as they are, and their count.
+    """Return the share of elements that an update leaves unchanged, and their number.
 
     Half of the elements move up and half down, so both directions count.
 
@@ -40,7 +40,7 @@ def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
 
 
 def lost_together(tensors: Iterable[tuple[Tensor, float]]) -> float | None:
-    """Return the share of lost updates over all elements of tensors, each with its rate.
+    """Return the share of lost updates over all elements of several tensors.
 
     None where no rate is above 0, since that of a warm-up says nothing about later steps, and for
     tensors without values.

@@ -212,7 +212,7 @@ class Recordings:
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return the gradients that were computed for the reference of the same cell."""
+        """Return the judged gradients of the reference, if they hold for the candidate, too."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))

@@ -146,7 +146,7 @@ def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> Tensor | None:
-    """Return a rate or count as a Python number; None if the value is none."""
+    """Return a rate or count as an fp64 scalar tensor; None if the value is not a number."""
     if isinstance(value, Tensor):
         return value.detach().reshape(()).double() if value.numel() == 1 else None
     try:
@@ -156,7 +156,7 @@ def _number(value: Any) -> Tensor | None:
 
 
 def switches(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
-    """Yield yes-or-no options and texts of each parameter group."""
+    """Yield the options of each parameter group that choose how it is updated."""
     for place, (group, _) in enumerate(group_members(optimizer)):
         for key in sorted(group.keys() & SWITCHES):
             yield f"{key} of group {place} of {type(optimizer).__name__}", group[key]

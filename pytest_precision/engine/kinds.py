@@ -172,7 +172,7 @@ def is_made_late(kind: str) -> bool:
 
 
 def is_state(kind: str) -> bool:
-    """Return whether this kind is optimizer state, known or not."""
+    """Return whether a step updates this kind and it outlives the step; true of unknown kinds."""
     return kind not in KINDS or KINDS[kind].lasts == "state"
 
 

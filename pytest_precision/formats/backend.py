@@ -14,7 +14,7 @@ from pytest_precision.matrix.precisions import PRECISIONS, Capability, Release, 
 
 
 class Machine(NamedTuple):
-    """The Transformer Engine and the GPU of a rank.
+    """Transformer Engine's version and the GPU of a rank.
 
     Attributes:
         transformer_engine: its version; None if it is not installed or cannot be imported.
@@ -38,7 +38,7 @@ class Machine(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The backend that was chosen.
+    """The chosen number format backend, and why.
 
     Attributes:
         backend: "emulated" or "native".
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
 
 
 def choose(asked: str, precision: str, machine: Machine) -> Choice:
-    """Choose the backend for cells of a precision.
+    """Choose the number format backend for cells of a precision.
 
     Args:
         asked: `auto`, `emulated` or `native`.
@@ -73,7 +73,7 @@ def choose(asked: str, precision: str, machine: Machine) -> Choice:
 
 
 def decide(asked: str, precision: str, device: str) -> Choice:
-    """Choose the backend on this process's machine.
+    """Choose the number format backend on this process's machine.
 
     Transformer Engine is imported only if its version and the GPU allow the native backend.
 
@@ -115,7 +115,7 @@ def release_of(version: str) -> Release:
 
 
 def native_refusal(precision: str, got: str) -> str:
-    """Return the message for a request for `native` that cannot be met.
+    """Return the message for a request of `native` that cannot be met.
 
     Args:
         precision: a quantized precision.

@@ -36,7 +36,7 @@ def amaxes_of_blocks(
 def by_block(
     amaxes: torch.Tensor, x: torch.Tensor, blocks: Sequence[Block]
 ) -> dict[Block, torch.Tensor]:
-    """Split the result of `amaxes_of_blocks` into views by block size.
+    """Split the result of `amaxes_of_blocks` into one view per block size.
 
     Returns:
         Block size to a view of shape [blocks of rows, blocks of columns].

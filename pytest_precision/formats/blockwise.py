@@ -23,7 +23,7 @@ FP8_BLOCK = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockScaling(InBlocks):
-    """Blockwise fp8.
+    """Fp8 with one scale per block of 1x128 or 128x128 elements.
 
     Attributes:
         name: name of the format.

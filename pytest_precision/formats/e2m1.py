@@ -135,7 +135,7 @@ class PackedE2m1(Coding):
         return unpack_columns(data)
 
     def pack_(self, codes: torch.Tensor, out: torch.Tensor) -> None:
-        """Store codes that have one byte per element."""
+        """Store codes, given as one byte per element, in `out`."""
         pack_columns(codes.contiguous(), out)
 
 

@@ -16,7 +16,7 @@ from pytest_precision.formats.tiles import empty_scratch
 
 
 class Coding(ABC):
-    """The code of numbers in the bytes of an operand.
+    """How numbers are encoded in the bytes of an operand.
 
     Attributes:
         per_byte: how many elements of a row share a byte.

@@ -18,7 +18,7 @@ class RandomSource(Protocol):
 
     @property
     def seed(self) -> int:
-        """The seed of a generator that draws such bits."""
+        """The seed of the generator of the random bits."""
 
     def bits(
         self, shape: tuple[int, int], device: torch.device

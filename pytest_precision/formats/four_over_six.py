@@ -71,7 +71,7 @@ def quantized_with_less_error(
 
 
 def _each(per_block: torch.Tensor) -> torch.Tensor:
-    """Return what blocks have in a shape that broadcasts to `split_blocks`."""
+    """Return values per block in a shape that broadcasts to that of `split_blocks`."""
     return per_block[:, None, :, None]
 
 
@@ -96,7 +96,7 @@ def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
 
 
 def _in_sixteens(matrix: torch.Tensor, axis: int) -> list[torch.Tensor]:
-    """Return 16 matrices: the first, second and so on of every 16 elements along an axis."""
+    """Return 16 strided matrices: every 16th element along an axis, from each start."""
     rows, columns = matrix.shape
     if axis:
         return list(matrix.view(rows, columns // NVFP4_BLOCK, NVFP4_BLOCK).unbind(2))

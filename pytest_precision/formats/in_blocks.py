@@ -20,7 +20,7 @@ from pytest_precision.formats.tiles import Block
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InBlocks(Reducible):
-    """A format whose scales depend on the amaxes of blocks alone.
+    """A format whose scales come from amaxes of blocks alone.
 
     Attributes:
         side: elements of a row or column that share a scale.

@@ -23,7 +23,7 @@ MXFP8_BLOCK = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mxfp8(InBlocks):
-    """MXFP8.
+    """MXFP8: fp8 with one power-of-two scale per 32 elements.
 
     Both operands are quantized from high precision, and neither is stored transposed: the rowwise
     one has blocks of 32 along a row, the columnwise one along a column.

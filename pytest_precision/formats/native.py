@@ -77,11 +77,11 @@ class Native(Format):
     def random_bits(
         self, source: RandomSource, shape: tuple[int, int], device: torch.device
     ) -> int | None:
-        """Return a seed if the format is stochastic: the kernels draw the bits themselves."""
+        """Return a seed if rounding is stochastic, since the kernels draw the bits."""
         return source.seed if self.stochastic else None
 
     def of_masters(self) -> Reducible:
-        """Return the format that casts masters, which is emulated on this backend too."""
+        """Return the format that casts masters, which is emulated here, too."""
         return self.emulated.of_masters()
 
     def update(self) -> None:
@@ -147,7 +147,7 @@ class Native(Format):
 
 @contextmanager
 def _on(device: torch.device, seed: int | None) -> Iterator[None]:
-    """Make this device the current one, and start its generator at `seed` unless that is None."""
+    """Select a device during the block, and seed its generator unless `seed` is None."""
     with torch.cuda.device(device), torch.random.fork_rng([device], enabled=seed is not None):
         if seed is not None:
             torch.cuda.manual_seed(seed)

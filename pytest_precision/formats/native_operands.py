@@ -144,7 +144,7 @@ def valid(
     storage: Storage,
     shape: tuple[int, int],
 ) -> Operand:
-    """Return an operand with one scale per block, as the kernels stored it, without padding.
+    """Return a kernel's operand with one scale per block, without padding.
 
     Args:
         data: uint8, as it is stored.

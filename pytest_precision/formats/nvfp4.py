@@ -37,7 +37,7 @@ from pytest_precision.formats.tiles import Block, tiles
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nvfp4(Reducible):
-    """NVFP4.
+    """NVFP4: 4-bit elements with an fp8 scale per 16 elements and an fp32 scale per tensor.
 
     The rowwise operand is the input, the columnwise one the transposed input. Each has blocks of 16
     along its rows and is quantized by itself from high precision.

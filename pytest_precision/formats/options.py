@@ -71,5 +71,5 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 def check_fields(format: Any) -> None:
-    """Check the fields of a format that is a dataclass, as `check_options` does."""
+    """Check the fields of a format that is a dataclass; see `check_options`."""
     check_options({field.name: getattr(format, field.name) for field in fields(format)})

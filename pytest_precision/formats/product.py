@@ -20,7 +20,7 @@ BLOCK = 16
 
 
 class Factored(NamedTuple):
-    """What a GEMM reads of a matrix.
+    """The values that a GEMM multiplies for a matrix, and the factor of the sums.
 
     Attributes:
         values: fp32 [rows, columns], what it sums.
@@ -34,7 +34,7 @@ class Factored(NamedTuple):
 
 
 def factored(operand: Operand) -> Factored:
-    """Return what a GEMM reads of a quantized matrix."""
+    """Return the values and the factor with which a GEMM reads a quantized matrix."""
     values, amax = operand.summed()
     return Factored(values) if amax is None else Factored(values, amax, operand.range)
 
@@ -47,7 +47,7 @@ def as_written(operand: Tensor) -> AbstractContextManager[Any]:
 
 
 def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = False) -> Tensor:
-    """Return a @ b in fp32, each transposed if asked."""
+    """Return a @ b in fp32; each operand is transposed if asked."""
     left, right = (a.values.t() if turn_a else a.values), (b.values.t() if turn_b else b.values)
     with as_written(left):
         amaxes = [one.amax for one in (a, b) if one.amax is not None]
@@ -64,5 +64,5 @@ def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = F
 def matmul(
     left: Operand, right: Operand, *, turn_left: bool = False, turn_right: bool = False
 ) -> Tensor:
-    """Return the product of quantized matrices in fp32, each transposed if asked."""
+    """Return the product of quantized matrices in fp32; each is transposed if asked."""
     return multiply(factored(left), factored(right), turn_a=turn_left, turn_b=turn_right)

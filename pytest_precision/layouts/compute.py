@@ -12,7 +12,7 @@ from pytest_precision._torch.training import after_backward, put_parameter
 
 
 class ComputeIn(nn.Module):
-    """Calls a module with its floating parameters cast to `dtype`, and casts what it recomputes.
+    """Wraps a module to compute with parameters cast to `dtype`, also when recomputing.
 
     Gradients arrive in the storage dtype, each the exact upcast of a gradient in `dtype`, which is
     what FSDP2's `MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=<storage dtype>)` computes.
@@ -26,7 +26,7 @@ class ComputeIn(nn.Module):
         self.dtype = dtype
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module, with its own arguments, on cast parameters."""
+        """Call the module with cast parameters."""
         cast = _Cast(self.module, self.dtype)
         cast.put()
         try:
@@ -40,7 +40,7 @@ class ComputeIn(nn.Module):
 
 
 class _Cast:
-    """The cast parameters of one call, which a module holds during it and during its backward.
+    """The cast parameters of one call, which the module has during it and in its backward.
 
     Activation recomputation calls parts of the module in the backward. `torch.func.functional_call`
     would do for the forward alone, and leaves a tensor behind in a module that has two names.
@@ -65,13 +65,13 @@ class _Cast:
         self._is_put = True
 
     def take_back(self) -> None:
-        """Put the parameters themselves back."""
+        """Put the original parameters back."""
         for part, name, parameter in self._stored:
             put_parameter(part, name, parameter)
         self._is_put = False
 
     def begin_backward(self, _gradient: Tensor) -> None:
-        """Put the cast parameters in when a backward begins, until it is over."""
+        """Put the cast parameters in at the start of a backward, until its end."""
         if not self._is_put:
             self.put()
             after_backward(self.take_back)

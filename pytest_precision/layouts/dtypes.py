@@ -49,7 +49,7 @@ def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
 
 
 def storage_dtype(cell: Cell) -> torch.dtype:
-    """Return the dtype of the resident parameters; quantized ones report bf16."""
+    """Return the dtype of stored parameters; bf16 for quantized ones."""
     return DTYPE_OF_NAME.get(cell.primary_weight, torch.bfloat16)
 
 
@@ -61,7 +61,7 @@ def _stored_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
 
 
 def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
-    """Return the dtype that optimizer state is stored in; fp8 is e4m3 in bytes, with a scale.
+    """Return the dtype of optimizer state; fp8 is e4m3 bytes with a scale.
 
     Raises:
         ValueError: for a name that is not one of `known`.
@@ -71,7 +71,7 @@ def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
 
 
 def expect_saved_dtype(name: str, own: Tensor, saved: Tensor) -> None:
-    """Refuse a tensor of a checkpoint that would have to be cast.
+    """Refuse a tensor of a checkpoint that loading would cast.
 
     Raises:
         ValueError: the two have different dtypes.

@@ -33,7 +33,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class ExactStateEngine(Engine):
-    """Replicated training whose checkpoints hold every tensor in the dtype that it has in training.
+    """Replicated training whose checkpoints keep every tensor's dtype.
 
     torch's `get_state_dict` creates missing state by a step of its own, which counters include; and
     `torch.distributed.checkpoint.load` casts values to the dtypes of the tensors that it is given,
@@ -48,7 +48,7 @@ class ExactStateEngine(Engine):
         return self.optimizer.master(parameter)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all training state as it is; optimizer state by the names of its parameters."""
+        """Return all training state without casts; optimizer state by parameter names."""
         names = [name for name, _ in self.masters()]
         optimizer = self.optimizer.state_dict()
         state = {
@@ -64,11 +64,11 @@ class ExactStateEngine(Engine):
         return state | self.state_beside_weights()
 
     def load(self, folder: Path) -> None:
-        """Load the state of a checkpoint, which is read in the dtypes that it was saved in."""
+        """Load a checkpoint without casts."""
         self.load_state_dict(whole_checkpoint(folder))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` of an engine of the same options returned.
+        """Load a `state_dict` of an engine with the same options.
 
         Raises:
             ValueError: where something would have to be cast, or belongs to other parameters.
@@ -93,12 +93,12 @@ class ExactStateEngine(Engine):
 
 
 class FusedAdamEngine(ExactStateEngine):
-    """Gradients are accumulated and reduced in the parameters' dtype, clipped and used in fp32."""
+    """Training with `FusedAdam`: gradients are reduced in the parameters' dtype, used in fp32."""
 
     optimizer: FusedAdam
 
     def clip_grads(self) -> None:
-        """Upcast the reduced gradients to the optimizer's decoupled gradients, then clip these.
+        """Cast the reduced gradients to the optimizer's fp32 `decoupled_grad`, then clip these.
 
         The kernel upcasts its gradients itself, but clipping in bf16 would round them first.
         """
@@ -197,7 +197,7 @@ def any_precision_adamw(
 def _expect_masters(
     master_weights: bool, storage: torch.dtype, master_weight_dtype: str, remainders: bool
 ) -> None:
-    """Refuse options that have no effect: the run would not be the one that they name."""
+    """Refuse options that would have no effect."""
     if not master_weights or storage == torch.float32:
         raise ValueError(
             expected_but_got(

@@ -37,7 +37,7 @@ def adamw(workload: Workload, cell: Cell) -> Engine:
 
 
 class MasterEngine(Engine):
-    """Low-precision resident parameters; the optimizer updates an fp32 copy of the model.
+    """Training with low-precision parameters and an fp32 master copy of the model.
 
     Gradients are accumulated and reduced in the dtype of the parameters, and upcast before they
     are clipped.
@@ -58,19 +58,19 @@ class MasterEngine(Engine):
         return ((resident, master) for resident, master in both if master.requires_grad)
 
     def forward_backward(self, step: int) -> None:
-        """Zero the resident parameters' gradients, as the optimizer does not; then accumulate."""
+        """Zero the gradients of the parameters, then accumulate."""
         self.model.zero_grad()
         super().forward_backward(step)
 
     def clip_grads(self) -> None:
-        """Upcast the reduced gradients to fp32, then clip these."""
+        """Cast the reduced gradients to fp32, then clip these."""
         for parameter, master in self._pairs():
             gradient = self.gradient(parameter)
             master.grad = None if gradient is None else gradient.float()
         super().clip_grads()
 
     def update_weights(self) -> None:
-        """Update the masters and round, or quantize, them to the resident parameters."""
+        """Update the masters; round or quantize them into the parameters."""
         super().update_weights()
         self._round_masters()
 
@@ -80,14 +80,14 @@ class MasterEngine(Engine):
             parameter.copy_(master)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the resident parameters too, and the masters of those that are trained."""
+        """Return the training state with parameters and masters."""
         state = super().state_dict()
         named = self.master_model.named_parameters(remove_duplicate=False)
         masters = {name: state["model"][name] for name, p in named if p.requires_grad}
         return state | {"model": self.model.state_dict(), "master": masters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load masters and resident parameters; neither is derived from the other."""
+        """Load masters and parameters, without deriving one from the other."""
         # Only here, since a session that names this layout imports this module, but never loads.
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
@@ -102,7 +102,7 @@ class MasterEngine(Engine):
 
 
 class MainGradEngine(MasterEngine):
-    """Gradients are accumulated over microbatches, and reduced, in fp32 `main_grad` buffers.
+    """Training whose gradients are accumulated and reduced in fp32 `main_grad` buffers.
 
     The GEMM itself adds to the buffer of a weight whose accumulation is fused; every other gradient
     is added after the backward of each microbatch, in the dtype that autograd made it in.
@@ -117,11 +117,11 @@ class MainGradEngine(MasterEngine):
                 )
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the `main_grad` buffer; None for a parameter that is not trained."""
+        """Return the `main_grad` buffer; None for a frozen parameter."""
         return getattr(parameter, "main_grad", None)
 
     def forward_backward(self, step: int) -> None:
-        """Zero the buffers, then accumulate in them."""
+        """Zero the `main_grad` buffers, then accumulate in them."""
         for parameter in self.model.parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
@@ -129,7 +129,7 @@ class MainGradEngine(MasterEngine):
         super().forward_backward(step)
 
     def microbatch_done(self) -> None:
-        """Add each gradient that no GEMM has added, and hand over the sum so far."""
+        """Add gradients that no GEMM has added to `main_grad`, and show the sum."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None:
@@ -179,7 +179,7 @@ class InDdp(Engine):
 
 
 class DDPEngine(InDdp):
-    """Weights and optimizer state as they are, on every rank."""
+    """Data-parallel training by DDP, with whole weights and optimizer state on every rank."""
 
     def __init__(
         self, workload: Workload, cell: Cell, model: nn.Module, compute: torch.dtype
@@ -201,7 +201,7 @@ class DDPEngine(InDdp):
 
 # DDP reads a hook's annotations and does not understand postponed ones.
 def sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
-    """Sum the gradients of a bucket over the ranks, as a communication hook of DDP."""
+    """Sum a bucket's gradients over ranks; a communication hook of DDP."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     return work.get_future().then(lambda future: future.value()[0])
@@ -218,7 +218,7 @@ def ddp(workload: Workload, cell: Cell) -> Engine:
 
 
 class InAutocast(nn.Module):
-    """Calls a module inside `torch.autocast`, which chooses a dtype for each operator."""
+    """Wraps a module to run its forward inside `torch.autocast`."""
 
     def __init__(self, module: nn.Module, device: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class InAutocast(nn.Module):
         self.dtype = dtype
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module; the backward runs outside, as torch advises."""
+        """Call the module in autocast; the backward runs outside, as torch advises."""
         with torch.autocast(self.device, dtype=self.dtype):
             return self.module(*args, **kwargs)
 

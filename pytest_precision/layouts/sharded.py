@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FSDP2Engine(Engine):
-    """torch's `fully_shard`: DTensor shards, reduce-scatter inside backward."""
+    """Training by `fully_shard`, which reduces and scatters gradients inside backward."""
 
     unobservable: ClassVar = {"grad": "fully_shard reduces gradients inside backward"}
     needs_even_shares: ClassVar = True
@@ -44,7 +44,7 @@ class FSDP2Engine(Engine):
         """Do nothing: FSDP2 has already reduced inside backward."""
 
     def evaluate(self) -> None:
-        """Evaluate, then shard again: the root stays gathered after a forward without backward."""
+        """Evaluate, then reshard the root, which a forward without backward leaves gathered."""
         super().evaluate()
         for module in _sharded(self.model):
             module.reshard()
@@ -87,7 +87,7 @@ def fsdp2(
 def shard(
     model: nn.Module, mesh: DeviceMesh, inner: MixedPrecisionPolicy, outer: MixedPrecisionPolicy
 ) -> None:
-    """Shard every block of a model and the model itself, and have gradients summed over the ranks.
+    """Apply `fully_shard` to every block and the model, with gradients summed over ranks.
 
     Args:
         model: a model whose `blocks`, if it has any, are sharded one by one.
@@ -107,7 +107,7 @@ def shard(
 
 
 def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
-    """Yield the modules that `fully_shard` has changed, the model itself first."""
+    """Yield the modules to which `fully_shard` was applied, the model first."""
     from torch.distributed.fsdp import FSDPModule
 
     return (module for module in model.modules() if isinstance(module, FSDPModule))

@@ -27,7 +27,7 @@ NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
 
 
 class Matrix(NamedTuple):
-    """The cells of one marker.
+    """The cells of one marker, with their axes.
 
     Attributes:
         cells: the cells that make sense; the last axis varies fastest.
@@ -74,7 +74,7 @@ def build(
 
 
 def axis_text(value: AxisValue) -> str:
-    """Return a value as `--precision-select` names it: `mxfp8`, `2`, `true`, `none`."""
+    """Return an axis value as text for `--precision-select`, such as `mxfp8` or `true`."""
     plain = str(value)
     return plain.lower() if plain in ("True", "False", "None") else plain
 
@@ -200,7 +200,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _token(name: str, value: AxisValue) -> str:
-    """Return the part of an id for one value of an axis."""
+    """Return the text of an axis value in test ids."""
     if name == "grad_accum_fusion":
         return "fused" if value else "unfused"
     if name == "world_size":

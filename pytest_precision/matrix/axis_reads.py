@@ -15,7 +15,7 @@ _open: list[set[str]] = []
 
 @contextmanager
 def axes_read() -> Iterator[set[str]]:
-    """Fill a set, until the block ends, with the names of the axes that are read in it."""
+    """Collect, during the block, the names of the axes that are read."""
     found: set[str] = set()
     _open.append(found)
     try:
@@ -25,12 +25,12 @@ def axes_read() -> Iterator[set[str]]:
 
 
 def so_far() -> tuple[str, ...]:
-    """Return the axes in the innermost open set; empty if no set is open."""
+    """Return the axes read so far in the innermost block; empty outside of any."""
     return tuple(sorted(_open[-1])) if _open else ()
 
 
 def note(names: Iterable[str]) -> None:
-    """Note that axes have been read."""
+    """Note that axes were read."""
     names = tuple(names)
     for found in _open:
         found.update(names)

@@ -153,5 +153,5 @@ BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
 
 
 def axes_of(cell: Cell) -> dict[str, AxisValue]:
-    """Return the axes of a cell for the package itself, which does not count as reading them."""
+    """Return the axes of a cell without noting them as read."""
     return {name: getattr(cell, name) for name in BUILT_IN_AXES} | dict(cell.extra)

@@ -13,7 +13,7 @@ from pytest_precision.matrix.variables import Variables, plain_variables
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declarations of a function; see the decorators in `layouts.declarations`.
+    """The declarations of a layout or function, made by the decorators in `layouts`.
 
     Attributes:
         environment: variables that must be set before torch starts.
@@ -32,7 +32,7 @@ class Declared:
 
     @classmethod
     def of(cls, *functions: object) -> Declared:
-        """Combine the declarations of callables, and of the functions inside partials.
+        """Combine the declarations of callables, and of functions inside `partial` objects.
 
         If two of them set a variable, the value of the first one holds.
         """
@@ -49,12 +49,12 @@ class Declared:
         )
 
     def allowing(self, patterns: tuple[str, ...]) -> Declared:
-        """Return the same declarations with more patterns in `may_leave`."""
+        """Return these declarations with more patterns in `may_leave`."""
         return replace(self, may_leave=(*self.may_leave, *patterns))
 
 
 def _attributes(functions: Iterable[object], name: str) -> Iterator[Any]:
-    """Yield an attribute of each function; for a partial, then that of its function."""
+    """Yield an attribute of each function; of a `partial`, also of its function."""
     for function in functions:
         yield getattr(function, name, None)
         if isinstance(function, functools.partial):

@@ -21,7 +21,7 @@ ASKED_FOR = ("swap",)
 
 
 def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
-    """Return the cells of a test with sequences that are drawn instead of its own.
+    """Return the cells of a test with randomly drawn sequences.
 
     A shorter sequence is the simpler one, and an earlier cell of the test.
 
@@ -39,7 +39,7 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
 
 
 def drawable(sequences: Iterable[str]) -> list[str]:
-    """List the operations that can be drawn, the simplest first.
+    """List the operations that sequences may be drawn from, the simplest first.
 
     Other numbers of ranks, and operations of `ASKED_FOR`, are those of `sequences`.
     """
@@ -49,12 +49,12 @@ def drawable(sequences: Iterable[str]) -> list[str]:
 
 
 def saves_first(sequence: str) -> bool:
-    """Return whether a sequence saves before it trains."""
+    """Return whether a sequence saves before its first train step."""
     return "save" in takewhile(lambda name: name != "train", operation_names(sequence))
 
 
 def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
-    """Return the sequence of these operations without those that nothing was saved for.
+    """Return a sequence of these operations, without loads that no save precedes.
 
     It trains at least once.
 
@@ -73,7 +73,7 @@ def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
 
 
 def marker(cell: Cell) -> str:
-    """Return the marker that makes this cell, to paste above a test."""
+    """Return the marker of a cell, to paste above a test."""
     written = {name: [value] for name, value in axes_of(cell).items()}
     default = Cell(precision=cell.precision)
     short = {

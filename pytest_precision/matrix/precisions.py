@@ -15,7 +15,7 @@ PRIMARY_WEIGHTS = ("fp32", "bf16", "fp16", "quantized")
 
 
 class Recipe(NamedTuple):
-    """The formats of the operands of linear layers, as names for `by_name`.
+    """The number formats of the operands of linear layers, by name.
 
     Attributes:
         input: format of the input of a linear layer.
@@ -32,7 +32,7 @@ class Recipe(NamedTuple):
 
 
 class Support(NamedTuple):
-    """GPUs on which Transformer Engine's quantizers give the numbers of the emulation.
+    """The GPUs and releases on which Transformer Engine's kernels match the emulation.
 
     Attributes:
         first: the lowest compute capability.
@@ -53,7 +53,7 @@ class Support(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """The properties of a precision.
+    """The properties of one precision: formats, dtypes and storage.
 
     Attributes:
         primary_weight: storage of resident parameters if the cell does not set it.
@@ -68,12 +68,12 @@ class Precision(NamedTuple):
 
     @property
     def quantized(self) -> bool:
-        """Whether it has a quantized format that a primary weight could be stored in."""
+        """Whether weights can be stored in a quantized format of this precision."""
         return self.recipe is not None
 
     @property
     def primary_weights(self) -> tuple[str, ...]:
-        """The possible storage of resident parameters with this precision."""
+        """The dtypes or formats in which parameters can be stored."""
         return tuple(w for w in PRIMARY_WEIGHTS if self.quantized or w != "quantized")
 
 

@@ -16,7 +16,7 @@ Select = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def matches(cell: Cell, select: Select) -> bool:
-    """Return whether the cell has one of the values on each axis of `select`.
+    """Return whether a cell has a selected value on each axis of `select`.
 
     An axis that the cell does not have never matches.
     """
@@ -29,7 +29,7 @@ def matches(cell: Cell, select: Select) -> bool:
 
 
 def unselectable(select: Select, cells: Iterable[Cell]) -> list[str]:
-    """Return what is wrong with a selection from these cells, one message per mistake.
+    """Return a message for each mistake in a selection.
 
     Args:
         select: the selection.
@@ -65,7 +65,7 @@ def unselectable(select: Select, cells: Iterable[Cell]) -> list[str]:
 
 
 def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
-    """Return the cells of one test that a coverage needs, in their order.
+    """Return the cells of a test that `--precision-coverage` keeps, in order.
 
     Args:
         cells: the selected cells of the test.
@@ -81,7 +81,7 @@ def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
 
 
 def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
-    """Return whether a test belongs to a shard, which depends on the test's id alone.
+    """Return whether a test id belongs to a shard.
 
     Args:
         nodeid: pytest's id, the same on every runner.
@@ -94,7 +94,7 @@ def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
 
 
 def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
-    """Choose a subset of `rows` that covers every pair of values in them.
+    """Choose rows that together have every pair of values.
 
     A pair is two values in two columns of one row. The choice is greedy and deterministic: it takes
     the row with the most pairs that are not covered yet, on a tie the earlier row. Then it drops
@@ -117,7 +117,7 @@ def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
 
 
 def _pairs(rows: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Return the pairs of each row as numbers, which hash faster than tuples of tuples."""
+    """Return the value pairs of each row, as integers that hash fast."""
     numbers: dict[tuple[int, Hashable], int] = {}
     coded = [[numbers.setdefault(value, len(numbers)) for value in enumerate(row)] for row in rows]
     size = len(numbers)

@@ -24,7 +24,7 @@ __tracebackhide__ = is_bad_input
 
 
 class Operation(NamedTuple):
-    """The operation that one word of a sequence means.
+    """The properties of one operation of sequences, such as `train`.
 
     Attributes:
         name: the word.
@@ -157,7 +157,7 @@ def unparse(operations: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=256)
 def operation_names(text: str) -> tuple[str, ...]:
-    """Return the names of the operations of a sequence, without numbers of ranks."""
+    """Return the operation names of a sequence, without numbers of ranks."""
     return tuple(map(name_of, parse(text)))
 
 
@@ -167,13 +167,13 @@ def name_of(operation: str) -> str:
 
 
 def ranks_of(operation: str) -> int | None:
-    """Return the number of ranks that go on with an operation, None where the same ones do."""
+    """Return the number of ranks after an operation such as `load@2`; None for no change."""
     ranks = operation.partition("@")[2]
     return int(ranks) if ranks else None
 
 
 def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the steps whose microbatches the operations read, each once; 0 is evaluation data."""
+    """Return the steps whose microbatches a sequence reads; 0 is the evaluation data."""
     read = []
     trained = 0
     for operation in (OPERATIONS[name] for name in operations):
@@ -189,7 +189,7 @@ def _refused(text: str, position: int, problem: str) -> SequenceError:
 
 
 class Segment(NamedTuple):
-    """Operations that one group of ranks runs.
+    """A part of a sequence that one group of ranks runs.
 
     Attributes:
         number: of the segment, from 0.
@@ -210,7 +210,7 @@ class Segment(NamedTuple):
 
 @lru_cache(maxsize=256)  # every step of a run asks
 def segments(text: str, world_size: int) -> tuple[Segment, ...]:
-    """Divide a sequence where a load goes on in new processes or on another number of ranks.
+    """Divide a sequence at each load into new processes or another number of ranks.
 
     A load that names the number of ranks that it already has divides nothing.
     """

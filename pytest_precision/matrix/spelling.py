@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def meant(name: str, known: Iterable[str], *, plurals: bool = True) -> str | None:
-    """Return the first of the known names that `name` is a typing error for, or None.
+    """Return the first known name that `name` may be a misspelling of; None if there is none.
 
     Args:
         name: what somebody has written.
@@ -27,7 +27,7 @@ LEAST_LETTERS = 6
 
 
 def _slipped(name: str, known: str) -> bool:
-    """Return whether one letter is missing, too many or wrong, or some have changed places.
+    """Return whether two words differ by one letter, or by exchanged letters.
 
     More slips than one are the distance between words: `decision` has two letters other than
     `precision`. Who writes a known name whole, with something added, means that: `precision_b`.

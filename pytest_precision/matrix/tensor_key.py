@@ -29,7 +29,7 @@ _WEIGHT = re.compile(r"(.*\.)?weight(\d*)")
 
 
 class TensorKey(NamedTuple):
-    """The name of an observation in its parts.
+    """The parts of an observation's name: owner, part and microbatch.
 
     Attributes:
         owner: what the tensor belongs to: a parameter, a weight, a module.
@@ -59,7 +59,7 @@ class TensorKey(NamedTuple):
         return cls(owner, part, microbatch)
 
     def name(self, kind: str) -> str:
-        """Return the name, as observations of `kind` are named."""
+        """Return the full name of an observation of `kind`."""
         joined = self.owner
         if kind == "hyper":
             joined = f"{self.part} of {self.owner}"
@@ -73,12 +73,12 @@ class TensorKey(NamedTuple):
 
     @property
     def operand(self) -> OperandPart | None:
-        """Return which operand, or which of its tensors, the part is; None for any other part."""
+        """Return the operand that the part names, such as `rowwise.data`; None for other parts."""
         return None if self.part in ("", "history") else OperandPart.of(self.part)
 
 
 class OperandPart(NamedTuple):
-    """A part of a quantized weight.
+    """A tensor of a quantized weight: side (rowwise or columnwise) and field.
 
     Attributes:
         side: `rowwise` or `columnwise`.
@@ -96,47 +96,47 @@ class OperandPart(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Return the part as it stands in names."""
+        """Return the text of this part in names."""
         return f"{self.side}.{self.field}" if self.field else self.side
 
 
 def slot_of(weight: str) -> str:
-    """Return the slot of a weight, such as `up.quantizers.3.weight` of `up.weight3`, or nothing."""
+    """Return the name of a weight's delayed scaling state; empty if the name is no weight."""
     found = _WEIGHT.fullmatch(weight)
     return f"{found[1] or ''}quantizers.{found[2] or 0}.weight" if found else ""
 
 
 def role_of(slot: str) -> str:
-    """Return the operand of a slot: `input`, `weight` or `gradient`; empty for any other name."""
+    """Return the operand of a delayed scaling state: `input`, `weight` or `gradient`."""
     found = _SLOT.fullmatch(slot)
     return found[1] if found else ""
 
 
 def inner_kind(kind: str, attribute: str) -> str:
-    """Return the kind of a tensor inside a tensor subclass, by the attribute that it stands in."""
+    """Return the kind of a tensor inside a tensor subclass."""
     return f"{kind}.{attribute}"
 
 
 def outer_kind(kind: str) -> str:
-    """Return the kind of the tensor subclass that an inner tensor stands in, or the kind itself."""
+    """Return the kind of the tensor subclass around an inner tensor; other kinds unchanged."""
     return kind.partition(".")[0]
 
 
 def is_inner(kind: str) -> bool:
-    """Return whether a kind is of tensors inside a tensor subclass."""
+    """Return whether a kind is that of tensors inside a tensor subclass."""
     return "." in kind
 
 
 def resident_kind(kind: str) -> str:
-    """Return the kind that shows between steps what `kind` shows in use."""
+    """Return the stored counterpart of a kind of used weights: `param` of `used_param`."""
     return kind.removeprefix("used_")
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether an optimizer keeps this state for its masters, such as their scales."""
+    """Return whether optimizer state belongs to masters, such as their scales."""
     return kind.startswith("master_")
 
 
 def is_master(kind: str) -> bool:
-    """Return whether an optimizer's state of this name is a master weight."""
+    """Return whether optimizer state of this name is a master weight."""
     return "master" in kind and not kind.endswith("_scale")

@@ -19,7 +19,7 @@ Variables = tuple[tuple[str, str], ...]
 
 
 def plain_variables(variables: object, argument: str = "environment") -> Variables:
-    """Convert a mapping from name to value into plain data that a cell can hold.
+    """Convert a mapping of variables into the plain form that a cell stores.
 
     Args:
         variables: the mapping.

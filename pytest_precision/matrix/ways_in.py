@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class WayIn(NamedTuple):
-    """What a message advises to the author of a side.
+    """The advice in messages that depends on how a side was written: layout, script, command.
 
     Attributes:
         named: how a model is named without the wrapper around it.

@@ -53,7 +53,7 @@ class Layer(nn.Module):
         device: torch.device,
         backend: str,
     ) -> None:
-        """Set all attributes but the parameters, which are on `device`."""
+        """Set all attributes but the parameters."""
         number = 0 if precision == UNQUANTIZED else weights
         self.quantizers = nn.ModuleList(
             Quantizers(precision, device, backend) for _ in range(number)
@@ -113,12 +113,12 @@ class Layer(nn.Module):
         ]
 
     def streams_at(self, name: str) -> list[str]:
-        """Return the streams for a layer that has this name in a model."""
+        """Return the random streams for the layer under this name in a model."""
         number = len(self.quantizers)
         return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 
     def _refresh(self, weights: Sequence[Tensor], grouped: bool) -> None:
-        """Bring `used_weights` up to date."""
+        """Set `used_weights`: stored operands, or weights that are quantized once per step."""
         if isinstance(weights[0], QuantizedParameter):
             self.used_weights = [
                 member

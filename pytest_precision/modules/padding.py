@@ -24,7 +24,7 @@ def padded_shape(format: Format, shape: Shape) -> Shape:
 def quantize_padded(
     format: Format, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
 ) -> QuantizedTensor:
-    """Quantize a matrix, padded at the end with rows and columns of zeros if `format` needs them.
+    """Quantize a matrix, padded with zeros at the end if `format` needs that.
 
     The Hadamard transform makes the padded rows of the last block nonzero, so the GEMM must
     multiply these too; all other padding is zero in the result.

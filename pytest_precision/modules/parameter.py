@@ -25,7 +25,7 @@ _aten = torch.ops.aten
 
 
 class _Storage:
-    """The storage that a parameter and all tensors detached from it share."""
+    """The memory that a parameter shares with all tensors detached from it."""
 
     def __init__(self, value: Tensor, formats: Sequence[Format]) -> None:
         self.formats = tuple(formats)
@@ -64,7 +64,7 @@ class QuantizedParameter(ReadOnly):
 
     @staticmethod
     def __new__(cls, storage: _Storage, shape: torch.Size, device: torch.device) -> Any:
-        """Make a tensor with shape, dtype and device but without memory of its own."""
+        """Make a tensor with shape, dtype and device but no memory of its own."""
         return tensor_without_memory(cls, shape, NOMINAL, device)
 
     def __init__(self, storage: _Storage, shape: torch.Size, device: torch.device) -> None:

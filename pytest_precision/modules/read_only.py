@@ -19,7 +19,7 @@ from pytest_precision.errors import expected_but_got
 
 
 class ReadOnly(Tensor):
-    """A tensor whose operations compute on its dequantized values; writes to it are refused.
+    """A tensor that computes with its dequantized values and refuses writes.
 
     Writes to its views are refused too: a view refers to a copy of the values, so a write to it
     would be lost.

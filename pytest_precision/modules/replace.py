@@ -88,7 +88,7 @@ def quantize_linears(
 
 
 def _expect(model: object, precision: str, primary_weight: str) -> None:
-    """Refuse what is not a model, and names that are not those of a cell."""
+    """Refuse arguments that are not a model, or not names of precisions and storage."""
     expect_type(
         "model", model, nn.Module, "an nn.Module", "give the model whose layers are to be quantized"
     )

@@ -15,7 +15,7 @@ _SEEDS = 1 << 63
 
 @dataclass(frozen=True)
 class RoundingRng:
-    """The random bits of one gradient of one microbatch.
+    """The random bits for one gradient in one microbatch.
 
     They are the same on both sides of a check, and on every rank that computes the microbatch.
 

@@ -44,7 +44,7 @@ class DelayedScalingState(nn.Module, Reducible):
 
     @property
     def has_state(self) -> bool:
-        """Whether a cast depends on earlier ones: always, through the scale."""
+        """Whether a cast depends on earlier casts: always, since their amaxes give the scale."""
         return True
 
     def leave_updates_to_owner(self) -> None:

@@ -18,7 +18,7 @@ REPEATABLE: Mapping[str, Callable[[str], list[str]]] = {
 
 
 class Option(NamedTuple):
-    """One row of the table: an option under all its names.
+    """One row of the option table, with its names in all sources.
 
     Its name is `--precision-NAME` on the command line, `PRECISION_NAME` in the environment,
     `precision_name` in ini files and, if allowed there, `name` in the marker.
@@ -68,7 +68,7 @@ class Option(NamedTuple):
 
     @property
     def default(self) -> str:
-        """The default in `Settings`, written as a user would write it."""
+        """The default value, as a user would write it."""
         value = getattr(Settings(), self.field)
         if value is None:
             return "none"
@@ -77,7 +77,7 @@ class Option(NamedTuple):
         return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
     def parsed(self, given: Sequence[object], name: str, where: str) -> Any:
-        """Parse what one source gives: all values of a repeatable option, else the last one.
+        """Parse the values of one source; all if the option is repeatable, else the last.
 
         Args:
             given: text, or a typed value if the source has types.

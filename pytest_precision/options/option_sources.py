@@ -40,7 +40,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_options(config: pytest.Config) -> Settings:
-    """Read every option from the first source that has it.
+    """Read every option from the source of highest precedence that has it.
 
     Raises:
         pytest.UsageError: a value is invalid; the message names its source.
@@ -52,7 +52,7 @@ def read_options(config: pytest.Config) -> Settings:
 
 
 def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) -> Settings:
-    """Return settings, overridden by the options among the keywords of a marker.
+    """Return settings with the options in a marker's keywords applied.
 
     Args:
         settings: what the session was asked for.
@@ -71,7 +71,7 @@ def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) 
 
 
 def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
-    """Yield the value from the first source that has one; nothing if no source has one."""
+    """Yield the value of the first source that has one; nothing if none has."""
     for given, name, where, folder in _sources(option, config):
         if option.instead and (name != option.key or option in FORMER):
             words = f"{where}: {name} will go with the next release; write {option.instead}"
@@ -84,7 +84,7 @@ def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
 def _sources(
     option: Option, config: pytest.Config
 ) -> Iterator[tuple[Sequence[object], str, str, Path]]:
-    """Yield (values, name, source, its folder) per source, the highest precedence first."""
+    """Yield (values, name, source, folder) of each source, highest precedence first."""
     here = config.invocation_params.dir
     given = config.getoption(option.key)
     if given is not None:

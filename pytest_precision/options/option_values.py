@@ -11,14 +11,14 @@ _FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
 
 
 def flag(text: str) -> bool:
-    """Return what a word for yes or no means."""
+    """Parse a word for yes or no."""
     if text.lower() not in _FLAGS:
         raise ValueError(text)
     return _FLAGS[text.lower()]
 
 
 def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
-    """Return the parse function, the expected values and the metavar of a choice."""
+    """Return parse function, expected values and metavar of an option with choices."""
 
     def parse(text: str) -> str:
         if text not in known:
@@ -29,7 +29,7 @@ def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
 
 
 def selection(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return an axis and the values that are selected on it."""
+    """Parse `AXIS=VALUE,VALUE` into axis and values."""
     axis, _, values = text.partition("=")
     if not axis or not all(values.split(",")):
         raise ValueError(text)
@@ -37,7 +37,7 @@ def selection(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """Return the index of a runner, from 1, and how many there are."""
+    """Parse `I/N` into a runner's number, from 1, and the number of runners."""
     index, count = map(int, text.split("/"))
     if not 1 <= index <= count:
         raise ValueError(text)
@@ -49,7 +49,7 @@ LONGEST_SECONDS = 1_000_000
 
 
 def seconds(text: str) -> float:
-    """Return a duration that a deadline can have."""
+    """Parse a duration that can be a deadline."""
     seconds = float(text)
     if not 0 < seconds <= LONGEST_SECONDS:
         raise ValueError(text)
@@ -57,7 +57,7 @@ def seconds(text: str) -> float:
 
 
 def whole_count(text: str) -> int:
-    """Return an int from 1."""
+    """Parse an int that is at least 1."""
     count = int(text)
     if count < 1:
         raise ValueError(text)
@@ -65,7 +65,7 @@ def whole_count(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """Return a number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     share = float(text)
     if not 0 <= share <= 1:
         raise ValueError(text)
@@ -73,42 +73,42 @@ def share(text: str) -> float:
 
 
 def planted_share(text: str) -> float | None:
-    """Return the share of planted defects that must be noticed; None if none are to be planted."""
+    """Parse the share of mutants that must be noticed; None to plant none."""
     if text.lower() in _FLAGS and text != "1":
         return 0.0 if _FLAGS[text.lower()] else None
     return share(text)
 
 
 def module(text: str) -> str:
-    """Return the name of a module."""
+    """Parse the name of a module."""
     if not all(part.isidentifier() for part in text.split(".")):
         raise ValueError(text)
     return text
 
 
 def revision(text: str) -> str:
-    """Return git's name of a commit, which is no option of git."""
+    """Parse a revision of git; refuse text that git would take for an option."""
     if not text or text.startswith("-"):
         raise ValueError(text)
     return text
 
 
 def program(text: str) -> Path:
-    """Return the absolute path of a program; a link stays one, since environments have such."""
+    """Parse the path of a program into an absolute path; links are kept."""
     if not text:
         raise ValueError(text)
     return Path(text).absolute()
 
 
 def pattern(text: str) -> str:
-    """Return a pattern, which is not empty."""
+    """Parse a pattern that is not empty."""
     if not text:
         raise ValueError(text)
     return text
 
 
 def folder(text: str) -> Path:
-    """Return a path."""
+    """Parse the path of a folder."""
     if not text:
         raise ValueError(text)
     return Path(text)

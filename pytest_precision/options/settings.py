@@ -11,7 +11,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values of the options, after all sources have been read.
+    """The values of all options of a session or of one test.
 
     Attributes:
         enabled: whether cells run; otherwise they are skipped.
@@ -79,7 +79,7 @@ class Settings:
 
     @property
     def in_time(self) -> str:
-        """Return the options for comparisons in time, as a command line has them."""
+        """Return the options of comparisons with other revisions, as on a command line."""
         given = {
             "against": self.against,
             "against-python": self.against_python,

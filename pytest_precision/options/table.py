@@ -7,7 +7,7 @@ from pytest_precision.options.option import Option
 
 
 def key(name: str, value: str) -> str:
-    """Return how an option is written that is a key of the ini file alone."""
+    """Return how to write an option that exists only as a key of the ini file."""
     return f"precision_{name} in the ini file, or -o precision_{name}={value}"
 
 

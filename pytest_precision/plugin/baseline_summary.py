@@ -22,7 +22,7 @@ SHOWN_UNUSED = 10
 
 
 class BaselineSummary:
-    """Hooks that `--precision-baseline` adds, in the process that reports.
+    """Hooks that `--precision-baseline` adds to the process that reports.
 
     Args:
         root: pytest's root, from which files are named.
@@ -64,7 +64,7 @@ class BaselineSummary:
             terminalreporter.write_line(f"{head}, which no check asks for: {names}{more}")
 
     def _unused(self) -> Iterator[str]:
-        """Yield the files of this environment, of tests that were looked at, without a check."""
+        """Yield this environment's baseline files to which no check belongs any more."""
         keys = {key_digest_of(Path(file)) for file in self._states}
         for path in all_baselines(self._folder):
             name = shown_from(self._root, path)
@@ -73,7 +73,7 @@ class BaselineSummary:
                 yield name
 
     def _whole(self, config: pytest.Config) -> bool:
-        """Return whether all checks of the files that were looked at have run."""
+        """Return whether all checks ran whose baselines were looked at."""
         own = self._settings
         chosen = own.select or own.coverage != "full" or own.shard != (1, 1)
         asked = [config.getoption(name, "") for name in ("keyword", "markexpr", "lf", "deselect")]

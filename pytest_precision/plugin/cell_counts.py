@@ -20,7 +20,7 @@ from pytest_precision.report.status import count
 
 
 class CellCounts(NamedTuple):
-    """Numbers of cells in a session, as plain data.
+    """The numbers of cells in a session, by what becomes of them.
 
     Attributes:
         made: number of cells of all matrix tests, selected or not.
@@ -39,7 +39,7 @@ class CellCounts(NamedTuple):
     formats: Sequence[str] = ()
 
     def line(self, settings: Settings) -> str:
-        """Return the line above the tests: the cells that will run, their selection, and others.
+        """Return the line above the tests on selected and deselected cells.
 
         Args:
             settings: settings of the session.
@@ -65,7 +65,7 @@ def _preloaded(names: Sequence[str]) -> Iterator[str]:
 
 
 class Asked(NamedTuple):
-    """What the cells of one test and precision request.
+    """The backend and device that the cells of one test and precision ask for.
 
     Attributes:
         test: node id, without parameters.
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 
 
 def refusals(asked: Iterable[Asked]) -> list[str]:
-    """Return a message for each test that asks for native formats which no GPU could give here."""
+    """Return a message for each test that requires native formats that no GPU here has."""
     return [
         f"{one.test}: {native_refusal(one.precision, lacks)}"
         for one in asked
@@ -90,7 +90,7 @@ def refusals(asked: Iterable[Asked]) -> list[str]:
 
 
 def announcements(asked: Iterable[Asked]) -> list[str]:
-    """Return what is known of the backends before any rank has inspected its GPU, each once."""
+    """Return what is known about number format backends before ranks start."""
     return list(dict.fromkeys(map(_announced, asked)))
 
 
@@ -103,7 +103,7 @@ def _announced(one: Asked) -> str:
 
 
 def _missing(precision: str, device: str) -> str:
-    """Return what is missing for a native format, as far as is known; empty if nothing is."""
+    """Return what a native format lacks on this machine; empty if nothing is known to lack."""
     lacks = []
     engine = installed_version()
     native = PRECISIONS[precision].native

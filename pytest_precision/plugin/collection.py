@@ -27,7 +27,7 @@ from pytest_precision.report.report_attributes import test_of
 
 
 class Plan(NamedTuple):
-    """The cells of one matrix test, and its settings with the marker's options applied."""
+    """The cells of one matrix test, and the settings that hold for it."""
 
     matrix: Matrix
     settings: Settings
@@ -60,7 +60,7 @@ class Collection:
 
     @property
     def planned(self) -> int | None:
-        """Number of cells that will run; None before collection has ended."""
+        """The number of cells that will run; None before collection has ended."""
         return self.counts.cells if self.collected else None
 
     def generate(self, metafunc: pytest.Metafunc) -> None:
@@ -105,7 +105,7 @@ class Collection:
                 item.add_marker(skip)
 
     def finish(self, session: pytest.Session) -> None:
-        """Count the cells that are left; a worker sends counts and errors to the controller.
+        """Count the remaining cells; a worker sends counts and errors to the controller.
 
         Raises:
             pytest.UsageError: there are errors; it has all of them. A worker does not raise.
@@ -145,7 +145,7 @@ class Collection:
             raise pytest.UsageError(*self.errors)
 
     def receive(self, worker_output: dict[str, Any]) -> None:
-        """Take over the counts that a worker sent when it finished; all workers collect the same.
+        """Take over the counts of an xdist worker; all workers collect the same cells.
 
         Raises:
             pytest.UsageError: the worker sent errors; it has all of them.
@@ -159,7 +159,7 @@ class Collection:
                 raise pytest.UsageError(*output["errors"])
 
     def header(self, verbosity: int) -> list[str]:
-        """Return the line on the cells that are about to run; none without cells or with -q."""
+        """Return the line about the cells that will run; none without cells or with -q."""
         if not self.counts.made or verbosity < 0:
             return []
         return [self.counts.line(self.settings)]
@@ -182,13 +182,13 @@ class Collection:
         return self.settings if plan is None else plan.settings
 
     def cell_to_run(self, item: pytest.Item) -> Cell | None:
-        """Return the cell of a matrix test; None for other tests and when cells do not run."""
+        """Return the cell of a matrix test that will run; None for all other tests."""
         if not self.settings.enabled:
             return None
         return next((cell for _, _, cell in self._entries([item])), None)
 
     def written(self, item: pytest.Item) -> list[Cell]:
-        """List the cells of a matrix test that `--precision-select` names."""
+        """List the cells of a matrix test that match `--precision-select`."""
         cells = self.plans[test_of(item.nodeid)].matrix.cells
         return [cell for cell in cells if matches(cell, self.settings.select)]
 
@@ -233,12 +233,12 @@ class Collection:
 
 
 def is_drawn(item: pytest.Item) -> bool:
-    """Return whether the cells of an item are drawn, as `--precision-fuzz` asks."""
+    """Return whether an item stands for the cells that `--precision-fuzz` draws."""
     return item.get_closest_marker("precision_drawn") is not None
 
 
 def cell_of_test(request: pytest.FixtureRequest) -> Cell:
-    """Return the cell of the test that uses the fixture `cell`; fail a test that has none."""
+    """Return the cell of a test that uses the fixture `cell`; fail a test without one."""
     if not hasattr(request, "param"):
         pytest.fail(
             expected_but_got(

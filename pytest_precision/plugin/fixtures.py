@@ -100,7 +100,7 @@ class Ranks:
 
 
 def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
-    """Return the fixture `parity`; the reports of `item` read its verdicts."""
+    """Return the fixture `parity` of an item, whose reports read its verdicts."""
     shared = _resources(item.config)
     found = Parity(
         item.nodeid,
@@ -133,7 +133,7 @@ def ranks_fixture(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
 
 
 def take_in_definitions(config: pytest.Config) -> None:
-    """Note what modules define that were imported since the last call, before a test runs."""
+    """Remember the definitions of newly imported modules, before tests can patch them."""
     if DEFINITIONS in config.stash:
         config.stash[DEFINITIONS].take_in()
     else:
@@ -157,7 +157,7 @@ def attach_verdicts(
     total: int,
     error: pytest.ExceptionInfo[BaseException] | None,
 ) -> None:
-    """Attach the cell of a matrix test and its verdicts so far to a report of any phase.
+    """Attach the cell and the verdicts so far to a report of a matrix test.
 
     Args:
         report: report of `item`.
@@ -186,7 +186,7 @@ def attach_verdicts(
 def short_failure(
     report: pytest.TestReport, error: pytest.ExceptionInfo[BaseException] | None
 ) -> None:
-    """Leave the first line of a verdict to pytest's short summary, which has room for no more.
+    """Reduce pytest's short summary of a failed check to the verdict's first line.
 
     In CI pytest does not cut it there, and all tables of a failure were printed twice. What the
     terminal shows without -v goes with the report, for when all others have read it whole.
@@ -200,7 +200,7 @@ def short_failure(
 
 
 def _parity_errors(error: BaseException) -> Iterator[ParityError]:
-    """Yield the errors of checks in an exception, its causes and the members of its group."""
+    """Yield the errors of checks in an exception, its causes and its group."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -215,7 +215,7 @@ def _parity_errors(error: BaseException) -> Iterator[ParityError]:
 
 
 def _resources(config: pytest.Config) -> Resources:
-    """Return the resources of the session, which are closed with it."""
+    """Return the resources of the session, which end with it."""
     if RESOURCES not in config.stash:
         there = config.stash.get(OTHER_SIDE, None)
         config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None), there)
@@ -233,11 +233,11 @@ READS = pytest.StashKey[set[str]]()
 
 @contextmanager
 def noted(item: pytest.Item) -> Iterator[None]:
-    """Keep with a test the names of the axes that are read in the block."""
+    """Record on a test which axes are read in the block."""
     with axes_read() as item.stash[READS]:
         yield
 
 
 def unread(item: pytest.Item, cell: Cell) -> list[str]:
-    """List the axes of the user's own that nothing has read from the cell of a test so far."""
+    """List the user's axes that nothing has read from the test's cell so far."""
     return [name for name, _ in cell.extra if name not in item.stash.get(READS, ())]

@@ -23,7 +23,7 @@ from pytest_precision.plugin.collection import Collection, is_drawn
 
 
 class Fuzz:
-    """Calls the items whose cells are drawn.
+    """The hook that runs items with drawn cells.
 
     Args:
         collection: the matrix tests of the session.
@@ -42,7 +42,7 @@ class Fuzz:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        """Call a test in drawn cells; leave all others to pytest."""
+        """Run a test in its drawn cells; leave other tests to pytest."""
         __tracebackhide__ = True
         if not is_drawn(pyfuncitem):
             return None
@@ -52,7 +52,7 @@ class Fuzz:
 
 
 def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> None:
-    """Call a test in as many drawn cells as `--precision-fuzz` says.
+    """Run a test in as many drawn cells as `--precision-fuzz` asks for.
 
     Args:
         item: its fixtures are set up; `cell` and `parity` are replaced in each call.
@@ -94,14 +94,14 @@ def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings
 
 
 def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
-    """Return the verdict on a drawn cell with the marker that makes it."""
+    """Return a drawn cell's verdict with the marker that makes this cell."""
     command = again(verdict.nodeid, options=f"--precision-fuzz {drawn_cells}")
     paste = f"To have this cell, paste above the test: {drawn.marker(cell)}"
     return replace(verdict, command=command, closing=(paste, f"Draw again with: {command}"))
 
 
 def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:
-    """Call the test in one cell; `reject` the cell if it says nothing about the layout."""
+    """Run the test in one drawn cell; `reject` cells that prove nothing."""
     parity = fixtures.parity_fixture(item, cell, settings)
     own = {"cell": cell, "parity": parity}
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}

@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests() -> Generator[None, object, object]:
-    """Tell the launch of an error in loading the first `conftest.py` files."""
+    """Tell the other processes of a launch if a `conftest.py` cannot be loaded."""
     try:
         return (yield)
     except Exception as error:
@@ -57,7 +57,7 @@ def pytest_load_initial_conftests() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main() -> Generator[None, object, object]:
-    """Tell the launch of an error that ends pytest."""
+    """Tell the other processes of a launch of an error that ends pytest."""
     try:
         return (yield)
     except Exception as error:
@@ -161,7 +161,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Record what new modules define, before fixtures of a matrix test can patch it."""
+    """Remember the definitions of new modules, before fixtures can patch them."""
     if item.config.stash[COLLECTION].cell_to_run(item) is not None:
         from pytest_precision.plugin import fixtures
 
@@ -169,7 +169,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Return the line on the cells that are about to run."""
+    """Return the line about the cells that will run."""
     return config.stash[COLLECTION].header(config.get_verbosity())
 
 
@@ -237,7 +237,7 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Note that the tests ran to their end, unless an exception ended them."""
+        """Note that all tests ran, unless an exception ended the loop."""
         result = yield
         self.report.plan(self.collection.planned)
         self.report.end()

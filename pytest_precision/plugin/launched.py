@@ -39,7 +39,7 @@ LAUNCHER_SECONDS = 1.0
 
 
 class Process:
-    """The hooks of every process of a launch; one that cannot go on tells the others why."""
+    """The hooks of every process of a launch."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         forget(launch)
@@ -48,12 +48,12 @@ class Process:
         self._failures: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note what could not be collected."""
+        """Note errors of collection."""
         if report.failed:
             self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
     def refuse(self) -> None:
-        """Tell the other processes what could not be collected here, if anything."""
+        """Tell the other processes of errors of collection, if there are any."""
         failures = [*self._failures, *self.collection.errors]
         if failures:
             refuse_rank(self.launch, "\n".join(failures))
@@ -102,7 +102,7 @@ class LaunchController(Process):
 
 
 class RankHolder(Process):
-    """The hooks of a process of any other rank."""
+    """The hooks of every process of a launch but that of rank 0."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         super().__init__(launch, collection)
@@ -110,7 +110,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Hold back the terminal output until it is known whether this process may write it."""
+        """Buffer terminal output until it is known whether this process may write it."""
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             writer = reporter._tw  # no public name
@@ -119,7 +119,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Release the output if no test needs ranks; leave if collection had errors."""
+        """Release the output if no test needs ranks; leave on errors of collection."""
         if not needs_ranks(session.items, self.collection):
             self._let_go()
         elif self.collection.errors:  # rank 0 reports them
@@ -128,7 +128,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Hold ranks for rank 0 instead of running tests, if any test needs ranks."""
+        """Serve ranks to rank 0 instead of running tests, if any test needs ranks."""
         if not needs_ranks(session.items, self.collection):
             return
         if not runs(session):
@@ -147,7 +147,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Tell the other processes what failed, and write the output that was kept back."""
+        """Tell the other processes what failed, and write buffered output."""
         self.refuse()
         self._let_go()
 
@@ -163,7 +163,7 @@ class RankHolder(Process):
 
 
 def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
-    """Return whether a test needs ranks: a cell that is to run, or a test with `ranks`."""
+    """Return whether a test needs ranks, as a cell that will run or by the fixture `ranks`."""
     return any(
         collection.cell_to_run(item) is not None
         or ("ranks" in getattr(item, "fixturenames", ()) and item.get_closest_marker("world_size"))
@@ -172,14 +172,14 @@ def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
 
 
 def runs(session: pytest.Session) -> bool:
-    """Return whether the tests of a session run after their collection."""
+    """Return whether a session runs its tests after collection."""
     option = session.config.option
     broken = session.testsfailed and not option.continue_on_collection_errors
     return not (option.collectonly or broken)
 
 
 def launch_refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
-    """Return why an xdist worker cannot run these tests under a launcher; empty if it can."""
+    """Return why an xdist worker cannot run under a launcher; empty if it can."""
     launch = Launch.of(os.environ)
     if launch is None or not needs_ranks(items, collection):
         return []
@@ -193,20 +193,20 @@ def launch_refusal(items: list[pytest.Item], collection: Collection) -> list[str
 
 
 def reason(error: BaseException) -> str:
-    """Return what to tell the others of an error that has ended pytest in this process."""
+    """Return the message to other processes about an error that ended pytest here."""
     if isinstance(error, pytest.UsageError):
         return "\n".join(map(str, error.args))
     return Raised.of(error.__cause__ or error, 0.0).traceback
 
 
 def refuse_rank(launch: Launch, reason: str) -> None:
-    """Tell the other processes of a launch that this one will hold no rank."""
+    """Tell the other processes of a launch that this one cannot hold a rank."""
     with contextlib.suppress(OSError):  # the others then learn no more than of a process that died
         LaunchRendezvous(launch).refuse(reason)
 
 
 def _follow_torchrun(launch: Launch, parent: int) -> Callable[[], None]:
-    """End this process if torchrun ends, as torchrun does where it ends its processes itself.
+    """End this process if torchrun is killed, as torchrun itself would.
 
     One that is killed leaves them, and GPUs would be busy until the last test is over. Slurm ends
     all processes of a step.
@@ -239,6 +239,6 @@ def _tell(config: pytest.Config, text: str) -> None:
 
 
 def _leave(status: int = 0) -> NoReturn:
-    """End this process as Python does, without the hooks in which pytest's plugins report."""
+    """End this process without the hooks in which pytest's plugins report."""
     atexit._run_exitfuncs()
     os._exit(status)

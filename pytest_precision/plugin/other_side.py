@@ -31,7 +31,7 @@ LAST_LINES = 5
 
 @dataclass(frozen=True)
 class OtherSide:
-    """What each side of each check is compared with.
+    """The commit or interpreter that each side is compared with.
 
     Attributes:
         installation: whose code runs.
@@ -42,14 +42,14 @@ class OtherSide:
     package: Path
 
     def told(self) -> list[str | None]:
-        """Return the other side as plain data, which xdist sends to its workers."""
+        """Return the other side as plain data, for xdist workers."""
         one = self.installation
         tree = [None if path is None else str(path) for path in (one.root, one.tree)]
         return [str(self.package), one.name, str(one.python), *tree]
 
     @classmethod
     def of(cls, told: list[Any]) -> OtherSide:
-        """Return what the controller of a worker has told."""
+        """Return the other side that the controller sent to this worker."""
         package, name, python, root, tree = told
         places = (None if path is None else Path(path) for path in (root, tree))
         return cls(Installation(name, Path(python), *places), Path(package))
@@ -59,7 +59,7 @@ OTHER_SIDE = pytest.StashKey[OtherSide]()
 
 
 def open_other_side(config: pytest.Config, settings: Settings) -> None:
-    """Make the other side that the settings ask for, or take that of the controller.
+    """Make the other side that the settings ask for, or take the controller's.
 
     Raises:
         pytest.UsageError: there can be none; the message says why.
@@ -81,7 +81,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
 
 
 def tell_worker(node: Any) -> None:
-    """Tell a worker of xdist of the other side."""
+    """Send the other side to an xdist worker."""
     if OTHER_SIDE in node.config.stash:
         node.workerinput[WORD] = node.config.stash[OTHER_SIDE].told()
 
@@ -119,7 +119,7 @@ def _expect_possible(settings: Settings) -> None:
 
 
 def _expect_own_root(config: pytest.Config) -> None:
-    """Refuse a path that pytest has taken for one of its own, and looked there for its ini file."""
+    """Refuse a path after a blank, which pytest took for a test path."""
     option = "--precision-against-python"
     called_from = config.invocation_params.dir
     is_elsewhere = config.inipath is None or not called_from.is_relative_to(config.rootpath)
@@ -153,7 +153,7 @@ def _made(rootpath: Path, settings: Settings, stack: ExitStack) -> OtherSide:
 
 
 def _build(command: str, found: Installation) -> None:
-    """Run the user's command in a work tree, where `python` is the interpreter of its ranks.
+    """Run the user's build command in a work tree.
 
     Raises:
         RevisionError: it failed; the message has its last lines.

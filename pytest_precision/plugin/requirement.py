@@ -8,7 +8,7 @@ from pytest_precision.report.session import runs_nothing
 
 
 class Requirement:
-    """Fail a session in which no cell ran: pytest hooks that `--precision-require` adds.
+    """The hooks of `--precision-require`, which fail a session in which no cell ran.
 
     They run in the process that reports, which under xdist is the controller.
 
@@ -24,13 +24,13 @@ class Requirement:
         self._failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the cells that ran; an expected failure did."""
+        """Count the cells that ran, including expected failures."""
         skipped = report.skipped and not hasattr(report, "wasxfail")
         if report.when == "call" and hasattr(report, "precision_cell") and not skipped:
             self._ran += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a session that would be green without a cell."""
+        """Fail a session that would pass without a cell."""
         green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         if green and not self._ran and not runs_nothing(session.config):
             self._failed = True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Resources:
-    """The rank pools and traces that checks share; each is opened when a test first needs it.
+    """The rank pools and cached traces of a session, opened at first use.
 
     Args:
         hosts: the processes of a launch, which start all ranks; without them, ranks run on this
@@ -37,7 +37,7 @@ class Resources:
         self._traces: TraceCache | None = None
 
     def ranks(self, settings: Settings) -> RankPool:
-        """Return the rank pool that fits `settings`; it is kept between tests."""
+        """Return the rank pool for these settings, which is kept between tests."""
         preload = installed_modules(settings.preload)
         if not self._ranks and settings.ranks != "inline":
             # It imports torch while this process does, which takes seconds in each.
@@ -57,7 +57,7 @@ class Resources:
         return self._ranks[key]
 
     def then(self, settings: Settings) -> Then | None:
-        """Return the other revision that sides are compared with, and its ranks; None without."""
+        """Return the other revision with its ranks; None if none was asked for."""
         if self._other_side is None:
             return None
         # Only here, so that a session that compares nothing does not import torch.
@@ -82,13 +82,13 @@ class Resources:
 
     @property
     def traces(self) -> TraceCache:
-        """The session's recorded runs."""
+        """The cached traces of the session."""
         if self._traces is None:
             self._traces = TraceCache()
         return self._traces
 
     def close(self) -> None:
-        """End all ranks and remove all traces; this may be called again."""
+        """End all ranks and remove all traces; further calls do nothing."""
         while self._then:
             self._then.popitem()[1].ranks.close()
         if self._other_ranks is not None:

@@ -16,7 +16,7 @@ NEWEST_TORCH = "2.13"
 
 
 def refuse_old_pytest(version: str) -> None:
-    """Refuse a pytest that pip would have replaced, had it not been told `--no-deps`.
+    """Refuse a pytest that is older than the package requires.
 
     Args:
         version: of pytest.
@@ -35,7 +35,7 @@ def refuse_old_pytest(version: str) -> None:
 
 
 def untested_torch(version: str) -> Iterator[str]:
-    """Yield that torch is newer than what is tested, if it is.
+    """Yield a line if torch is newer than the newest tested release.
 
     Args:
         version: of torch.

@@ -22,7 +22,7 @@ SERVER_GONE = 255
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that is known at the end of a run that failed.
+    """What the controller knows at the end of a failed run: messages, statuses, stacks.
 
     Attributes:
         world_size: number of ranks.
@@ -47,12 +47,12 @@ class Evidence:
 
     @property
     def silent(self) -> list[int]:
-        """The ranks that did not answer."""
+        """The ranks that sent no answer."""
         return [rank for rank in range(self.world_size) if rank not in self.received]
 
     @property
     def aborted(self) -> list[int]:
-        """The ranks that a watchdog may have ended, whose stacks were taken before that."""
+        """Ranks that a watchdog of NCCL may have ended, with stacks from before."""
         died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Ended))
         return [rank for rank in died if rank in self.stacks]
 
@@ -70,7 +70,7 @@ def first_failure(received: Mapping[int, Received]) -> int | None:
 
 
 def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
-    """Return whether the run timed out: no rank failed, or only once collectives time out."""
+    """Return whether the run hung: no rank failed before collectives timed out."""
     first = first_failure(received)
     if first is None:
         return True
@@ -81,7 +81,7 @@ def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
 
 
 def failure_of(evidence: Evidence) -> RankError:
-    """Return the one error for a run in which not every rank completed the job."""
+    """Return one error for a run in which not every rank completed its job."""
     first = first_failure(evidence.received)
     if is_hang(evidence.received, evidence.overdue):
         # If every rank answered, the rank whose collective timed out first is the one that hung. If
@@ -104,7 +104,7 @@ def failure_of(evidence: Evidence) -> RankError:
 
 
 def require_nonce(expected: str, echoes: Sequence[str], doing: str) -> None:
-    """Raise unless every answer belongs to this run of the job.
+    """Raise unless every answer belongs to this run.
 
     Args:
         expected: nonce that was sent to the ranks.
@@ -164,7 +164,7 @@ def _error(
 
 
 def _patience(stacks: str) -> int:
-    """Return 0 to 2: the lower, the more likely the other ranks wait for this silent rank."""
+    """Return 0 to 2; a lower value means that the other ranks more likely wait for this one."""
     if not stacks:
         return 0
     innermost = (thread.splitlines()[1:2] for thread in stacks.split("\n\n"))
@@ -172,7 +172,7 @@ def _patience(stacks: str) -> int:
 
 
 def _account(evidence: Evidence, rank: int) -> list[str]:
-    """Return what a rank was doing when it ended: its traceback or its stacks."""
+    """Return what a silent rank was doing: its traceback or its stacks."""
     if rank not in evidence.received or rank in evidence.aborted:
         stacks = evidence.stacks.get(rank) or "none: the process did not react; it may be stopped"
         return _block(f"Stacks of rank {rank}", stacks)

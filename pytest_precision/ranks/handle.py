@@ -11,7 +11,7 @@ from pytest_precision.ranks.process.worker import Membership
 
 
 class Rank(Protocol):
-    """One rank's process, and the connection to it.
+    """The interface of one rank's process, and of the connection to it.
 
     Attributes:
         number: number of the rank in its group.
@@ -32,10 +32,10 @@ class Rank(Protocol):
         """Whether the process is alive."""
 
     def send(self, message: ToRank) -> None:
-        """Send a message to the rank; if the rank is gone, `recv` tells what happened to it."""
+        """Send a message to the rank; if its process has ended, `recv` reports that."""
 
     def recv(self) -> FromRank | Ended:
-        """Receive from a rank that has a ready waitable: its message, or that it ended without."""
+        """Return the next message of a ready rank, or that it ended without one."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it is alive."""
@@ -44,7 +44,7 @@ class Rank(Protocol):
         """Kill the process and all processes that it started."""
 
     def join(self, deadline: float) -> None:
-        """Wait for the end of the process, at most until `deadline` on the monotonic clock."""
+        """Wait until the process ends, or until `deadline` on the monotonic clock."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -16,7 +16,7 @@ from pytest_precision.ranks.state.sources import Sources
 
 
 class InlineGroup:
-    """A group of one rank without a process of its own; it has no deadline.
+    """A group of one rank in the calling process, without a deadline.
 
     Code that a job replaces is restored after it, since there are no other ranks for the next job.
     Exceptions of the function pass through unchanged. Arguments are pickled here too, so that this
@@ -42,7 +42,7 @@ class InlineGroup:
         return True
 
     def run(self, job: Job, timeout: float) -> list[Any]:
-        """Call `job` in this process, in a process group of one; return the list of its result."""
+        """Call `job` in this process, in a process group of one; return a list with its result."""
         __tracebackhide__ = True
         import torch.distributed as dist
 
@@ -81,7 +81,7 @@ class InlineGroup:
 
     @contextmanager
     def _on_device(self, seconds: float) -> Iterator[dict[str, str]]:
-        """Hold the GPU of this process; yield the variables that say which one it is."""
+        """Lock the GPU of this process; yield the variables that select it."""
         if self._device != "cuda":
             yield {}
             return

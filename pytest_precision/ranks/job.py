@@ -17,7 +17,7 @@ from pytest_precision.ranks.code.relocation import relocation_of_process
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A call that every rank of a group makes once.
+    """A function call that every rank of a group makes once.
 
     Attributes:
         call: the callable with its arguments bound.
@@ -48,7 +48,7 @@ class Job:
         kwargs: dict[str, Any],
         name: str | None = None,
     ) -> Job:
-        """Return the job that calls `function` from here; by default it is named after it.
+        """Return the job of calling `function`; its name is that of the function by default.
 
         Raises:
             TypeError: the function has no import path, or an argument does not pickle.
@@ -57,7 +57,7 @@ class Job:
         return cls(call, tuple(sys.path), os.getcwd(), rewriting.rewritten(), name or call.name)
 
     def enter(self) -> None:
-        """Take over the caller's current directory and `sys.path` in this process."""
+        """Set this process's working directory and `sys.path` to the caller's."""
         moves = relocation_of_process()
         os.chdir(self.directory if moves is None else moves.folder_of(self.directory))
         path = list(self.sys_path) if moves is None else moves.import_path(self.sys_path)
@@ -67,7 +67,7 @@ class Job:
         rewriting.rewrite(self.rewritten)
 
     def resolve(self) -> Callable[[], Any]:
-        """Import everything that the job needs, and return its call."""
+        """Import all that the job needs, and return the callable."""
         for path in self.imports:
             # An import that fails here fails again where it is used, where the error is reported.
             with contextlib.suppress(Exception):

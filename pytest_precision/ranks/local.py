@@ -111,7 +111,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether all ranks are alive and clean and their timeout covers the job's.
+        """Return whether all ranks are alive, unchanged by jobs, and have a long enough timeout.
 
         What they have imported and read must be what a new group would import and read now.
         """
@@ -182,7 +182,7 @@ class LocalGroup:
     def _answers(
         self, started: float, seconds: float
     ) -> tuple[dict[int, watch.Received], Mapping[int, str]]:
-        """Return the answers of ranks that answered in time, and the stacks of the other ranks."""
+        """Return the answers that came in time, and the stacks of the other ranks."""
         if self._device not in ABORTING:
             return watch.collect(self._ranks, started + seconds), {}
         look = self._collective_seconds * LOOK_SHARE

@@ -11,7 +11,7 @@ from pytest_precision.ranks.state.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a job requires of its ranks.
+    """The requirements of a job on its ranks, such as variables or fresh processes.
 
     Attributes:
         environment: environment that they run with.
@@ -30,7 +30,7 @@ class Needs:
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:
-        """Return the needs of a single call; functions of one module share a group."""
+        """Return the requirements of a function call; functions of one module share a group."""
         code = call.home if call.is_of_users_module else call
         return cls(
             Environment.now(declared.environment),
@@ -43,7 +43,7 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
-    """Return the code of a run for `Needs.code`, which keeps other code off its ranks.
+    """Return the value of `Needs.code`, which keeps ranks from running other code.
 
     Args:
         layout: layout that runs.

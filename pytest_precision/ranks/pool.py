@@ -25,7 +25,7 @@ from pytest_precision.ranks.state.sources import Sources
 
 
 class RankGroup(Protocol):
-    """N ranks in one process group, which run one job after the other.
+    """N ranks in one process group, which run jobs one after the other.
 
     After any exception from `run` the group is unusable: the caller kills it and opens another one.
 
@@ -41,7 +41,7 @@ class RankGroup(Protocol):
     room: float
 
     def serves(self, timeout: float) -> bool:
-        """Return whether all ranks are alive and may run a job of up to `timeout` seconds."""
+        """Return whether the group can run a job of up to `timeout` seconds."""
 
     def run(self, job: Job, timeout: float) -> list[Any]:
         """Call `job` once on every rank, and return the results in rank order.
@@ -51,10 +51,10 @@ class RankGroup(Protocol):
         """
 
     def close(self) -> None:
-        """Let idle ranks leave, and end those that stay too long; a second call does nothing."""
+        """End idle ranks, by force if they take too long; a second call does nothing."""
 
     def kill(self) -> None:
-        """End all ranks now, busy or not; a second call does nothing."""
+        """Kill all ranks now, busy or not; a second call does nothing."""
 
 
 MODES = ("reuse", "fresh", "inline")
@@ -224,7 +224,7 @@ class RankPool:
         return self._groups[key]
 
     def _has_room(self, key: GroupKey) -> bool:
-        """Return whether one more group of idle ranks may be kept with the present ones."""
+        """Return whether memory allows one more group of idle ranks."""
         return len(self._groups) < KEPT or sum(map(self._bytes, [key, *self._groups])) <= self._room
 
     def _bytes(self, key: GroupKey) -> int:
@@ -260,7 +260,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def for_waiting_ranks(limits: tuple[str, ...] = LIMITS) -> int:
-    """Return how many bytes idle ranks may use; xdist workers share the memory equally.
+    """Return the bytes that idle ranks may use; xdist workers share them equally.
 
     Args:
         limits: files with the memory limits of the container; missing ones are ignored.

@@ -24,7 +24,7 @@ _ENDINGS = (None, -signal.SIGTERM, -signal.SIGKILL)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What was received from a rank, and when, on the monotonic clock of this process.
+    """A message from a rank, and its time on the monotonic clock.
 
     A death came when it was seen: a host may wait for the status before it passes it on.
     """
@@ -34,7 +34,7 @@ class Received:
 
 
 def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
-    """Return what each rank sent by `deadline`, or within the grace time after a failure.
+    """Return the ranks' messages until `deadline`, or within a grace time after a failure.
 
     Ranks that sent nothing are missing from the result.
 
@@ -67,7 +67,7 @@ def has_failure(received: Mapping[int, Received]) -> bool:
 
 
 def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> dict[int, Received]:
-    """Return what was received, with the status of a rank that took long from its last word to it.
+    """Return the messages, with the exit status of ranks that ended late.
 
     A GPU's memory is freed in that time.
 
@@ -86,7 +86,7 @@ def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> di
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:
-    """Return the Python stacks of all threads of these ranks; empty for a stopped process."""
+    """Return the Python stacks of all threads of ranks; empty for stopped processes."""
     for rank in ranks:
         rank.signal(signal.SIGUSR1)
     deadline = time.monotonic() + STACKS_SECONDS

@@ -40,7 +40,7 @@ def locate(engine: Any) -> Locate:
 
 
 def _is_released(tensor: Any) -> bool:
-    """Return whether ZeRO 3 holds nothing in a parameter but the shard that it keeps beside it."""
+    """Return whether ZeRO 3 has freed a parameter but for its shard."""
     return hasattr(tensor, "ds_tensor") and not tensor.numel()
 
 
@@ -57,7 +57,7 @@ def _copies(optimizer: Any, names: Names) -> Flat:
 
 
 def _partitions(optimizer: Any, names: Names) -> Flat:
-    """Yield each partition of ZeRO 1 and 2: a range of all parameters of its group in a row."""
+    """Yield each partition of ZeRO 1 and 2: a range of a group's concatenated parameters."""
     for number, partition in enumerate(optimizer.single_partition_of_fp32_groups):
         rank = dist.get_rank(optimizer.real_dp_process_group[number])
         position = rank * partition.numel()
@@ -74,7 +74,7 @@ def _partitions(optimizer: Any, names: Names) -> Flat:
 
 
 def _shards(optimizer: Any, names: Names) -> Flat:
-    """Yield each partition of ZeRO 3: this rank's range of each parameter, with its padding."""
+    """Yield each partition of ZeRO 3: this rank's padded range of each parameter."""
     partitions = optimizer.fp32_partitioned_groups_flat
     for partition, group in zip(partitions, optimizer.fp16_groups, strict=True):
         pieces: list[PieceFields] = []

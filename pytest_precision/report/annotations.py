@@ -16,7 +16,7 @@ MOST_ANNOTATIONS = 10
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """Return at most `MOST_ANNOTATIONS` lines; the last one counts what has none of its own."""
+    """Return at most `MOST_ANNOTATIONS` annotations; the last one counts further ones."""
     found = [_annotation(reason) for reason in fold(report.cells, FAILING)]
     if not report.finished:
         unfinished = f"not finished: {report.ran}"
@@ -25,7 +25,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def at_most(found: list[str], level: str, title: str, noun: str, words: str) -> list[str]:
-    """Return `MOST_ANNOTATIONS` workflow commands of one level; the last one counts the others.
+    """Return at most `MOST_ANNOTATIONS` commands of one level; the last counts the others.
 
     Args:
         found: one per thing.

@@ -14,7 +14,7 @@ from pytest_precision.report.status import PASSING, STATUSES, worst_status
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """How one check of a cell ended, or what ended the test otherwise.
+    """The result of one check of a cell, or of a test that ended without one.
 
     Attributes:
         status: one of `STATUSES`.
@@ -31,21 +31,21 @@ class CheckResult:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> CheckResult:
-        """Return what an entry of report.json says."""
+        """Read an entry of report.json."""
         status = entry.get("status", entry["outcome"])
         reason = entry.get("xfail", entry["reason"]) if status == "xfail" else entry["reason"]
         return cls(status, reason, entry)
 
     @property
     def culprit(self) -> Culprit | None:
-        """The operation that made the first wrong value, where it is known."""
+        """The operation that made the first wrong value; None if not known."""
         entry = self.entry.get("culprit")
         return None if entry is None else Culprit.of(entry)
 
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """How one cell ended.
+    """The result of one cell: its checks.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -71,7 +71,7 @@ class CellResult:
 
     @classmethod
     def of(cls, entries: Sequence[Mapping[str, Any]]) -> CellResult:
-        """Return the cell of its entries in report.json, of which there is at least one."""
+        """Make a cell of its entries in report.json, at least one."""
         first = entries[0]
         nodeid = first["nodeid"]
         return cls(
@@ -88,7 +88,7 @@ class CellResult:
 
     @property
     def position(self) -> tuple[str, int, int]:
-        """Where the cell stands in the order of the files, not in that in which workers finish."""
+        """A sort key by file order, which does not depend on workers."""
         return self.test.partition("::")[0], self.line, self.number
 
     @property
@@ -98,17 +98,17 @@ class CellResult:
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The names of the gates that refused its checks, each once."""
+        """The gates that refused the cell's checks, each once."""
         return tuple(dict.fromkeys(c.entry["gate"] for c in self.checks if "gate" in c.entry))
 
     @property
     def passing(self) -> bool:
-        """Whether all checks passed, in whole or in part."""
+        """Whether all checks passed, also with exemptions."""
         return self.status in PASSING
 
     @property
     def caught(self) -> bool:
-        """Whether the test expected the failure itself, so that pytest counts it as passed."""
+        """Whether the test expected its failure, so that pytest counts a pass."""
         return self.status == "xfail" and self.checks[-1].entry["pytest"] == "passed"
 
     @property

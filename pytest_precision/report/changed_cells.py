@@ -33,7 +33,7 @@ class Slower(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedCells:
-    """What has become of the cells of an earlier report.
+    """The differences between the cells of two reports.
 
     Attributes:
         new: cells that fail, and did not, or did for another reason.
@@ -76,12 +76,12 @@ class ChangedCells:
 
     @property
     def words(self) -> str:
-        """Return how many cells are new, known, fixed and slower."""
+        """Return how many cells are new failures, known, fixed and slower."""
         kinds = {"new": self.new, "known": self.known, "fixed": self.fixed, "slower": self.slower}
         return ", ".join(f"{len(cells)} {name}" for name, cells in kinds.items())
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield a heading and its cells, by name, for each group that has any."""
+        """Yield heading and cells, by name, of each group that has cells."""
         failed = {"New failures": self.new, "Known failures": self.known} | self._over
         for head, cells in failed.items():
             if cells:
@@ -94,7 +94,7 @@ class ChangedCells:
         return {"Fixed": self.fixed, "Failed, and did not run now": self.gone}
 
     def markdown(self) -> str:
-        """Return what has changed as Markdown, for the page of a CI job."""
+        """Return the differences as Markdown, for the page of a CI job."""
         return "".join(self.sections())
 
     def sections(self) -> Iterator[str]:
@@ -123,12 +123,12 @@ def _told(one: Slower) -> str:
 
 
 def _key(cell: CellResult) -> tuple[str, str]:
-    """Return what names a cell in several reports; merged ones have an axis for the report."""
+    """Return a cell's identity across reports, without the axis that merging adds."""
     return cell.nodeid, repr(sorted(cell.axes.items(), key=repr))
 
 
 def _alike(cell: CellResult, before: CellResult | None) -> bool:
-    """Return whether a failing cell failed before for the same reasons."""
+    """Return whether a cell failed for the same reasons in both reports."""
     return before is not None and kinds_of(cell) == kinds_of(before)
 
 

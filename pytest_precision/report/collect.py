@@ -30,7 +30,7 @@ RunKey = tuple[str, str]
 
 @dataclass(slots=True)
 class _TestRun:
-    """One run of one test, so far."""
+    """The reports of one run of one test, so far."""
 
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     phases: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Results:
         self._reruns: Counter[RunKey] = Counter()
 
     def add(self, report: pytest.TestReport) -> tuple[RunKey, CellResult] | None:
-        """Take any report of any test; return the cell at the last report of its test."""
+        """Take a report of any phase; return the cell when its test has ended."""
         cell = self._cell(report)
         if cell is None:
             return None
@@ -86,7 +86,7 @@ class Results:
         return key, result
 
     def _cell(self, report: pytest.TestReport) -> Mapping[str, Any] | None:
-        """Return the matrix cell of a report; None for the report of any other test."""
+        """Return the matrix cell of a report; None for other tests."""
         cell: Mapping[str, Any] | None = getattr(report, "precision_cell", None)
         test = test_of(report.nodeid)
         if cell is None and getattr(report, "precision", None):
@@ -107,7 +107,7 @@ def _worker(report: pytest.TestReport) -> str:
 
 
 def _phase(report: pytest.TestReport) -> tuple[str, str]:
-    """Return pytest's word for the outcome of one phase, and its reason in one line."""
+    """Return pytest's outcome of one phase, and its reason in one line."""
     if hasattr(report, "wasxfail"):
         reason = report.wasxfail.removeprefix("reason: ")
         return ("xpassed" if report.passed else "xfailed"), reason
@@ -129,7 +129,7 @@ def _reason(report: pytest.TestReport) -> str:
 
 
 def _common(report: pytest.TestReport, cell: Mapping[str, Any], run: _TestRun) -> dict[str, Any]:
-    """Return what the entries of all checks of a cell have in common."""
+    """Return the fields that all entries of a cell share."""
     worker = _worker(report)
     return {
         "axes": dict(cell["axes"]),
@@ -155,7 +155,7 @@ def _entries(nodeid: str, run: _TestRun, common: dict[str, Any]) -> list[dict[st
 
 
 def _status(verdict: Mapping[str, Any], phase: str, *, raised: bool) -> str:
-    """Return how a verdict counts.
+    """Return the status in which a verdict is counted.
 
     Args:
         verdict: as `Verdict.as_dict()`.
@@ -171,7 +171,7 @@ def _status(verdict: Mapping[str, Any], phase: str, *, raised: bool) -> str:
 
 
 def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str, Any]:
-    """Return the entry of what ended a test without a verdict."""
+    """Return an entry for a test that ended without a verdict."""
     sides = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "")
     repeat = {} if outcome in ("pass", "skip") else {"repeat": again(nodeid)}
     counted = {"observations": 0, "bytes": 0, "seconds": seconds}
@@ -180,7 +180,7 @@ def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str,
 
 
 def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
-    """Return what else ended the test: outcome, status, pytest's word and reason of each."""
+    """Return further ends of a test: outcome, status, pytest's word and reason of each."""
     found = []
     for when, (word, reason) in run.phases.items():
         if word == "error":

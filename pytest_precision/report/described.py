@@ -35,7 +35,7 @@ TYPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def expect_described(content: Any) -> None:
-    """Look at the content of a report.json.
+    """Check the content of a report.json against its schema.
 
     Raises:
         ValueError: it names the first value that is not as described, and where it is.

@@ -37,7 +37,7 @@ duration of the last write (20 times 25 ms at 10,000 cells)."""
 
 
 class JsonFile:
-    """report.json in one folder.
+    """The report.json in one folder, written after each cell.
 
     Args:
         folder: folder of the file; it is made if it does not exist.
@@ -91,7 +91,7 @@ class JsonFile:
             ) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add the entries of one cell, or replace those of the same key, and write the file."""
+        """Add or replace a cell's entries, and write the file."""
         entries = list(entries)
         found = [side for entry in entries for side in entry.get("environment", {}).values()]
         encoded = b",\n".join(encode(_lean(entry)) for entry in entries)
@@ -110,7 +110,7 @@ class JsonFile:
                 self._timer.start()
 
     def plan(self, cells: int) -> None:
-        """Write the number of cells that are to run into the file."""
+        """Write the number of cells that will run."""
         with self._lock:
             self.planned = cells
             self._try_to_write(finished=False)
@@ -133,7 +133,7 @@ class JsonFile:
                 self._try_to_write(finished=False)
 
     def _try_to_write(self, *, finished: bool) -> None:
-        """Write the file; keep an error for the summary: a full disk must not end the tests."""
+        """Write the file; keep an error for the summary instead of ending the tests."""
         self._timer = None
         start = self._clock()
         try:
@@ -173,14 +173,14 @@ class JsonFile:
 
 
 def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep of the environment what differs between the sides: all else is written once."""
+    """Keep only what differs between the sides' environments."""
     unlike = differing(entry.get("environment", {}))
     others = {name: value for name, value in entry.items() if name != "environment"}
     return others | ({"environment": unlike} if unlike else {})
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Return strict JSON in one line of ASCII; a float that JSON lacks becomes `"nan"`, `"-inf"`.
+    """Encode as strict JSON in one ASCII line; NaN and infinities become text.
 
     Half of a surrogate pair, which strict readers refuse, becomes the text of its escape sequence.
     """
@@ -206,7 +206,7 @@ def _strict(value: Any) -> Any:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove temporary files of sessions on this machine that were killed during a write."""
+    """Remove temporary files that killed sessions of this machine left."""
     for left in folder.glob("report.json.*.tmp"):
         process = left.suffixes[-2].removeprefix(".")
         if process.isdecimal() and not lives(int(process)):

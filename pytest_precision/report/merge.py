@@ -39,7 +39,7 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _longest(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the duration of shards that ran at the same time; nothing where none is known."""
+    """Return the longest duration of shards that ran side by side; None if unknown."""
     return {"seconds": max(seconds)} if seconds else {}
 
 
@@ -53,7 +53,7 @@ def _environment(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the values of all; where they are not the same, all of them as one text."""
+    """Return the common value, or all different values as one text."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(chain.from_iterable(found)):
         values = [own[name] for own in found if name in own]
@@ -66,5 +66,5 @@ def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Return each value once, in order; a mapping is not hashable."""
+    """Return each value once, in order, also unhashable ones."""
     return list({repr(value): value for value in values}.values())

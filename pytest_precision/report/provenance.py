@@ -36,7 +36,7 @@ def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return what is not the same in the environments of all sides, for each side."""
+    """Return the entries in which the environments of the sides differ, for each side."""
     names = {name for own in sides.values() for name in own}
     unlike = {name for name in names if len({own.get(name) for own in sides.values()}) > 1}
     return {
@@ -47,7 +47,7 @@ def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str
 
 
 def version_of(package: str) -> str:
-    """Return the version of a package; nothing where it is not installed as one."""
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -65,7 +65,7 @@ BRANCH_VARIABLES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
 
 
 def session_run(root: Path | None, *, host: bool = False) -> dict[str, Any]:
-    """Return the entry of a session in `runs` of report.json.
+    """Return the entry of this session in `runs` of report.json.
 
     Args:
         root: a folder of the repository that is tested; None where it is none that is checked out.
@@ -79,7 +79,7 @@ def session_run(root: Path | None, *, host: bool = False) -> dict[str, Any]:
 
 
 def _checkout(root: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return commit, branch and whether files are changed; nothing without git or a commit."""
+    """Return commit, branch and whether files changed; empty without git."""
     try:
         found = subprocess.run(
             GIT_STATUS, cwd=root, capture_output=True, text=True, timeout=STATUS_SECONDS, check=True

@@ -17,7 +17,7 @@ from pytest_precision.report.status import count
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one report.json says.
+    """The content of one report.json.
 
     Attributes:
         finished: whether all planned cells ran.
@@ -40,25 +40,25 @@ class Report:
 
     @property
     def passing(self) -> list[CellResult]:
-        """The cells all of whose checks passed."""
+        """The cells whose checks all passed."""
         return [cell for cell in self.cells if cell.passing]
 
     @property
     def ran(self) -> str:
-        """How many of the planned cells ran, in words."""
+        """A phrase on how many of the planned cells ran."""
         planned = "an unknown number" if self.planned is None else self.planned
         return f"{count(len(self.cells), 'cell')} of {planned} ran"
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
-        """Return what the content of a file says, as `read_report` returns it."""
+        """Make a report of the content that `read_report` returned."""
         cells = sorted(_cells(data["cells"]), key=lambda cell: cell.position)
         seconds = data.get("seconds", sum(cell.seconds for cell in cells))
         return cls(data["finished"], data["planned"], seconds, data["environment"], tuple(cells))
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Return the content of a report.json.
+    """Read and check a report.json.
 
     Args:
         path: the file, or its folder.
@@ -98,14 +98,14 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def _for_schema(schema: object) -> str:
-    """Say what to do about a report.json of another schema."""
+    """Return advice for a report.json of another schema."""
     if isinstance(schema, int) and schema > SCHEMA_VERSION:
         return "install the release of pytest-precision that wrote it, or a later one"
     return "write it again, with --precision-report=DIR of this release"
 
 
 def _cells(entries: Iterable[Mapping[str, Any]]) -> list[CellResult]:
-    """Put the checks of each cell together; `--dist=each` has one per worker."""
+    """Join the checks of each cell; `--dist=each` has one set per worker."""
     cells: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for entry in entries:
         key = entry["nodeid"], entry.get("worker", ""), repr(entry["axes"])

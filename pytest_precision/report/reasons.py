@@ -15,7 +15,7 @@ from pytest_precision.report.status import FAILING, count
 
 @dataclass(slots=True)
 class Reason:
-    """A reason and the cells that ended for it.
+    """A reason why cells ended as they did, and these cells.
 
     Attributes:
         status: status of the checks.
@@ -36,12 +36,12 @@ class Reason:
 
     @property
     def check(self) -> CheckResult:
-        """The first check."""
+        """The first check with this reason."""
         return self.checks[0]
 
     @property
     def times(self) -> str:
-        """The number of cells before a text, such as `12x `; nothing for one cell."""
+        """The number of cells as a prefix, such as `12x `; empty for one cell."""
         return f"{len(self.cells)}x " if len(self.cells) > 1 else ""
 
     @property
@@ -51,12 +51,12 @@ class Reason:
 
     @property
     def culprit(self) -> Culprit | None:
-        """That of the first check, unless its failure was expected for another reason."""
+        """The first check's culprit, unless its failure was expected."""
         return self.check.culprit if _is_own(self.check) else None
 
     @property
     def place(self) -> tuple[str, int]:
-        """File and line, from 1, to look at: those of the culprit in the project, or the test's."""
+        """File and line (from 1) of the culprit if in the project, else of the test."""
         culprit = self.culprit
         if culprit is not None and culprit.file and culprit.line and not culprit.outside:
             return culprit.file, culprit.line
@@ -65,20 +65,20 @@ class Reason:
 
     @property
     def lines(self) -> list[str]:
-        """The text, the culprit, and the first cell with the number of the others."""
+        """The reason, the culprit, and the first cell with the number of further ones."""
         culprit = [] if self.culprit is None else [visible(self.culprit.text)]
         return [self.text or "no reason given", *culprit, self.where]
 
     @property
     def where(self) -> str:
-        """The first cell, in a form to paste into a command line, and how many more there are."""
+        """The first cell's node id, quoted for a shell, and how many more there are."""
         more = len(self.cells) - 1
         others = f" and {more} more" if more else ""
         return self.cells[0].nodeid + others + ("" if self.identical else " alike")
 
 
 def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
-    """Return the reasons of checks with one of these statuses, the most frequent first."""
+    """Group the checks of some statuses by reason, the most frequent first."""
     wanted = set(statuses)
     found: dict[tuple[object, ...], Reason] = {}
     for cell in cells:
@@ -95,7 +95,7 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
 
 
 def kinds_of(cell: CellResult) -> set[tuple[object, ...]]:
-    """Return for which kinds of reasons a cell fails; two cells with the same failed alike."""
+    """Return the kinds of a cell's reasons; two cells with the same kinds failed alike."""
     failing = [check for check in cell.checks if check.status in FAILING]
     return {_kind(check, _text(cell, check)) for check in failing}
 
@@ -105,7 +105,7 @@ def _text(cell: CellResult, check: CheckResult) -> str:
 
 
 def _is_own(check: CheckResult) -> bool:
-    """Return whether the text is that of the verdict, and not why a failure was expected."""
+    """Return whether a check's text is the verdict's, and not that of an expected failure."""
     return check.entry.get("xfail") in (None, check.entry["reason"])
 
 
@@ -119,7 +119,7 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
 
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
-    """Count cells by the kinds that were not compared in them and the reason, most cells first."""
+    """Count cells by kinds that were not compared and the reason, most cells first."""
     found: Counter[str] = Counter()
     for cell in cells:
         kinds: dict[str, dict[str, None]] = {}
@@ -131,7 +131,7 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
 
 
 def unread_axes(cells: Iterable[CellResult]) -> list[str]:
-    """Say which axes of the user's own no code has read, where it came to compare or to pass.
+    """Say which of the user's axes no code has read in tests that passed or compared.
 
     An axis may change what is read, so that one that some cell of its test reads is not told.
     """
@@ -151,7 +151,7 @@ def unread_axes(cells: Iterable[CellResult]) -> list[str]:
 
 
 def rerun(cells: Iterable[CellResult]) -> list[str]:
-    """Say which cells failed and were run again, and how they ended."""
+    """Say which cells failed and were run again, and their later results."""
     return [
         f"{cell.nodeid} was run {count(cell.reruns, 'more time')} after a failure, and "
         f"{'failed again' if cell.failing else 'then passed'}"

@@ -25,7 +25,7 @@ def attach(
     total: int = 0,
     unread: Sequence[str] = (),
 ) -> None:
-    """Put a cell and its verdicts on one report, and their JUnit properties on the item.
+    """Attach a cell and its verdicts to a report, and JUnit properties to the item.
 
     Call this for the report of every phase: a skipped or broken fixture ends a test before its
     call, and JUnit reads the properties of the last report.
@@ -61,7 +61,7 @@ def attach(
 
 
 def test_of(nodeid: str) -> str:
-    """Return a node id without parameters; a bracket in the path does not start any."""
+    """Return a node id without its parameters; brackets in the path are kept."""
     path, separator, name = nodeid.partition("::")
     return path + separator + name.partition("[")[0]
 

@@ -22,7 +22,7 @@ SCHEMA = (
 
 
 class SarifRule(NamedTuple):
-    """What kind of finding it is: a name, a sentence about it, and what to do, in a sentence."""
+    """A kind of finding: name, description and remedy."""
 
     name: str
     text: str
@@ -30,7 +30,7 @@ class SarifRule(NamedTuple):
 
 
 class SarifResult(NamedTuple):
-    """One finding.
+    """One finding with its location.
 
     Attributes:
         rule: its kind.
@@ -79,7 +79,7 @@ UNFINISHED = SarifRule(
 
 
 def log(results: Iterable[SarifResult]) -> dict[str, Any]:
-    """Return the log of one run with these results."""
+    """Return a SARIF log of one run with these results."""
     found = [*results]
     rules = [*dict.fromkeys(result.rule for result in found)]
     driver = {
@@ -92,7 +92,7 @@ def log(results: Iterable[SarifResult]) -> dict[str, Any]:
 
 
 def reasons(report: Report) -> list[SarifResult]:
-    """Return one result per reason to fail, at its culprit, and one if the session was cut short.
+    """Return one result per reason to fail, at its culprit, and one for an interrupted session.
 
     Without that one, a service would take what was not run again for mended.
     """

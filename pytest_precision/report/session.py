@@ -24,7 +24,7 @@ RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
 
 
 def runs_nothing(config: pytest.Config) -> bool:
-    """Return whether the session calls no test."""
+    """Return whether the session only collects or plans tests."""
     return any(config.getoption(name, False) for name in RUNS_NOTHING)
 
 
@@ -42,7 +42,7 @@ class SessionReport:
 
     @classmethod
     def of(cls, config: pytest.Config, settings: Settings) -> SessionReport:
-        """Return the report that the settings ask for."""
+        """Return the report for the session's settings."""
         flags = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in asdict(settings).items()
@@ -67,7 +67,7 @@ class SessionReport:
         self._started = time.monotonic()
 
     def start(self) -> None:
-        """Replace the report.json of the last session; `pytest_collection` calls this.
+        """Replace the last session's report.json.
 
         A session that calls no test leaves that file alone.
 
@@ -80,12 +80,12 @@ class SessionReport:
             (self._folder / page.PAGE_NAME).unlink(missing_ok=True)
 
     def plan(self, cells: int | None) -> None:
-        """Write how many cells are to run; do nothing while that is unknown."""
+        """Write how many cells will run; do nothing while that is unknown."""
         if self._file is not None and cells not in (None, self._file.planned):
             self._file.plan(cells)
 
     def add(self, report: pytest.TestReport) -> None:
-        """Take a report of any phase of any test; `pytest_runtest_logreport` calls this."""
+        """Take a report of any phase of any test."""
         ended = self.results.add(report)
         if self.results.total:  # an xdist controller collects nothing; reports contain the total
             self.plan(self.results.total)
@@ -104,11 +104,11 @@ class SessionReport:
             write_line(reporter, line)
 
     def end(self) -> None:
-        """Note that the test loop has returned, so nothing interrupted it."""
+        """Note that the test loop was not interrupted."""
         self._ended = True
 
     def finish(self) -> None:
-        """Write the file for the last time; `pytest_sessionfinish` also follows an interrupt."""
+        """Write the file for the last time, also after an interrupt."""
         if self._file is not None:
             planned = self._file.planned
             all_ran = planned is not None and len(self.results.cells) >= planned
@@ -140,7 +140,7 @@ INTERVAL = 30.0
 
 
 class Progress:
-    """Decides when a progress line is due, and words it.
+    """Decides when a progress line is due, and makes it.
 
     Args:
         clock: returns the time in seconds; the remaining time is estimated from the pace since
@@ -169,7 +169,7 @@ class Progress:
 
 
 def write_line(terminal: pytest.TerminalReporter, line: str) -> None:
-    """Write a separate line between the dots, however pytest prints them."""
+    """Write a line of its own among pytest's dots."""
     # The reporter's own `ensure_newline` does not count the dots that it writes under xdist.
     writer = terminal.config.get_terminal_writer()
     if writer.width_of_current_line:

@@ -28,7 +28,7 @@ TEST = "test"
 
 
 class Condition(NamedTuple):
-    """An axis and the values that failing cells have on it, as `repr` texts.
+    """An axis with the values that failing cells have on it, as `repr` text.
 
     The values are texts because 1, 1.0 and True are equal and yet different values of an axis.
     """
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
     values: tuple[str, ...]
 
     def holds(self, traits: Mapping[str, str]) -> bool:
-        """Return whether a cell with these traits has one of the values."""
+        """Return whether a cell's axis values satisfy the condition."""
         return traits.get(self.axis) in self.values
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Condition(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Failing cells and what they share.
+    """A group of failing cells, and the axis values that they share.
 
     Attributes:
         cells: failing cells, all of which meet all conditions.
@@ -59,12 +59,12 @@ class Shared(NamedTuple):
     alone: bool = False
 
     def holds(self, cell: CellResult) -> bool:
-        """Return whether a cell meets all conditions."""
+        """Return whether a cell satisfies all conditions."""
         having = traits(cell)
         return all(condition.holds(having) for condition in self.conditions)
 
     def statement(self, failing: Sequence[CellResult]) -> str:
-        """Return the statement in words; empty without conditions.
+        """Return the conditions as a sentence; empty without any.
 
         Args:
             failing: all failing cells, `cells` among them.
@@ -82,12 +82,12 @@ class Shared(NamedTuple):
 
 
 def traits(cell: CellResult) -> dict[str, str]:
-    """Return axis name to the `repr` of its value; the test counts as an axis."""
+    """Return a cell's axis values as `repr`; the test counts as an axis."""
     return {TEST: cell.test} | {name: repr(value) for name, value in cell.axes.items()}
 
 
 def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> list[Shared]:
-    """Partition the failing cells, at least one, by what they share; the rest comes last."""
+    """Group failing cells by shared axis values; cells without any come last."""
     if not passing:
         return [Shared(tuple(failing))]
     without = [traits(cell) for cell in passing]
@@ -139,7 +139,7 @@ def _largest_part(
     passing: Sequence[Mapping[str, str]],
     taken: dict[tuple[str, ...], set[AxisValues]],
 ) -> Shared | None:
-    """Return the most failing cells that share values which no passing cell has together.
+    """Return the largest group of failing cells whose shared values no passing cell has.
 
     Args:
         failing: the cells that are in no part yet.

@@ -18,7 +18,7 @@ ERROR_MARGIN = "E   "
 
 
 def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> None:
-    """Leave of each failure what shows it at a glance, and of those with one reason the first.
+    """Shorten each failure's text; of equal reasons show only the first in full.
 
     JUnit files and report.json hold every failure whole: they were written, or given it, before.
 
@@ -38,7 +38,7 @@ def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> N
 
 
 def _show(longrepr: Any, brief: Sequence[str], width: int) -> None:
-    """Put a few lines in the place of the message, below the line of the test that failed.
+    """Replace a failure's message by a few lines, below the failing line of the test.
 
     Args:
         longrepr: of pytest's long or short style; one of another style has no such place.
@@ -60,7 +60,7 @@ TO_COPY = ("Repeat with:", "Draw again with:", "To have this cell,", "python ")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap a sentence; rows of a table fit, and what is to be copied stays whole."""
+    """Wrap sentences; table rows and commands stay whole."""
     if len(text) <= width or text.strip().startswith(TO_COPY):
         return [text]
     indent = " " * (2 + len(text) - len(text.lstrip()))
@@ -75,7 +75,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _firsts(cells: Iterable[CellResult]) -> dict[str, str]:
-    """Return, for each cell that failed like an earlier one and in no other way, that one's id."""
+    """Return, for each cell that repeats an earlier failure, the earlier cell's id."""
     alone = [cell for cell in cells if sum(STATUSES[c.status].failing for c in cell.checks) == 1]
     return {
         cell.nodeid: reason.cells[0].nodeid

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Status(NamedTuple):
-    """How one status is shown.
+    """Mark, colour and meaning of one status.
 
     Attributes:
         mark: one ASCII character, shown in a grid.
@@ -48,7 +48,7 @@ _RANK = {name: rank for rank, name in enumerate(STATUSES)}
 
 
 def worst_status(statuses: Iterable[str]) -> str:
-    """Return the worst of one or more statuses, which one place in a grid shows."""
+    """Return the worst of several statuses, for one position in a grid."""
     return min(statuses, key=_RANK.__getitem__)
 
 
@@ -58,7 +58,7 @@ def count(number: int, noun: str) -> str:
 
 
 def step_name(step: int) -> str:
-    """Return a train step in words; 0 is the state that training starts from."""
+    """Return a train step in words; 0 is the initial state."""
     return f"step {step}" if step else "before the first step"
 
 

@@ -38,7 +38,7 @@ TABLE_END = "</table>\n"
 
 
 def markdown_summary(report: Report, most: int = SUMMARY_BYTES, first: Iterable[str] = ()) -> str:
-    """Return the Markdown, cut off after a whole section where it would be too long.
+    """Return the report as Markdown; whole sections are dropped at the end if it is too long.
 
     Args:
         report: what to summarize.
@@ -85,12 +85,12 @@ def _sections(report: Report) -> Iterator[str]:
 
 
 def preformatted(lines: Sequence[str]) -> str:
-    """Return lines as a block of HTML in which no character is markup."""
+    """Return lines as an HTML block with all characters escaped."""
     return f"\n<pre>{escape(visible(chr(10).join(lines)))}</pre>\n"
 
 
 def _row(reason: Reason, links: SummaryLinks) -> str:
-    """Return a reason as a row: how many cells, what differs first, why, and where to look."""
+    """Return a reason as a table row: cells, first difference, cause, and where to look."""
     divergence = reason.check.entry.get("divergence", {})
     first = [f"{divergence['kind']}, {step_name(divergence['step'])}"] if divergence else []
     text, *below = reason.lines
@@ -106,12 +106,12 @@ def _row(reason: Reason, links: SummaryLinks) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return a text as one line of HTML in which no character is markup."""
+    """Return a text as one line of HTML with all characters escaped."""
     return escape(visible(" ".join(text.split())))
 
 
 def reason_lines(reason: Reason) -> list[str]:
-    """Return a reason with its cells, and the command that repeats the first."""
+    """Return a reason with its cells, and the command that repeats the first one."""
     text, *below = reason.lines
     head = f"{STATUSES[reason.status].mark} {reason.times}{text}"
     repeat = reason.check.entry.get("repeat")
@@ -128,7 +128,7 @@ def _grid(cells: Sequence[CellResult]) -> list[str]:
 
 
 def counts(report: Report) -> str:
-    """Return how the cells ended, how many there are, and how many of them failed."""
+    """Return the number of cells per status, in all, and failed."""
     failed = len(report.failing)
     return f"outcome={_outcome(report, failed)}\ncells={len(report.cells)}\nfailed={failed}"
 
@@ -140,7 +140,7 @@ def _outcome(report: Report, failed: int) -> str:
 
 
 class SummaryLinks(NamedTuple):
-    """Addresses that are known in a job of GitHub; elsewhere, those of the documentation alone.
+    """The addresses for links in a job summary; outside GitHub only the documentation's.
 
     Attributes:
         artifacts: the list of them on the page of the run; empty where there is none.
@@ -152,7 +152,7 @@ class SummaryLinks(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, Any], variables: Mapping[str, str]) -> SummaryLinks:
-        """Return the addresses in this job.
+        """Return the addresses of this job.
 
         Args:
             environment: of the report, whose commit need not be that of the job.
@@ -170,7 +170,7 @@ class SummaryLinks(NamedTuple):
         )
 
     def of_reason(self, reason: Reason) -> list[str]:
-        """Return links to the line to blame and to what to look at where its kind differs first."""
+        """Return links to the culprit's line and to advice for the first kind."""
         file, line = reason.place
         place = escape(visible(f"{file}:{line}"))
         address = f"{self.files}{quote(file)}#L{line}"

@@ -34,7 +34,7 @@ def write_summary(
     problem: str = "",
     page: Path | None = None,
 ) -> None:
-    """Write the section; nothing if no cell ran, and with `-q` only the failures.
+    """Write the section; nothing without cells, only failures with `-q`.
 
     Args:
         terminal: pytest's terminal reporter.
@@ -62,14 +62,14 @@ def write_summary(
 
 
 class _Section:
-    """Writes the parts of the section."""
+    """Writes the parts of the terminal summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self.terminal = terminal
         self.width = terminal.config.get_terminal_writer().fullwidth
 
     def grids(self, cells: Sequence[CellResult]) -> None:
-        """Write one grid per test, or one line for a test that needs no grid."""
+        """Write one grid per test, or one line if nothing varies."""
         tests = {of_test[0].test: of_test for of_test in by_test(cells)}
         grids = {test: grid(of_test, self.width) for test, of_test in tests.items()}
         long = sum(map(len, grids.values())) > MAX_LINES
@@ -88,13 +88,13 @@ class _Section:
             self.terminal.write_line("")
 
     def fixed(self, cells: Sequence[CellResult]) -> None:
-        """Write the axes that do not vary once."""
+        """Write the axes that have one value everywhere, once for all tests."""
         text = ", ".join(f"{name}={value}" for name, value in fixed(cells))
         if text:
             self.paragraph(f"with {text}", "  ", "  ")
 
     def legend(self, cells: Sequence[CellResult]) -> None:
-        """Write what was not compared and where, which a mark in the grid cannot show."""
+        """Write which kinds were not compared in which cells."""
         if any(cell.status == "partial" for cell in cells):
             mark = STATUSES["partial"].mark
             self.paragraph(f"{mark} {IN_PART}", "", "  ")
@@ -109,7 +109,7 @@ class _Section:
             self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:
-        """Write why cells were skipped or expected to fail."""
+        """Write why cells were skipped or failed as expected."""
         reasons = fold(cells, [name for name in STATUSES if name not in FAILING])
         told = [reason for reason in reasons if reason.text]
         if told:
@@ -117,7 +117,7 @@ class _Section:
             self.terminal.write_line("")
 
     def failures(self, cells: Sequence[CellResult]) -> None:
-        """Write the failing cells, grouped by what they share and then by reason."""
+        """Write the failing cells, grouped by shared axis values and then by reason."""
         failing = [cell for cell in cells if cell.failing]
         if not failing:
             return
@@ -132,7 +132,7 @@ class _Section:
         self.terminal.write_line("")
 
     def reasons(self, reasons: Sequence[Reason]) -> None:
-        """Write per reason: mark, count, text and the first cell, or with -v all cells."""
+        """Write for each reason: mark, count, text and first cell (all cells with -v)."""
         verbose = self.terminal.verbosity > 0
         for reason in reasons if verbose else reasons[:MAX_REASONS]:
             status = STATUSES[reason.status]
@@ -148,7 +148,7 @@ class _Section:
             self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
 
     def counts(self, cells: Sequence[CellResult], seconds: float) -> None:
-        """Write the number of cells per status, with its mark, and the time of the session."""
+        """Write the number of cells per status, and the time of the session."""
         found = Counter(cell.status for cell in cells)
         line: Line = [(f"{count(len(cells), 'cell')} in {duration(seconds)}: ", "")]
         for name in reversed(STATUSES):
@@ -170,7 +170,7 @@ class _Section:
             self.unjudged(cells)
 
     def mutants(self, cells: Sequence[CellResult]) -> None:
-        """Write how many planted defects were noticed, and those that were not in any cell."""
+        """Write how many mutants were noticed, and which were noticed nowhere."""
         planted = [check.entry.get("mutants", {}) for cell in cells for check in cell.checks]
         killed = sum(len(one.get("killed", ())) for one in planted)
         counted = killed + sum(len(one.get("survived", ())) for one in planted)
@@ -190,7 +190,7 @@ class _Section:
         self.of_tests("never noticed in", found)
 
     def timing(self, cells: Sequence[CellResult]) -> None:
-        """Write what the time of the tests was spent on; workers of xdist spend it side by side."""
+        """Write how the tests' time was spent; times of xdist workers overlap."""
         seconds = sum(cell.seconds for cell in cells)
         entries = [check.entry for cell in cells for check in cell.checks]
         timings = [entry.get("timing", {}) for entry in entries]
@@ -205,7 +205,7 @@ class _Section:
         self.paragraph(f"time of the tests: {words}", "", "  ")
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
-        """Write what no cell of a test ever did."""
+        """Write what no cell of a test exercised."""
         found = {}
         for of_test in by_test(cells):
             entries = [check.entry for cell in of_test for check in cell.checks]
@@ -214,7 +214,7 @@ class _Section:
         self.of_tests("never exercised in", found)
 
     def unjudged(self, cells: Sequence[CellResult]) -> None:
-        """Write why updates of a test were not judged by the workload's rule."""
+        """Write why updates of a test were not judged by the optimizer's rule."""
         found = {
             of_test[0].test: {
                 reason
@@ -227,7 +227,7 @@ class _Section:
         self.of_tests("updates not judged by a rule in", found)
 
     def of_tests(self, head: str, found: Mapping[str, Collection[str]]) -> None:
-        """Write what was found of each test, once for all tests that have it in common."""
+        """Write notes on tests, once for all tests that share a note."""
         tests: dict[tuple[str, ...], list[str]] = {}
         for test, words in found.items():
             tests.setdefault(tuple(sorted(words)), []).append(test)
@@ -236,13 +236,13 @@ class _Section:
                 self.paragraph(f"{head} {', '.join(names)}: {'; '.join(words)}", "", "  ")
 
     def line(self, line: Line) -> None:
-        """Write one line in colours."""
+        """Write one line with colours."""
         for text, name in _joined(line):
             self.terminal.write(visible(text), **({STATUSES[name].colour: True} if name else {}))
         self.terminal.write_line("")
 
     def paragraph(self, text: str, first: str, others: str, **markup: bool) -> None:
-        """Write text wrapped at blanks only, so that an id or a sequence can be copied whole."""
+        """Write text wrapped at blanks only, so that ids can be copied whole."""
         for line in textwrap.wrap(
             text,
             self.width,
@@ -255,7 +255,7 @@ class _Section:
 
 
 def _joined(line: Iterable[tuple[str, str]]) -> Line:
-    """Join neighbours of the same colour into one piece; blanks match any colour."""
+    """Join neighbouring parts of the same colour; blanks have any colour."""
     joined: Line = []
     for text, name in line:
         if joined and (name == joined[-1][1] or not text.strip()):
@@ -266,7 +266,7 @@ def _joined(line: Iterable[tuple[str, str]]) -> Line:
 
 
 def unjudged(entry: Mapping[str, Any]) -> set[str]:
-    """Return why updates of a check, of either side, were not judged by the workload's rule."""
+    """Return why updates of either side were not judged by the optimizer's rule."""
     sides = entry.get("oracle", {}).values()
     reasons = (
         why

@@ -35,13 +35,13 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def called(revision: str, commit: str, python: Path | None) -> str:
-    """Return what messages call a commit, and an interpreter if it is another one."""
+    """Return the name of a commit, and of another interpreter, for messages."""
     name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
     return f"{name} with {python}" if python else name
 
 
 def link_package(folder: Path) -> Path:
-    """Make a folder with this package and nothing else, for an interpreter that may have none."""
+    """Make a folder that has only this package, for an interpreter without it."""
     folder.mkdir()
     (folder / PACKAGE.name).symlink_to(PACKAGE)
     return folder
@@ -49,7 +49,7 @@ def link_package(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Installation:
-    """An interpreter, and the files that it runs a script from.
+    """An interpreter, and the files that it runs.
 
     Attributes:
         name: what messages call it.
@@ -64,7 +64,7 @@ class Installation:
     tree: Path | None = None
 
     def words(self, package: Path, function: str) -> list[str]:
-        """Return the command that starts a function, and ends with the process that waits for it.
+        """Return the command that runs a function in the interpreter.
 
         Args:
             package: first folder of its `sys.path`; for this package see `link_package`.
@@ -79,18 +79,18 @@ class Installation:
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """Return the root of the repository and its work tree; nothing without a work tree."""
+        """Return the repository's root and its work tree; empty without a work tree."""
         return () if self.root is None or self.tree is None else (str(self.root), str(self.tree))
 
     def place_of(self, path: Path) -> Path:
-        """Return where a path of the user's repository is in this installation."""
+        """Return a path of the user's repository as a path in this installation."""
         path = path.resolve()
         if self.root is None or self.tree is None or not path.is_relative_to(self.root):
             return path
         return self.tree / path.relative_to(self.root)
 
     def expect_able(self, flag: str = "--python") -> None:
-        """Refuse an interpreter that lacks what a recording needs.
+        """Refuse an interpreter that lacks a requirement of recordings.
 
         Args:
             flag: the option that names it.

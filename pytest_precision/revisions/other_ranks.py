@@ -28,7 +28,7 @@ HOST_SECONDS = 10.0
 
 
 class OtherRanks:
-    """Starts ranks of an installation through a host, a process of its interpreter.
+    """Starts ranks of another interpreter, through a host process that it runs.
 
     Args:
         installation: whose code the ranks run.
@@ -62,7 +62,7 @@ class OtherRanks:
             self._host.stdin.flush()
 
     def differences(self) -> dict[str, list[str]]:
-        """Return the packages whose versions differ: name to the version of each interpreter."""
+        """Return the packages whose versions differ, with both versions."""
         if not self._relocation.left:
             return {}
         self._answered(HOST_SECONDS)  # a rank has been started before
@@ -100,7 +100,7 @@ class OtherRanks:
         self._host.stdout.close()
 
     def _ended(self) -> int:
-        """End all ranks and their host in bounded time; return its exit status."""
+        """End all ranks and the host in bounded time; return the host's exit status."""
         assert self._host.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has not read all
             self._host.stdin.close()
@@ -111,7 +111,7 @@ class OtherRanks:
             return self._host.wait()
 
     def _answered(self, seconds: float) -> int:
-        """Return the port at which the host listens; end a host that does not say it in time."""
+        """Return the host's port; end a host that does not report it in time."""
         if self._port is None:
             assert self._host.stdout is not None
             if not wait([self._host.stdout.fileno()], seconds):
@@ -127,7 +127,7 @@ class OtherRanks:
 
 
 def _environment(relocation: Relocation) -> dict[str, str]:
-    """Return the variables of this process, without installed packages that stay with it."""
+    """Return this process's variables, without paths of its own installed packages."""
     found = dict(os.environ)
     folders = found.get("PYTHONPATH", "").split(os.pathsep)
     kept = [folder for folder in folders if folder and not relocation.leaves(folder)]

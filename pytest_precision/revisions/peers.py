@@ -21,7 +21,7 @@ _PREFIX = "pytest-precision/"
 
 
 class Peers:
-    """The ranks of this launch: torchrun's, or the only one.
+    """The processes of a torchrun launch that run one command together; else one process.
 
     Attributes:
         rank: of this process.
@@ -34,7 +34,7 @@ class Peers:
         self._store = _store(self.rank) if self.world_size > 1 else None
 
     def agree(self, key: str, make: Callable[[], str]) -> str:
-        """Return what rank 0 makes, on all ranks.
+        """Call a function on rank 0, and return its result on all ranks.
 
         Raises:
             Exception: on rank 0 whatever `make` raises; `SystemExit` on the others.
@@ -55,17 +55,17 @@ class Peers:
         return told[1:]
 
     def tell(self, key: str, status: int) -> None:
-        """Tell the other ranks with which status this one has ended something."""
+        """Tell the other ranks an exit status of this one."""
         if self._store is not None:
             self._store.set(f"{_PREFIX}{key}/{self.rank}", str(status))
             self._store.add(f"{_PREFIX}{key}/failed", int(status != 0))
 
     def any_failed(self, key: str) -> bool:
-        """Return whether some rank has told of a failure."""
+        """Return whether any rank has reported a failure."""
         return self._store is not None and self._store.add(f"{_PREFIX}{key}/failed", 0) > 0
 
     def statuses(self, key: str, status: int) -> list[int]:
-        """Return the status of each rank, in rank order, once all of them have told theirs."""
+        """Wait until all ranks have reported a status; return the statuses in rank order."""
         if self._store is None:
             return [status]
         ranks = range(self.world_size)
@@ -73,7 +73,7 @@ class Peers:
 
     @contextmanager
     def environment(self, key: str) -> Iterator[dict[str, str]]:
-        """Yield the variables of a process group of its own for processes that the ranks start."""
+        """Yield variables for a new process group of processes that the ranks start."""
         if self._store is None:
             yield {}
             return

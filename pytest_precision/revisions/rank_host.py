@@ -20,7 +20,7 @@ from pytest_precision.ranks.process.server import ensure_running
 
 
 def serve_ranks() -> int:
-    """Serve until the controller closes standard input; return the exit status."""
+    """Serve the controller until it closes standard input; return the exit status."""
     # Ctrl-C reaches this process, too; it ends when the controller does.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -40,13 +40,13 @@ def serve_ranks() -> int:
 
 
 def packages() -> dict[str, str]:
-    """Return what is installed for this interpreter: name to version."""
+    """Return the installed packages of this interpreter with their versions."""
     found = ((one.metadata["Name"], one.version) for one in metadata.distributions())
     return {name: version for name, version in found if name}
 
 
 def _settle(relocation: Relocation) -> None:
-    """Move this process, and all that it starts, to where a relocation says."""
+    """Move this process and its children to a work tree."""
     inherited = os.environ.get("PYTHONPATH", "")
     settle(relocation)
     moved = os.environ.get("PYTHONPATH", inherited) if relocation.places else inherited

@@ -23,7 +23,7 @@ GRACE_SECONDS = 10.0
 
 @dataclass
 class Sides:
-    """Recordings of a script in a temporary folder, made by all ranks of the launch together.
+    """Recordings of a script in several revisions, made by all processes of a launch.
 
     Attributes:
         script: the file and its arguments, as they are written in the user's folder.
@@ -65,12 +65,12 @@ class Sides:
         return repository_of(Path(self.script[0].partition("::")[0]).resolve().parent)
 
     def here(self) -> Installation:
-        """Return this side: the user's files as they are, and this interpreter."""
+        """Return the present files with this interpreter."""
         return Installation("this side", Path(sys.executable))
 
     @contextmanager
     def at(self, revision: str, python: Path | None = None) -> Iterator[Installation]:
-        """Check a commit out, as long as the body runs, and yield what runs the script from it.
+        """Check a commit out during the block, and yield what runs the script from it.
 
         Args:
             revision: git's name of it.
@@ -133,7 +133,7 @@ class Sides:
         return commit
 
     def _ended(self, process: subprocess.Popen[bytes], name: str) -> int:
-        """Return the status of a process; end it if another rank has failed and it does not end."""
+        """Return a process's exit status; end the process if another rank has failed."""
         until: float | None = None
         try:
             while (status := process.poll()) is None:
@@ -161,7 +161,7 @@ def _failure(script: str, side: Installation, statuses: Sequence[int]) -> str:
 
 
 def _link(path: Path, root: Path, tree: Path) -> None:
-    """Let a work tree have what git does not track, by a link to the user's own."""
+    """Link untracked files of the user's repository into a work tree."""
     there = Path(os.path.abspath(path))
     if not there.exists() or not there.is_relative_to(root):
         raise RevisionError(

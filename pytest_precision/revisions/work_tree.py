@@ -24,7 +24,7 @@ Its arguments are pairs of a repository and a work tree."""
 
 
 def repository_of(folder: Path) -> Path:
-    """Return the root of the repository that a folder belongs to.
+    """Return the root of the repository that contains a folder.
 
     Raises:
         RevisionError: it belongs to none, or there is no git.
@@ -38,7 +38,7 @@ def repository_of(folder: Path) -> Path:
 
 
 def commit_of(repository: Path, revision: str) -> str:
-    """Return the full name of the commit that a revision such as `main` or `HEAD~1` names.
+    """Return the full hash of the commit that a revision such as `HEAD~1` names.
 
     Raises:
         RevisionError: git knows no such commit.
@@ -57,7 +57,7 @@ def commit_of(repository: Path, revision: str) -> str:
 
 @contextmanager
 def work_tree(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
-    """Check out a commit, with its submodules, in a new folder; remove all of it afterwards.
+    """Check out a commit and its submodules in a new folder during the block.
 
     The index, the files and the branch of the user's own work tree are not touched. No hook runs.
 
@@ -92,7 +92,7 @@ def work_tree(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
 
 
 def git(folder: Path, *words: str, keep: Sequence[int] = ()) -> str:
-    """Run git in a folder; return what it prints.
+    """Run git in a folder; return its output.
 
     Args:
         folder: where it runs.

@@ -154,7 +154,7 @@ def _rounded(made: Tensor, dtype: torch.dtype, quantizer: Any) -> Any:
 
 
 def _in_halves(x: Tensor, interleave: int) -> Tensor:
-    """Return rows whose gates and linear parts come in turns as two halves."""
+    """Convert rows of interleaved gates and linear parts into two halves."""
     if not interleave:
         return x
     *leading, width = x.shape

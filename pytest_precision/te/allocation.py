@@ -18,7 +18,7 @@ _BLOCKS = {"MXFP8Quantizer": 32, "NVFP4Quantizer": 16}
 def create_empty_quantized_tensor(
     quantizer: Any, shape: Sequence[int], dtype: torch.dtype, *_: Any
 ) -> Any:
-    """Make a quantized tensor whose bytes are not yet set, as its quantizer describes it.
+    """Make an uninitialised quantized tensor that a quantizer describes.
 
     Raises:
         RuntimeError: the shape is not whole blocks, as the compiled quantizers ask of it.
@@ -37,7 +37,7 @@ def create_empty_quantized_tensor(
 
 
 def expect_whole_blocks(kind: str, shape: Sequence[int]) -> None:
-    """Refuse what a kernel cannot write, whichever operands it is for."""
+    """Refuse a shape whose blocks a kernel could not write."""
     if kind not in _BLOCKS:
         return
     block, rows, columns = _BLOCKS[kind], math.prod(shape[:-1]), shape[-1]
@@ -53,7 +53,7 @@ def expect_whole_blocks(kind: str, shape: Sequence[int]) -> None:
 
 
 def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """Make a tensor of delayed scaling, the only family whose quantizer cannot describe it."""
+    """Make an uninitialised tensor of delayed scaling."""
     of_tensors = import_module("transformer_engine.pytorch.tensor.float8_tensor")
     of_storages = import_module("transformer_engine.pytorch.tensor.storage.float8_tensor_storage")
     turned = (*shape[-1:], *shape[:-1])
@@ -72,11 +72,11 @@ def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -
 
 
 def _both_orders() -> bool:
-    """Return whether GEMMs of the device read an fp8 operand in either order."""
+    """Return whether the device's GEMMs read fp8 operands in either order."""
     utils = import_module("transformer_engine.pytorch.utils")
     return bool(utils.is_non_tn_fp8_gemm_supported())
 
 
 def is_turned(quantizer: Any) -> bool:
-    """Return whether tensors of a quantizer have their bytes in the other order, too."""
+    """Return whether a quantizer's tensors also have a transposed copy of their bytes."""
     return quantizer.columnwise_usage and not _both_orders()

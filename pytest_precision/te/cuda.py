@@ -17,7 +17,7 @@ Block scaling is native to 9.0; on 10.0 Transformer Engine computes it with MXFP
 
 
 class _Properties:
-    """The properties of the device, as far as Transformer Engine reads them."""
+    """The device properties that Transformer Engine reads."""
 
     name = "CPU"
     multi_processor_count = 132
@@ -29,7 +29,7 @@ class _Properties:
 
 
 class _Stream:
-    """A stream whose work is done before it is asked."""
+    """A CUDA stream on the CPU, whose work is always complete."""
 
     cuda_stream = 0
     stream_id = 0
@@ -57,7 +57,7 @@ class _Stream:
 
 
 class _Event(_Stream):
-    """An event that has happened."""
+    """A CUDA event on the CPU, which has always happened."""
 
     def elapsed_time(self, other: Any) -> float:
         return 0.0
@@ -108,7 +108,7 @@ def _answers(capability: tuple[int, int]) -> dict[str, Any]:
 
 
 def _generators() -> dict[str, Any]:
-    """Return the functions of random numbers, which are those of the CPU's generator."""
+    """Return CUDA's random functions, implemented by the CPU's generator."""
     generator = torch.default_generator
     return {
         "manual_seed": generator.manual_seed,

@@ -69,7 +69,7 @@ _clone = Tensor.clone
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-    """Have tensors of this thread say where they really are."""
+    """Make tensors of this thread report their real device during the block."""
     before = _state.plain
     _state.plain = True
     try:
@@ -79,7 +79,7 @@ def plain() -> Iterator[None]:
 
 
 def real(device: Any) -> Any:
-    """Return the device to use in place of a `cuda` device; return anything else unchanged."""
+    """Return the real device for a `cuda` device; others unchanged."""
     if isinstance(device, bool) or device is None:
         return device
     if isinstance(device, int):
@@ -145,7 +145,7 @@ def _says_cuda(tensor: Tensor) -> bool:
 
 
 def _marked(made: Any, device: Any) -> Any:
-    """Mark a tensor that was asked for on the CPU by name, and return it."""
+    """Mark a tensor as explicitly requested on the CPU, and return it."""
     named = isinstance(device, (str, _device)) and _device(device).type == "cpu"
     if named and isinstance(made, Tensor) and not _state.plain:
         marks.mark(made)
@@ -153,14 +153,14 @@ def _marked(made: Any, device: Any) -> Any:
 
 
 def _copied(tensor: Tensor, device: Any) -> Any:
-    """Return a copy; Transformer Engine's own code moves its tensors, and what they consist of."""
+    """Return a copy of a tensor; Transformer Engine's tensors are moved by their own code."""
     if type(tensor) in marks.PLAIN or not hasattr(tensor, "get_metadata"):
         return _clone(tensor)
     return moved_by_its_class(tensor, _device(device))
 
 
 def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes tensors wherever it is told."""
+    """Wrap a function that makes tensors, so that it ignores `cuda`."""
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -183,7 +183,7 @@ def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.to`, which copies where it would copy between a GPU and the CPU."""
+    """Return a replacement of `Tensor.to` that copies between the pretended GPU and the CPU."""
 
     @functools.wraps(to)
     def move(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -210,7 +210,7 @@ def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _naming(name_or_cast: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.type`, which names the legacy type of a tensor by its device."""
+    """Return a replacement of `Tensor.type` that names the legacy type by device."""
 
     @functools.wraps(name_or_cast)
     def type_of(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -240,7 +240,7 @@ def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _storage_where(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes storages: `fully_shard` asks quantized weights for some on their device."""
+    """Return a replacement for storages on `cuda`, which `fully_shard` asks for."""
 
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
@@ -255,7 +255,7 @@ def _named_device(text: str) -> torch.device:
 
 
 class _Stands(type):
-    """Metaclass of a class that makes, and recognises, objects of the class that it stands for."""
+    """A metaclass for classes that replace another one and recognise its objects."""
 
     stands_for: type
 
@@ -267,7 +267,7 @@ class _Stands(type):
 
 
 class _Device(metaclass=_Stands):
-    """`torch.device`, which takes a number without an accelerator too."""
+    """A replacement of `torch.device` that takes a number without a GPU, too."""
 
     stands_for = _device
 
@@ -278,7 +278,7 @@ class _Device(metaclass=_Stands):
 
 
 class _Generator(metaclass=_Stands):
-    """`torch.Generator`, whose generators are all the CPU's."""
+    """A replacement of `torch.Generator` that always uses the CPU's."""
 
     stands_for = torch.Generator
 

@@ -8,7 +8,7 @@ import torch
 
 
 class DType(IntEnum):
-    """The dtypes of the kernels; Transformer Engine asserts at import that it knows each."""
+    """The kernels' dtypes, all of which Transformer Engine requires at import."""
 
     kByte = 0  # noqa: N815 (the names are the compiled module's)
     kInt32 = 2  # noqa: N815
@@ -29,7 +29,7 @@ class NVTE_Fused_Attn_Backend(IntEnum):  # noqa: N801
 
 
 class NVTE_QKV_Format(IntEnum):  # noqa: N801
-    """The orders of the dimensions of queries, keys and values."""
+    """The possible orders of dimensions of queries, keys and values."""
 
     NVTE_SBHD = 0
     NVTE_BSHD = 1
@@ -43,14 +43,14 @@ class NVTE_QKV_Format(IntEnum):  # noqa: N801
 
 
 class NVTERoutingMapFormat(IntEnum):
-    """How a router says which experts a token goes to: a byte or a bit for each expert."""
+    """How a router encodes chosen experts: one byte or one bit per expert."""
 
     BYTEMAP = 0
     BITMAP_U8 = 1
 
 
 class NVTEQBHistogramMode(IntEnum):
-    """How many kernels count the bins of quantile balancing; the counts are the same."""
+    """The number of kernels that count quantile bins; the counts are equal."""
 
     TWO_KERNEL = 0
     FUSED_ATOMIC = 1
@@ -64,7 +64,7 @@ FP8BwdTensors = IntEnum("FP8BwdTensors", _BACKWARD, start=0)  # type: ignore[mis
 
 
 class FP8TensorMeta:
-    """The buffers of delayed scaling that a module hands to the kernels."""
+    """The buffers of delayed scaling that a module passes to the kernels."""
 
     scale: torch.Tensor
     scale_inv: torch.Tensor
@@ -72,7 +72,7 @@ class FP8TensorMeta:
 
 
 class _Named(type):
-    """Metaclass of enumerations whose numbers only kernels read: any member is there when named."""
+    """A metaclass for enumerations that only kernels read: any member exists when named."""
 
     _numbers: dict[str, int]
 
@@ -83,5 +83,5 @@ class _Named(type):
 
 
 def named_only(name: str) -> type:
-    """Return an enumeration that has whatever member is asked for."""
+    """Return an enumeration in which any member exists."""
     return _Named(name, (), {"_numbers": {}})

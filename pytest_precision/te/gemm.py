@@ -44,7 +44,7 @@ def generic_gemm(
     alpha: float = 1.0,
     beta: float | None = None,
 ) -> tuple[Any, Tensor | None, Tensor | None, Tensor | None]:
-    """Multiply, add the bias or return its gradient with `grad`, add to what `D` holds; then GELU.
+    """Multiply, add the bias (or return its gradient), accumulate into `D`, apply GELU.
 
     Returns:
         The product, the bias gradient, the input of GELU, and `extra_output`.
@@ -106,7 +106,7 @@ def te_general_grouped_gemm(
     use_split_accumulator: bool,
     math_sm_count: int,
 ) -> list[Tensor]:
-    """Multiply pair by pair into `D`, or into consecutive rows of its only member.
+    """Multiply pairs of matrices into the tensors of `D`, or into rows of its only tensor.
 
     Returns:
         The biases, which hold their gradients with `grad`.
@@ -148,7 +148,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
     beta: Tensor,
     *_: Any,
 ) -> Any:
-    """Multiply member by member; each operand is a group or a list of tensors.
+    """Multiply the members of grouped tensors or lists.
 
     A member is its `alpha` times the product, plus the bias, plus its `beta` times what the output
     holds; if there are scales of rows, the bias is multiplied by that of each row.
@@ -192,7 +192,7 @@ def _summed(b: Any, transb: bool) -> Tensor:
 
 
 def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) -> Tensor:
-    """Return an fp32 product plus `kept` times what the output holds, in fp32.
+    """Return a product plus `kept` times the output's old values, in fp32.
 
     Where cuBLAS scales blocks, it first rounds the product to the dtype of the output.
     """
@@ -203,7 +203,7 @@ def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) 
 
 
 def _scales_blocks(a: Any, b: Any) -> bool:
-    """Return whether cuBLAS scales blocks of 128 values, as before compute capability 10.0.
+    """Return whether cuBLAS scales blocks of 128, as below compute capability 10.0.
 
     From then on Transformer Engine has it scale blocks of 32.
     """
@@ -219,7 +219,7 @@ def _refuse_blocks(
     epilogue: tuple[bool, bool, bool],
     split: bool,
 ) -> None:
-    """Refuse a GEMM of scaled blocks that a GPU refuses, with what it says.
+    """Refuse a block-scaled GEMM that a GPU would refuse, with its message.
 
     Args:
         a: the first operand.
@@ -253,7 +253,7 @@ def _refuse_blocks(
 
 
 def _dtype(a: Any, wanted: int | None) -> torch.dtype:
-    """Return the dtype of a new output: by default that of an operand before it was quantized."""
+    """Return the dtype of a new output, by default that of an operand before quantization."""
     if wanted is not None:
         return DTYPES[int(wanted)]
     found: torch.dtype = getattr(a, "dtype", torch.bfloat16)

@@ -12,7 +12,7 @@ _INSIDE = ContextVar("called by a function that uses Transformer Engine", defaul
 
 @contextmanager
 def without_earlier_layers() -> Iterator[None]:
-    """Take back what layers of earlier jobs have left, unless it is within another such block.
+    """Remove global state that layers of earlier jobs left in Transformer Engine.
 
     In delayed scaling, the histories of all layers that were ever called are updated together, and
     what is recomputed is numbered over all of them: each job would take longer than the one before,

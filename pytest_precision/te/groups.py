@@ -73,7 +73,7 @@ def bgrad_group_quantize(
     last_dims: Tensor | None = None,
     tensor_offsets: Tensor | None = None,
 ) -> tuple[Any, Tensor]:
-    """Return a quantized group, and the bias gradient of each member, summed in fp32."""
+    """Return a quantized group, and each member's bias gradient, summed in fp32."""
     x, sizes = matrix(tensor), first_dims.tolist()
     sums = [part.float().sum(0) for part in torch.split(x[: sum(sizes)], sizes)]
     made = group_quantize(tensor, quantizer, num_tensors, first_dims, last_dims, tensor_offsets)
@@ -81,7 +81,7 @@ def bgrad_group_quantize(
 
 
 def splits_to_offsets(first_dims: Tensor, logical_last_dim: int) -> Tensor:
-    """Return where each member begins, in elements, and where the last one ends."""
+    """Return the offsets of members in elements, and the end of the last one."""
     ends = torch.cumsum(first_dims.to(torch.int64) * logical_last_dim, 0)
     return torch.cat([ends.new_zeros(1), ends])
 
@@ -95,7 +95,7 @@ def splits_to_offsets_multi(
     dtypes: list[torch.dtype],
     bulk_allocate: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the sizes, and for each stride the offsets of the members."""
+    """Return the sizes, and the members' offsets for each stride."""
     sizes = torch.as_tensor(split_sizes).to(torch.int64)
     offsets = []
     for stride, leads, dtype in zip(strides, include_leading_zero, dtypes, strict=True):

@@ -34,22 +34,22 @@ _passed_on: list[bool] = []
 
 
 def is_marked(tensor: Tensor) -> bool:
-    """Return whether a tensor was asked for on the CPU by name."""
+    """Return whether a tensor was explicitly requested on the CPU."""
     return hasattr(_memory(tensor), MARK)
 
 
 def mark(tensor: Tensor) -> None:
-    """Have a tensor say `cpu`, and its views too."""
+    """Make a tensor and its views report the device `cpu`."""
     setattr(_memory(tensor), MARK, True)
 
 
 def passes_on(tensor: object) -> bool:
-    """Return whether what is computed of a tensor gets its mark."""
+    """Return whether the results of an operator on a marked tensor are marked."""
     return bool(_passed_on) and type(tensor) in PLAIN and is_marked(tensor)  # type: ignore[arg-type]
 
 
 def pass_on() -> None:
-    """Pass marks on in this process: by operators, casts, copies and what joins tensors."""
+    """Make operators pass marks on to their results, in this process."""
     if _passed_on:
         return
     _passed_on.append(True)
@@ -82,7 +82,7 @@ def _joining(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _memory(tensor: Tensor) -> Any:
-    """Return what a mark is set on: the memory, which views share."""
+    """Return the storage that carries a mark, which views share."""
     if type(tensor) in PLAIN:
         return tensor.untyped_storage()
     return tensor

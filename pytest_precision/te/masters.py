@@ -13,7 +13,7 @@ from pytest_precision.te.storages import ELEMENTS
 def fp8_block_scaling_compute_partial_amax(
     tensor: Tensor, amax: Tensor, h: int, w: int, start_offset: int, block_len: int
 ) -> None:
-    """Compute the amaxes of square blocks of a weight, of which a shard is here."""
+    """Compute a weight's square block amaxes from this rank's shard."""
     fill(amax, block_amaxes(placed(tensor, h, w, start_offset), block_len, block_len))
 
 
@@ -27,7 +27,7 @@ def fp8_block_scaling_partial_cast(
     block_len: int,
     out_dtype: int,
 ) -> None:
-    """Cast a shard by the scales of the blocks that its elements lie in."""
+    """Cast a shard by the scales of its blocks."""
     factors = of_shard(scale, (h, w), (block_len, block_len), inp, start_offset)
     _cast(inp, factors, ELEMENTS[int(out_dtype)], out)
 
@@ -40,7 +40,7 @@ def mxfp8_scaling_compute_partial_amax(
     cols: int,
     start_offset: int,
 ) -> None:
-    """Compute the amaxes of both kinds of blocks of a weight, of which a shard is here."""
+    """Compute a weight's row and column block amaxes from this rank's shard."""
     whole = placed(input, rows, cols, start_offset)
     fill(amax_rowwise, block_amaxes(whole, 1, 32))
     fill(amax_colwise, block_amaxes(whole, 32, 1))
@@ -68,7 +68,7 @@ def mxfp8_scaling_partial_cast(
 
 
 def placed(shard: Tensor, rows: int, columns: int, start: int) -> Tensor:
-    """Return a weight in fp32 that has a shard in its place, and zeros elsewhere."""
+    """Return a whole weight in fp32 with the shard in its place, and zeros elsewhere."""
     whole = torch.zeros(rows * columns, dtype=torch.float32)
     whole[start : start + shard.numel()] = shard.reshape(-1).float()
     return whole.view(rows, columns)
@@ -81,7 +81,7 @@ def block_amaxes(x: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def fill(target: Tensor, found: Tensor) -> None:
-    """Write a matrix into the corner of a padded one, whose padding becomes zero."""
+    """Write a matrix into the corner of a padded one, and zero the padding."""
     target.zero_()
     target[: found.shape[0], : found.shape[1]] = found
 
@@ -89,7 +89,7 @@ def fill(target: Tensor, found: Tensor) -> None:
 def of_shard(
     per_block: Tensor, shape: tuple[int, int], block: tuple[int, int], shard: Tensor, start: int
 ) -> Tensor:
-    """Return for each element of a shard the number of the block that it lies in."""
+    """Return the block number of each element of a shard."""
     rows, columns = shape
     wide = per_block.repeat_interleave(block[0], 0)[:rows]
     wide = wide.repeat_interleave(block[1], 1)[:, :columns]

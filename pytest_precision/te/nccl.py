@@ -23,7 +23,7 @@ OF_NCCL = ("pg_options", "device_id")
 
 
 def enter() -> None:
-    """Patch `torch.distributed` in this process: what asks for NCCL gets gloo."""
+    """Patch `torch.distributed` in this process so that NCCL groups use gloo."""
     made = {name: _over_gloo(getattr(distributed_c10d, name)) for name in MAKERS}
     made["all_gather"] = _gathering_unevenly(dist.all_gather)
     made["reduce_scatter"] = _scattering_unevenly(dist.reduce_scatter)

@@ -89,7 +89,7 @@ def rmsnorm_bwd_add(
     sm_margin: int,
     zero_centered_gamma: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return them with `add` added to the gradient of the input before it is rounded."""
+    """Return RMSNorm's gradients; `add` is added to the input's before rounding."""
     of_input, of_weight = _rms_gradients(dz, x, rsigma, gamma, zero_centered_gamma)
     return (of_input + add.float().view(of_input.shape)).to(dz.dtype), of_weight
 

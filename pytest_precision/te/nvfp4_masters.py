@@ -54,7 +54,7 @@ def nvfp4_multi_tensor_fused_scale(
     rows_padded_list: Sequence[int],
     block_len: int = 16,
 ) -> None:
-    """Compute the scales of blocks, and store them as the operands of the weights hold them."""
+    """Compute block scales, and store them as weight operands hold them."""
     for amax, largest, per_block, scale, target_amax, down, across, padded in zip(
         block_amax_list,
         global_amax_list,
@@ -121,7 +121,7 @@ def _global_scale(amax: Tensor) -> Tensor:
 
 
 def _multipliers(scale: Tensor, global_scale: Tensor) -> Tensor:
-    """Return the factor of each block: the inverse of its scale as it is read back."""
+    """Return each block's factor: the inverse of its stored scale."""
     inverse = torch.where(global_scale <= 0, 1.0, global_scale).reciprocal()
     codes = torch.empty(scale.shape, dtype=torch.uint8)
     E4M3.cast_(scale.clone(), codes)

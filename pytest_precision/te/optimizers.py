@@ -21,7 +21,7 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
-    """Update parameters, or their masters if there is a fifth list, which are then rounded."""
+    """Update parameters, or masters in a fifth list, which are then rounded into them."""
     known = _scalars(*scalars)
     _expect_memory(tensor_lists)
     for gradient, parameter, first, second, *masters in zip(*tensor_lists, strict=True):
@@ -50,7 +50,7 @@ def multi_tensor_adam_param_remainder(
 def multi_tensor_adam_fp8(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars_and_dtype: Any
 ) -> None:
-    """Update masters, cast them to fp8 by the scale before, and record their amaxes."""
+    """Update masters, cast them to fp8 by the old scale, and record their amaxes."""
     *scalars, dtype = scalars_and_dtype
     known = _scalars(*scalars)
     for gradient, data, first, second, master, scale, amax, inverse in zip(
@@ -67,7 +67,7 @@ def multi_tensor_adam_fp8(
 def multi_tensor_adam_capturable(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars_and_inverse: Any
 ) -> None:
-    """Update unless `noop` is 1, after unscaling the gradients, which keep the unscaled values."""
+    """Update unless `noop` is 1; gradients are unscaled in place first."""
     if int(noop.reshape(-1)[0]) == 1:
         return
     *scalars, inverse_scale = scalars_and_inverse
@@ -144,7 +144,7 @@ def multi_tensor_unscale_l2norm(
     inv_scale: Tensor,
     per_tensor: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the norms of tensors that are multiplied by `inv_scale` first."""
+    """Return the norms of tensors after multiplication by `inv_scale`."""
     unscaled = [tensor.float() * inv_scale for tensor in tensor_lists[0]]
     return multi_tensor_l2norm(chunk_size, noop, [unscaled], per_tensor)
 
@@ -192,7 +192,7 @@ def _scalars(
 
 
 def _expect_memory(tensor_lists: Lists) -> None:
-    """Refuse a tensor that a kernel could not reach either, such as a group of tensors."""
+    """Refuse a tensor without memory of its own, such as a group."""
     for tensor in (tensor for tensors in tensor_lists for tensor in tensors):
         if type(tensor) not in (Tensor, Parameter):
             raise RuntimeError(
@@ -207,7 +207,7 @@ def _expect_memory(tensor_lists: Lists) -> None:
 def _update(
     gradient: Tensor, exact: Tensor, first: Tensor, second: Tensor, by: KernelScalars
 ) -> None:
-    """Update an fp32 weight and its moments, which may be stored in a narrower dtype."""
+    """Update an fp32 weight and its moments, which may have a narrower dtype."""
     moments = first.float(), second.float()
     adam_(exact, gradient, *moments, by)
     for stored, moment in zip((first, second), moments, strict=True):

@@ -56,7 +56,7 @@ def moe_unpermute_fwd(
     num_tokens: int,
     topK: int,  # noqa: N803 (the name is the compiled module's)
 ) -> Tensor:
-    """Return for each token the sum of its rows, multiplied by `prob` if that has elements.
+    """Return the sum of each token's rows, weighted by `prob` if that is not empty.
 
     Args:
         input: the rows.

@@ -12,7 +12,7 @@ from pytest_precision import te
 
 
 def pytest_load_initial_conftests() -> None:
-    """Put the stand-in in place before any module of the project is imported.
+    """Install the stand-in before any module of the project is imported.
 
     Raises:
         pytest.UsageError: it cannot run here; the message says why.
@@ -27,5 +27,5 @@ def pytest_load_initial_conftests() -> None:
 
 
 def pytest_report_header() -> str:
-    """Return the line that says what the tests run over."""
+    """Return a line on the stand-in under which the tests run."""
     return f"Transformer Engine: {te.running()}, over a stand-in for its kernels"

@@ -69,7 +69,7 @@ def quantize(
 
 
 def _quantized_tensor(tensor: Tensor, quantizer: Any, exact: Tensor | None) -> Any:
-    """Quantize into a new tensor, which takes the memory of the operands instead of a copy."""
+    """Quantize into a new tensor that takes over the operands' memory."""
     shape = tuple(tensor.shape)
     expect_whole_blocks(type(quantizer).__name__, shape)
     if type(quantizer).__name__ == "Float8Quantizer" or not tensor.numel():
@@ -126,7 +126,7 @@ def compute_amax(input: Tensor, amax: Tensor) -> None:
 
 
 def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = None) -> None:
-    """Quantize a tensor into the memory that `output` has, whichever operands that is for."""
+    """Quantize a tensor into the operands for which `output` has memory."""
     x = matrix(tensor.detach()).contiguous()
     sides = storages.held_sides(output)
     if x.numel():
@@ -142,7 +142,7 @@ def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = No
 def quantized(
     x: Tensor, quantizer: Any, sides: Sequence[Side], exact: Tensor | None = None
 ) -> QuantizedTensor:
-    """Quantize a matrix by the format that a quantizer of Transformer Engine describes.
+    """Quantize a matrix by a quantizer of Transformer Engine.
 
     `exact` is its fp32 before rounding, see `quantize`.
 
@@ -161,7 +161,7 @@ def quantized(
 
 
 def skipped(noop: Tensor | None) -> bool:
-    """Return whether the flag that turns a kernel off is set."""
+    """Return whether the `noop` flag turns a kernel off."""
     return noop is not None and noop.numel() > 0 and float(noop.reshape(-1)[0]) == 1.0
 
 
@@ -240,7 +240,7 @@ _FORMATS = {
 
 
 def _format(name: str, **options: Any) -> formats.Format:
-    """Return a format that remembers nothing between tensors.
+    """Return the number format of a quantizer, without state between tensors.
 
     One that reduces over ranks holds their process group, and is made for one tensor.
     """
@@ -258,7 +258,7 @@ def _element(quantizer: Any) -> str:
 
 
 def _reduction(quantizer: Any, exact: Tensor | None) -> ReduceAmax | None:
-    """Return what makes of a tensor's amax the one to scale by; None where it is that itself.
+    """Return a function from a tensor's amax to the amax of its scale; None for itself.
 
     The amax of `exact` takes its place, and then the MAX over the ranks that hold parts of the
     tensor, if the quantizer asks for it.

@@ -20,12 +20,12 @@ _GIVEN = "_given_random_bits"
 
 
 def give(quantizer: Any, bits_of: BitsOf) -> None:
-    """Have a quantizer of Transformer Engine round by these bits; a copy of it has torch's."""
+    """Make a quantizer of Transformer Engine round by the given bits."""
     setattr(quantizer, _GIVEN, bits_of)
 
 
 def drawn(quantizer: Any, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the bits for a matrix, of both operands."""
+    """Return the random bits for a matrix, for both operands."""
     given: BitsOf | None = getattr(quantizer, _GIVEN, None)
     if given is not None:
         return given(shape)

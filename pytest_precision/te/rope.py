@@ -21,7 +21,7 @@ def fused_rope_forward(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Turn the first columns of each head by the angles of its position; the others are copied.
+    """Rotate the first columns of each head by its position's angles; copy the others.
 
     Args:
         input: [sequence, batch, heads, columns], [batch, sequence, ...], or [tokens, ...] of packed
@@ -108,21 +108,21 @@ def fused_qkv_rope_backward(
 
 
 def turned(x: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
-    """Turn the columns that have an angle, which the other dimensions of `angles` broadcast to."""
+    """Rotate the columns that have an angle."""
     moved = x[..., : angles.shape[-1]].float()
     made = moved * angles.cos() + _quarter(moved, interleaved) * angles.sin()
     return torch.cat((made.to(x.dtype), x[..., angles.shape[-1] :]), -1)
 
 
 def turned_back(gradient: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
-    """Return the gradient of what `turned` was given."""
+    """Return the gradient of the input of `turned`."""
     moved = gradient[..., : angles.shape[-1]].float()
     made = moved * angles.cos() - _quarter(moved * angles.sin(), interleaved)
     return torch.cat((made.to(gradient.dtype), gradient[..., angles.shape[-1] :]), -1)
 
 
 def _quarter(x: Tensor, interleaved: bool) -> Tensor:
-    """Turn each pair (a, b) by a quarter of a circle, to (-b, a)."""
+    """Map each pair (a, b) to (-b, a), a rotation by 90 degrees."""
     if interleaved:
         return torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
     first, second = x.chunk(2, -1)
@@ -140,7 +140,7 @@ def _applied(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Turn each token by the angles of its position."""
+    """Rotate each token by the angles of its position."""
     table = freqs.flatten(1)
     if qkv_format == NVTE_QKV_Format.NVTE_THD:
         assert cu_seqlens is not None
@@ -158,7 +158,7 @@ def _applied(
 def _packed_positions(
     cu_seqlens: Tensor, start_positions: Tensor | None, cp_size: int, cp_rank: int
 ) -> Tensor:
-    """Return the positions of the tokens of sequences that lie one after the other."""
+    """Return the positions of tokens in concatenated sequences."""
     begins = (cu_seqlens // cp_size).tolist()
     starts = [0] * (len(begins) - 1) if start_positions is None else start_positions.tolist()
     lengths = [end - begin for begin, end in pairwise(begins)]
@@ -167,7 +167,7 @@ def _packed_positions(
 
 
 def _positions(length: int, cp_size: int, cp_rank: int) -> Tensor:
-    """Return the position in its sequence of each token of this rank's part."""
+    """Return each token's position in its sequence, for this rank's part."""
     places = torch.arange(length)
     if cp_size == 1:
         return places

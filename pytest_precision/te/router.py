@@ -21,7 +21,7 @@ INFINITY = float("inf")
 
 
 def sqrt_softplus(x: Tensor) -> Tensor:
-    """Return the root of softplus, which is x itself above 20."""
+    """Return the square root of softplus, which is x itself above 20."""
     return functional.softplus(x, threshold=20.0).double().sqrt().float()
 
 
@@ -95,7 +95,7 @@ def fused_topk_with_score_function_qb_fwd(
     histogram_mode: int,
     bin_bounds_validated: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Choose experts by sigmoid, and count by how much each one misses the next best score.
+    """Choose experts by sigmoid, and count the margins to the next best score.
 
     `histogram` is int32 [experts, bins] and is counted into; `bin_bounds` is fp32 [2], the lower
     end of the first bin and the upper end of the last one. The other arguments are those of
@@ -169,14 +169,14 @@ def fused_topk_with_score_function_bwd(
 
 
 def best(scores: Tensor, topk: int) -> Tensor:
-    """Return the numbers of the best experts, the best first."""
+    """Return the indices of the best experts, in descending order of score."""
     return scores.sort(stable=True, dim=-1, descending=True).indices[..., :topk]
 
 
 def routing_output(
     chosen: Tensor, like: Tensor, routing_map_format: int, topk_indices: Tensor | None = None
 ) -> Tensor:
-    """Return the map of chosen experts, or their numbers where there is memory for them."""
+    """Return the map of chosen experts; their indices if memory for these is given."""
     if topk_indices is not None:
         return topk_indices.copy_(chosen)
     mask = torch.zeros(like.shape, dtype=torch.bool).scatter_(-1, chosen, True)
@@ -188,7 +188,7 @@ def routing_output(
 
 
 def as_mask(routing_map: Tensor, routing_map_format: int, experts: int) -> Tensor:
-    """Return a map in either format with one boolean for each expert."""
+    """Return a routing map of either format as one boolean per expert."""
     if routing_map_format == NVTERoutingMapFormat.BYTEMAP:
         return routing_map.bool()
     bits = routing_map.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)
@@ -196,12 +196,12 @@ def as_mask(routing_map: Tensor, routing_map_format: int, experts: int) -> Tenso
 
 
 def activated(kept: Tensor, score_function: str) -> Tensor:
-    """Return the scores, of which "sqrtsoftplus" keeps the logits."""
+    """Return the scores, of which a forward keeps the logits for "sqrtsoftplus"."""
     return sqrt_softplus(kept) if score_function == "sqrtsoftplus" else kept
 
 
 def of_normalized(gradient: Tensor, scores: Tensor, routed: Tensor | None = None) -> Tensor:
-    """Return the gradient of scores that were divided by their sum; 0 outside of the sum."""
+    """Return the gradient of scores before they were divided by their sum."""
     total = scores.sum(-1, keepdim=True) + EPSILON
     made = gradient / total - (gradient * scores).sum(-1, keepdim=True) / (total * total)
     return made if routed is None else made.masked_fill(~routed, 0.0)
@@ -220,7 +220,7 @@ def of_scores(gradient: Tensor, scores: Tensor, kept: Tensor, score_function: st
 def _weights(
     judged: Tensor, chosen: Tensor, score_function: str, expert_bias: Tensor | None
 ) -> Tensor:
-    """Return the weights of chosen experts: their scores without the bias, of sum 1."""
+    """Return the weights of chosen experts: scores without bias, normalized to sum 1."""
     # The bias is subtracted again, which does not always give the score that it was added to.
     weights = judged if expert_bias is None else judged - expert_bias[chosen]
     if score_function == "softmax" or chosen.shape[-1] == 1:
@@ -234,7 +234,7 @@ def _spread(weights: Tensor, chosen: Tensor, factor: float | None, logits: Tenso
 
 
 def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int) -> Tensor:
-    """Return scores in which all groups but the best ones have minus infinity."""
+    """Return scores with minus infinity outside the best groups of experts."""
     groups = judged.reshape(*judged.shape[:-1], num_groups, -1)
     worth = groups.sort(-1, descending=True).values[..., : topk // group_topk].sum(-1)
     hidden = torch.ones_like(worth, dtype=torch.bool)
@@ -243,7 +243,7 @@ def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int)
 
 
 def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> None:
-    """Refuse groups of experts that the compiled module refuses.
+    """Refuse groups of experts that the compiled module would refuse.
 
     Raises:
         RuntimeError: topk is no multiple of group_topk, or groups are uneven or too few.
@@ -261,7 +261,7 @@ def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> 
 
 
 def _check(logits: Tensor, topk: int, score_function: str, expert_bias: Tensor | None) -> None:
-    """Refuse what the compiled module refuses.
+    """Refuse arguments that the compiled module would refuse.
 
     Raises:
         RuntimeError: a value that it does not take; the message names it.

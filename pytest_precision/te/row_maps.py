@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
-    """Write numbers of the tokens of each expert within blocks, from 1; 0 if not routed."""
+    """Write the numbers of each expert's tokens within blocks, from 1; 0 if not routed."""
     *_, row_id_map, workspace, block = rest
     routed = routing_map.to(torch.int32)
     for number, start in enumerate(range(0, tokens, block)):
@@ -25,7 +25,7 @@ def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
 
 
 def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest: Any) -> None:
-    """Turn the numbers into rows, one expert after the other; -1 if a token is not routed."""
+    """Turn the numbers into rows in expert order; -1 if a token is not routed."""
     block = rest[-1]
     before = workspace.flatten().cumsum(0).view(workspace.shape) - workspace
     for number, start in enumerate(range(0, tokens, block)):
@@ -36,7 +36,7 @@ def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest:
 def row_id_map_pass_3(
     row_id_map: Tensor, token_stride: int, expert_stride: int, experts: int, load_size: int
 ) -> None:
-    """Put the rows of each token first, and their experts behind."""
+    """Move each token's rows to the front, and their experts behind them."""
     rows, order = row_id_map[:, :experts].sort(1, descending=True)
     row_id_map[:, :experts] = rows
     row_id_map[:, experts : 2 * experts] = order
@@ -55,7 +55,7 @@ def permute(
     *sizes_and_strides: Any,
     **_: Any,
 ) -> None:
-    """Copy tokens, and what goes with them, to their rows; a token of probability 0 becomes 0."""
+    """Copy tokens and their side data to their rows; tokens of probability 0 become 0."""
     for token, row, expert in _copies(row_id_map, pad_offsets):
         output[row] = inp[token]
         if scale is not None and permuted_scale is not None:
@@ -77,7 +77,7 @@ def unpermute(
     *strides: Any,
     **_: Any,
 ) -> None:
-    """Write the sum of each token's rows, weighted if there are weights, and gather chances."""
+    """Write the sum of each token's rows, weighted if asked, and gather probabilities."""
     total = torch.zeros(output.shape, dtype=torch.float32)
     if unpermuted_probs is not None:
         unpermuted_probs.zero_()
@@ -114,7 +114,7 @@ def unpermute_bwd_with_merging_probs(
 def make_chunk_sort_map(
     split_sizes: Tensor, sorted_indices: Tensor, dst_rows: Tensor, num_splits: int, **_: Any
 ) -> None:
-    """Write the row of each token once chunks are in another order; tokens behind them stay."""
+    """Write each token's row after chunks are reordered; tokens after them stay."""
     sizes, order = split_sizes.long(), sorted_indices.long()
     begins = sizes.cumsum(0) - sizes
     ends = sizes[order].cumsum(0)
@@ -132,7 +132,7 @@ def sort_chunks_by_map(
     FORWARD: bool,  # noqa: N803 (the name is the kernel's)
     **_: Any,
 ) -> None:
-    """Copy rows, and their chances, to the places of a map, or from them without `FORWARD`."""
+    """Copy rows and probabilities to the places of a map, or back without `FORWARD`."""
     output, permuted_probs = rest[7:9]
     places = row_id_map.long()
     pairs = [(inp, output)] + ([] if probs is None else [(probs, permuted_probs)])
@@ -144,7 +144,7 @@ def sort_chunks_by_map(
 
 
 def zero_pad(inp: Tensor, out: Tensor, *_: Any, **__: Any) -> None:
-    """Copy a matrix into the corner of a larger one, the rest of which becomes 0."""
+    """Copy a matrix into the corner of a larger one, whose rest becomes 0."""
     out.zero_()
     out[: inp.shape[0], : inp.shape[1]] = inp
 
@@ -152,7 +152,7 @@ def zero_pad(inp: Tensor, out: Tensor, *_: Any, **__: Any) -> None:
 def _copies(
     row_id_map: Tensor, pad_offsets: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield tokens, their rows and experts: all first copies, then all second ones, and so on."""
+    """Yield tokens with rows and experts: all first copies, then all second ones."""
     experts = row_id_map.shape[1] // 2
     number = row_id_map[:, -1]
     for copy in range(int(number.max()) if number.numel() else 0):

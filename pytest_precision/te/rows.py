@@ -11,7 +11,7 @@ from torch import Tensor
 def fused_multi_row_padding(
     input: Tensor, output: Tensor, input_row_list: Sequence[int], padded_row_list: Sequence[int]
 ) -> None:
-    """Copy parts of rows to the beginning of longer parts, the rest of which becomes zero."""
+    """Copy groups of rows into longer groups, padded with zeros."""
     output.zero_()
     _copy(input, output, input_row_list, padded_row_list, input_row_list)
 
@@ -19,14 +19,14 @@ def fused_multi_row_padding(
 def fused_multi_row_unpadding(
     input: Tensor, output: Tensor, input_row_list: Sequence[int], unpadded_row_list: Sequence[int]
 ) -> None:
-    """Copy the beginning of each part of rows, which are then as they were before padding."""
+    """Remove the padding from groups of rows."""
     _copy(input, output, input_row_list, unpadded_row_list, unpadded_row_list)
 
 
 def dropout_fwd(
     input: Tensor, dropout_probability: float, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the input with elements dropped at random, and which were kept.
+    """Return the input with random elements dropped, and the mask of kept ones.
 
     torch's generator draws them, so that they are not those that a GPU would drop.
     """
@@ -41,7 +41,7 @@ def dropout_bwd(
     dropout_probability: float,
     grad_input: Tensor | None = None,
 ) -> Tensor:
-    """Return the gradient of what was kept."""
+    """Return the gradient of the kept elements."""
     kept = mask.view(grad_output.shape)
     made = (grad_output.float() * kept / (1.0 - dropout_probability)).to(grad_output.dtype)
     return made if grad_input is None else grad_input.copy_(made)

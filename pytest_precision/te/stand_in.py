@@ -77,7 +77,7 @@ def refusal() -> str:
 
 
 def has_compiled_module() -> bool:
-    """Return whether Transformer Engine's compiled module is installed; nothing is imported.
+    """Return whether Transformer Engine's compiled module is installed, without importing it.
 
     PyPI's wheels have it in a folder of the package that is no import path: Transformer Engine
     loads it from there.
@@ -154,7 +154,7 @@ def _is_installed() -> bool:
 
 
 def _import_package() -> None:
-    """Import Transformer Engine, with a loader of shared objects that has nothing to load.
+    """Import Transformer Engine without loading its shared objects.
 
     The package loads them while it is imported, by a function of its module `common`, so that
     module comes first.
@@ -175,7 +175,7 @@ def release(text: str) -> tuple[int, int]:
 
 
 def _problem_of_this_process() -> str:
-    """Return why the stand-in cannot be installed in this process, where it could be in another."""
+    """Return why the stand-in cannot be installed in this process; empty if it can."""
     import torch
 
     if "transformer_engine" in sys.modules:
@@ -192,7 +192,7 @@ def _problem_of_this_process() -> str:
 
 
 class _StandIn(ModuleType):
-    """The module, which has exactly the names that this release of Transformer Engine uses.
+    """A module with exactly the names that Transformer Engine's release uses.
 
     Attributes:
         installed: the version of Transformer Engine, which takes milliseconds to find out.
@@ -210,7 +210,7 @@ class _StandIn(ModuleType):
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """Return the functions of the compiled module that the stand-in computes, by name."""
+    """Return the kernels' functions that the stand-in implements, by name."""
     from pytest_precision.te import (
         activations,
         allocation,
@@ -256,7 +256,7 @@ def _classes() -> dict[str, Any]:
 
 
 def _constants() -> dict[str, Any]:
-    """Return the functions that say what the machine has."""
+    """Return functions for the properties of the machine."""
     from pytest_precision.te.enums import NVTE_Fused_Attn_Backend
 
     backend = NVTE_Fused_Attn_Backend.NVTE_No_Backend
@@ -278,7 +278,7 @@ def _saying(answer: Any) -> Callable[..., Any]:
 
 
 def _on_the_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes as a kernel does: without autograd, and unseen by modes."""
+    """Wrap a function to run without autograd and unseen by torch's modes."""
     import torch
 
     from pytest_precision._torch.dispatch import without_functions_seen

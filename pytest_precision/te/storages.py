@@ -45,20 +45,20 @@ cannot be imported before the module that stands in for the kernels."""
 
 
 def family(tensor: Any) -> str:
-    """Return the family of a quantized tensor; empty for any other."""
+    """Return the kind of a quantized tensor, such as `mxfp8`; empty for others."""
     return family_of(type(tensor))  # type: ignore[arg-type]  # mypy: a class is hashable
 
 
 @cache
 def family_of(cls: type) -> str:
-    """Return the family of a class of tensors or storages; empty for any other."""
+    """Return the kind of a class of quantized tensors; empty for others."""
     names = (base.__name__ for base in cls.__mro__)
     found = (of for name in names for start, of in _FAMILIES.items() if name.startswith(start))
     return next(found, "")
 
 
 def data_name(kind: str, side: str) -> str:
-    """Return the name of the attribute in which tensors of a family hold the bytes of a side."""
+    """Return the attribute that holds the bytes of a side in tensors of a family."""
     of_tensor = {"rowwise": "_data", "columnwise": "_transpose"}
     return of_tensor[side] if kind == "tensor" else f"_{side}_data"
 
@@ -69,18 +69,18 @@ def matrix(tensor: Tensor) -> Tensor:
 
 
 def transposed_matrix(tensor: Tensor) -> Tensor:
-    """Return a tensor that is stored transposed as a matrix: its first dimension are the rows."""
+    """Return a transposed tensor as a matrix, whose rows are the first dimension."""
     return tensor.reshape(tensor.shape[0], -1)
 
 
 def held_sides(tensor: Any) -> list[Side]:
-    """Return the operands for which a quantized tensor has memory."""
+    """Return the operands (rowwise, columnwise) for which a quantized tensor has memory."""
     kind = family(tensor)
     return [side for side in SIDES if getattr(tensor, data_name(kind, side)) is not None]
 
 
 def operand(tensor: Any, side: Side) -> Operand | None:
-    """Return one operand of a quantized tensor; None if it does not hold it.
+    """Return one operand of a quantized tensor; None if the tensor lacks it.
 
     Scales come without padding and not swizzled; they may share memory with the tensor.
     """
@@ -121,7 +121,7 @@ def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float
 
 
 def multiplied(tensor: Any, side: Side) -> Factored:
-    """Return what a GEMM reads from one side of a tensor, quantized or not.
+    """Return the values that a GEMM reads from one side of a tensor.
 
     Raises:
         RuntimeError: see `values`.
@@ -169,7 +169,7 @@ def store(tensor: Any, side: Side, made: Operand) -> None:
 
 
 def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> dict[str, Tensor]:
-    """Return the tensors that a quantized tensor consists of, in the memory of its operands.
+    """Return the tensors of which a quantized tensor consists.
 
     Args:
         kind: the family of the tensor; see `family`.
@@ -187,7 +187,7 @@ def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> 
 
 
 def swizzle(tensor: Any) -> None:
-    """Put the scales of a tensor into the order in which the GEMM reads them, in new memory."""
+    """Return new memory with the scales in the order in which a GEMM reads them."""
     if family(tensor) not in ("mxfp8", "nvfp4") or tensor._with_gemm_swizzled_scales:
         return
     made = {side: operand(tensor, side) for side in held_sides(tensor)}
@@ -225,7 +225,7 @@ def _blockwise(tensor: Any, data: Tensor, scale: Tensor, *, transposed: bool) ->
 def _unpadded(
     scale: Tensor, shape: tuple[int, int], swizzled: bool, *, turned: bool = False
 ) -> Tensor:
-    """Return the scales without padding, and MXFP8's columnwise scales no longer transposed."""
+    """Return scales without padding; MXFP8's columnwise ones are transposed back."""
     if swizzled:
         return unswizzled_scale(scale, shape, turned=turned)
     multiples = (4, 128) if turned else (128, 4)
@@ -234,7 +234,7 @@ def _unpadded(
 
 
 def _as_stored(kind: str, made: Operand, *, swizzled: bool) -> Tensor:
-    """Return the scales of an operand, padded and ordered as a tensor of a family keeps them."""
+    """Return scales padded and ordered as tensors of a family store them."""
     block = made.storage.block
     assert block is not None
     if kind == "block":

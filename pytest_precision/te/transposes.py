@@ -60,18 +60,18 @@ def swap_first_dims(tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def swizzle_scales_for_gemm_(tensor: Any) -> None:
-    """Put the scales of a tensor into the order in which the GEMM reads them."""
+    """Reorder a tensor's scales for the GEMM, in place."""
     swizzle(tensor)
 
 
 def multi_tensor_swizzle_scales_for_gemm_unchecked_(tensors: Sequence[Any], *_: Any) -> None:
-    """Put the scales of several tensors into that order."""
+    """Reorder the scales of several tensors for the GEMM."""
     for tensor in tensors:
         swizzle(tensor)
 
 
 def grouped_swizzle_for_gemm(tensor: Any, rowwise: bool, columnwise: bool) -> None:
-    """Put the scales of a group into that order, each member's by themselves."""
+    """Reorder the scales of a group for the GEMM, member by member."""
     if tensor._with_gemm_swizzled_scales:
         return
     parts = tensor.split_into_quantized_tensors()
@@ -88,5 +88,5 @@ def grouped_swizzle_for_gemm(tensor: Any, rowwise: bool, columnwise: bool) -> No
 
 
 def _given(made: Tensor, out: Tensor | None) -> Tensor:
-    """Return `made`, in `out` where the caller gave memory for it."""
+    """Return `made`, copied to `out` if the caller passed that."""
     return made if out is None else out.copy_(made.reshape(out.shape))

@@ -13,7 +13,7 @@ NAMES = ("triton", "triton.language", "triton.language.core", "triton.language.s
 
 
 class _Anything(type):
-    """Metaclass of what a kernel's source may name: every attribute is there."""
+    """A metaclass for names in a kernel's source: every attribute exists."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -22,7 +22,7 @@ class _Anything(type):
 
 
 class _Kernel(metaclass=_Anything):
-    """A compiled kernel, a decorator, or a type of Triton's language."""
+    """A stand-in for a compiled kernel, a decorator, or a type of Triton's language."""
 
     def __init__(self, function: Any = None, *_: Any, **__: Any) -> None:
         self._function = function
@@ -44,7 +44,7 @@ class _Kernel(metaclass=_Anything):
 
 
 class _Module(ModuleType):
-    """A module of Triton."""
+    """A stand-in for a module of Triton."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -58,7 +58,7 @@ class _Module(ModuleType):
 
 
 def enter() -> None:
-    """Have `import triton` find the stand-in, also where Triton is installed.
+    """Make `import triton` find the stand-in, also if Triton is installed.
 
     A build of torch for CUDA brings Triton, which compiles nothing on a machine without a GPU. What
     has imported it before keeps it.

@@ -20,7 +20,7 @@ KEPT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class KeptTrace:
-    """A trace that may be used again.
+    """A recorded trace that later checks may use, with what it depends on.
 
     Attributes:
         folder: where it lies.
@@ -34,17 +34,17 @@ class KeptTrace:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is there, and would be the same if it were recorded now."""
+        """Whether the trace exists, and recording it again would give the same."""
         return _sizes(self.folder) == self.files and self.sources.hold()
 
     @property
     def bytes(self) -> int:
-        """Bytes that it takes on disk."""
+        """The size of the trace on disk, in bytes."""
         return sum(self.files.values())
 
 
 class TraceCache:
-    """Folders of recorded traces, kept by what they were recorded from until the session ends.
+    """The recorded traces of a session, by what they were recorded from.
 
     Attributes:
         lock: to be held while a kept folder is read, since keeping another one may remove it.
@@ -57,7 +57,7 @@ class TraceCache:
 
     @contextmanager
     def new_folder(self) -> Iterator[Path]:
-        """Give a folder to be filled, which the caller drops later; remove it if that fails."""
+        """Make a folder for the caller to fill and drop; remove it on errors."""
         self._home.restore()  # somebody may have emptied the temporary folder
         folder = Path(tempfile.mkdtemp(dir=self._home.path))
         try:
@@ -67,7 +67,7 @@ class TraceCache:
             raise
 
     def find(self, key: Hashable) -> Path | None:
-        """Return the folder kept under `key`, if there is one that is current."""
+        """Return the folder of a current trace for `key`; None if there is none."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -78,7 +78,7 @@ class TraceCache:
         return kept.folder
 
     def keep(self, key: Hashable, folder: Path, sources: Sources) -> bool:
-        """Keep a folder if what was read for it is as it was then; return whether it is kept.
+        """Keep a trace if the files that it read are unchanged; return whether it was kept.
 
         Whoever asked for one that is not kept drops it.
         """

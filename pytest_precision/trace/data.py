@@ -28,7 +28,7 @@ Given = Mapping[int, Sequence[str]]
 
 @dataclass(frozen=True)
 class DataLog:
-    """The data of one run, rank by rank.
+    """The digests of the microbatches that a workload gave to each rank of one run.
 
     Attributes:
         given: per rank, what it was given when it first asked.
@@ -42,7 +42,7 @@ class DataLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
-        """Read what all ranks were given, each in all of its segments."""
+        """Read the logs of all ranks and segments."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
@@ -59,7 +59,7 @@ class DataLog:
 
 
 class DataWatch:
-    """Records what a workload gives to this rank, whoever asks.
+    """Records the microbatches that a workload gives on this rank.
 
     Args:
         workload: the workload to watch from now on.
@@ -105,7 +105,7 @@ def write_data(
     unsteady: Sequence[int] = (),
     tokens: Mapping[int, Set[int]] | None = None,
 ) -> None:
-    """Write the log of one rank; it is empty for a script, whose data is not observed."""
+    """Write the log of one rank; for a script, which shows no data, an empty one."""
     counts = {step: sorted(own) for step, own in (tokens or {}).items()}
     write_whole(
         log_path(folder, "data", rank),
@@ -114,7 +114,7 @@ def write_data(
 
 
 def data_digest(microbatch: Any) -> str:
-    """Return the xxh3-128 of everything in `microbatch`, hexadecimal."""
+    """Return the xxh3-128 digest, hexadecimal, of everything in `microbatch`."""
     state = xxhash.xxh3_128()
     for part in _parts(microbatch, frozenset()):
         state.update(part)
@@ -122,7 +122,7 @@ def data_digest(microbatch: Any) -> str:
 
 
 def _parts(value: Any, within: frozenset[int]) -> Iterator[Any]:
-    """Yield the bytes of every tensor, array, number and text in `value`, and their nesting.
+    """Yield the bytes of all tensors, arrays, numbers and texts in `value`, with its structure.
 
     Args:
         value: containers, dataclasses and objects with attributes are opened; of anything else
@@ -156,7 +156,7 @@ def _tensor(tensor: Tensor, within: frozenset[int]) -> Iterator[Any]:
 
 
 def contents_of(value: Any) -> list[tuple[object, Any]]:
-    """List what a container or an object holds, each with its key, index or name."""
+    """List the contents of a container or object, each with key, index or name."""
     if isinstance(value, Mapping):
         return [*value.items()]
     if isinstance(value, (list, tuple)):

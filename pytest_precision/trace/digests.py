@@ -33,35 +33,35 @@ SMALL_RUN = 1 << 19
 
 
 def digest_threads(ranks: int) -> int:
-    """Return on how many threads each of `ranks` processes of this machine computes digests."""
+    """Return the number of threads with which each of `ranks` processes computes digests."""
     return min(THREADS, max(1, (os.cpu_count() or 1) // ranks))
 
 
 def digest(tensor: Tensor) -> str:
-    """Return the xxh3-128 of the bytes in row-major order, hexadecimal: every bit counts."""
+    """Return the xxh3-128 digest, hexadecimal, of a tensor's bytes in row-major order."""
     held = in_order(tensor.detach())  # a copy of a transposed tensor, and of one on a GPU
     return xxhash.xxh3_128_hexdigest(bytes_of(held))
 
 
 def in_order(tensor: Tensor) -> Tensor:
-    """Return `tensor` with its bytes in row-major order, and with lazy conjugation carried out."""
+    """Return a tensor with its bytes in row-major order, without lazy conjugation."""
     return memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
 
 
 def digested(seen: Observation) -> Observation:
-    """Return `seen` as a trace of digests keeps it, whatever becomes of the tensor afterwards."""
+    """Return an observation with a digest in place of its values, unless these are small."""
     if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
         return cloned(seen)
     return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))
 
 
 def kept_as_it_is(kind: str, nbytes: int) -> bool:
-    """Return whether a trace of digests keeps the bytes of such a tensor themselves."""
+    """Return whether even a trace of digests stores the values of a tensor."""
     return nbytes <= UNDIGESTED_BYTES or kind in READ
 
 
 def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
-    """Return the memory of a contiguous tensor on the CPU, which must outlive what is returned."""
+    """Return a view of a contiguous CPU tensor's memory, which must outlive the view."""
     # Not through numpy(): that forbids the storage of an observed tensor to be resized, which FSDP2
     # does with its unsharded parameters.
     nbytes = held.numel() * held.element_size()
@@ -69,7 +69,7 @@ def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
 
 
 def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
-    """Return the number of elements of all parameters of all ranks, each name counted once.
+    """Return the number of parameter elements on all ranks, counting each name once.
 
     It is a collective. The number decides what is recorded, and so must be the same on both sides,
     although a rank may hold only a part of the model, such as a stage of a pipeline.

@@ -20,7 +20,7 @@ from pytest_precision.errors import expected_but_got
 
 
 def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
-    """Write `value` as JSON and move it into place, so that no partial file looks whole.
+    """Write `value` as JSON completely or not at all.
 
     Args:
         path: where to.
@@ -31,14 +31,14 @@ def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
 
 
 class TraceFiles:
-    """The files of a trace that this session has written itself."""
+    """The files of a trace that this session wrote."""
 
     def has(self, path: Path) -> bool:
         """Return whether the trace has a file."""
         return path.exists()
 
     def data(self, path: Path) -> Any:
-        """Return what a JSON file says."""
+        """Return the content of a JSON file."""
         return json.loads(path.read_text())
 
     def bytes(self, path: Path) -> Tensor:
@@ -85,5 +85,5 @@ def regular(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def no_regular(path: Path) -> ValueError:
-    """Return the error of a file that is a link, a folder, a pipe or a device."""
+    """Return the error for a file that is a link, a folder, a pipe or a device."""
     return ValueError(expected_but_got("a regular file", f"{path.name}, which is none"))

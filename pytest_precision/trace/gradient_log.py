@@ -15,7 +15,7 @@ RightSteps = dict[str, tuple[int, float]]
 
 @dataclass(frozen=True)
 class GradientBreach:
-    """A loss or a gradient that is not that of the plain loop.
+    """A loss or gradient that differs from the workload's own.
 
     Attributes:
         step: train step.
@@ -38,7 +38,7 @@ class GradientBreach:
 
 @dataclass
 class GradientLog:
-    """What was recomputed of one run.
+    """The losses and gradients of one run that were judged, and those that are wrong.
 
     Attributes:
         judged: number of losses and gradients.
@@ -60,7 +60,7 @@ class GradientLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
-        """Read the logs of all segments together; a script has none."""
+        """Read and join the logs of all segments; a script has none."""
         log = cls()
         for _, place, rank in holders(folder, world_sizes):
             if rank == 0:
@@ -75,7 +75,7 @@ class GradientLog:
         return log
 
     def add(self, other: GradientLog) -> None:
-        """Take what was recomputed of later steps."""
+        """Add the log of later steps."""
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)
         self.silent = self.silent or other.silent
@@ -88,7 +88,7 @@ class GradientLog:
         write_whole(_path(folder), asdict(self))
 
     def first(self, judges: Callable[[str, str], bool]) -> GradientBreach | None:
-        """Return the first breach whose kind and name are judged, and whose `grad` is; or None."""
+        """Return the first breach that the test has not exempted; None if there is none."""
         return next(
             (b for b in self.breaches if judges(b.kind, b.name) and judges("grad", b.name)), None
         )

@@ -63,7 +63,7 @@ AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
 
 @dataclass(frozen=True)
 class Manifest:
-    """How a recording was made.
+    """How a recording was made: command, environment, settings.
 
     Attributes:
         format: version of the format.
@@ -107,7 +107,7 @@ class Manifest:
         only: Sequence[str] = (),
         every: int = 1,
     ) -> Manifest:
-        """Return the manifest of a recording that this process is about to make."""
+        """Return the manifest of a recording that this process will make."""
         return cls(
             format=FORMAT,
             command=tuple(sys.orig_argv),
@@ -144,13 +144,13 @@ class Manifest:
             raise damaged(folder, error) from error
 
     def write(self, folder: Path, world_size: int, *, writer: int = 0) -> None:
-        """Write it into the folder of the recording of so many ranks."""
+        """Write the manifest into a recording's folder."""
         content = signed(asdict(replace(self, world_size=world_size)))
         write_whole(_path(folder), content, writer=writer)
 
     @classmethod
     def seal(cls, folder: Path, rank: int, world_size: int) -> None:
-        """Seal the files of a rank, which are written; the last rank makes the recording whole."""
+        """Write the digests of a rank's files; the last rank completes the recording."""
         files = put_seals(folder, rank, world_size)
         if files is not None:
             replace(cls.read(folder), files=files).write(folder, world_size, writer=rank)
@@ -158,7 +158,7 @@ class Manifest:
 
     @property
     def is_imported(self) -> bool:
-        """Whether the recording was made of files of another tool: their sidecar is the script."""
+        """Whether the recording was imported from another tool's files."""
         return self.script.endswith(".json")
 
     def again(self, values: str = "", *, lines: int = 0) -> str:
@@ -182,7 +182,7 @@ class Manifest:
 
 
 def damaged(folder: Path, error: Exception) -> RecordingError:
-    """Return the error of a recording whose files cannot be read."""
+    """Return the error for a recording whose files cannot be read."""
     why = " ".join(str(error).split())
     why = why if len(why) <= ERROR_CHARACTERS else f"{why[:ERROR_CHARACTERS]} ..."
     what = f"{folder}, whose files are damaged: {type(error).__name__}: {why}"
@@ -190,7 +190,7 @@ def damaged(folder: Path, error: Exception) -> RecordingError:
 
 
 def _manifest(found: dict[str, Any]) -> Manifest:
-    """Return the manifest that the content of a file describes.
+    """Parse the content of a manifest.
 
     Raises:
         ValueError: it names what cannot be.
@@ -247,7 +247,7 @@ def _path(folder: Path) -> Path:
 
 
 def _revision(folder: Path) -> str:
-    """Return git's name of what is checked out in a folder; empty without git or a repository."""
+    """Return git's description of the commit in a folder; empty without git."""
     # Without locks, since somebody may be working in the repository.
     words = ["git", "--no-optional-locks", "describe", "--always", "--abbrev=40", "--dirty"]
     try:

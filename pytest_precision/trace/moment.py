@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Moment(NamedTuple):
-    """When something was observed.
+    """When something was observed: operation, step and phase.
 
     Attributes:
         op: index of the operation in the sequence; -1 before the first one.
@@ -34,7 +34,7 @@ STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
 
 
 class Window(NamedTuple):
-    """The train steps whose observations are kept as values; a run ends after the last of them.
+    """The train steps of which values are kept; the run ends after the last one.
 
     Attributes:
         first: number of the first one; 0 is the state before any.
@@ -46,7 +46,7 @@ class Window(NamedTuple):
 
     @classmethod
     def around(cls, step: int) -> Window:
-        """Return the window of a step, one before it, and some in which a difference spreads."""
+        """Return a window of a step, the one before it, and some after it."""
         return cls(max(0, step - 1), step + SPREAD)
 
 
@@ -65,7 +65,7 @@ LOGGED_OPERATIONS = 200_000
 
 
 class Wanted(NamedTuple):
-    """Which operations of a run are logged, and how.
+    """Which operations of a run are logged, and with how much detail.
 
     Attributes:
         op: index of the operation in the sequence; -1 is what makes the engine.

@@ -142,7 +142,7 @@ def _argument(given: Any, values: list[Value]) -> LoggedArgument:
 
 
 class _Interned:
-    """Numbers things in the order in which they are first met."""
+    """Numbers distinct objects in the order of their first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}

@@ -13,7 +13,7 @@ GENERATOR = -1
 
 
 class CodeLine(NamedTuple):
-    """Where an operation was called.
+    """The source line from which an operation was called.
 
     Attributes:
         file: path of the source file.
@@ -32,7 +32,7 @@ class CodeLine(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A line of code that is not the user's, from which something is called.
+    """A line of a package or of the recorder that calls something.
 
     Of this package, the file is told from its folder on.
     """
@@ -42,7 +42,7 @@ class Site(NamedTuple):
 
 
 class UserCall(NamedTuple):
-    """A call of a function of the user's by code that is not.
+    """A call of a user's function by a package or by the recorder.
 
     Attributes:
         site: where it was called.
@@ -58,7 +58,7 @@ class UserCall(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is no tensor, set by a line.
+    """An assignment of a plain value to an option or attribute, with its line.
 
     Attributes:
         before: number of operations that had been logged by then.
@@ -78,12 +78,12 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what was set, and of what."""
+        """Return the name of the setting and of its owner."""
         return f"{self.what} of {self.owner}"
 
 
 class Value(NamedTuple):
-    """What a tensor held at one moment.
+    """The content of a tensor at one moment, identified by a digest.
 
     Attributes:
         digest: of its bytes in row-major order; of a tensor whose elements are all the same it is
@@ -104,12 +104,12 @@ class Value(NamedTuple):
 
     @property
     def uniform(self) -> bool:
-        """Return whether all elements are the same."""
+        """Return whether all elements are equal."""
         return self.digest.startswith("=")
 
     @property
     def element(self) -> bytes:
-        """Return the bytes of each element of a uniform value."""
+        """Return the bytes of one element, if all are equal."""
         return bytes.fromhex(self.digest[1:].partition("x")[0]) if self.uniform else b""
 
     @property
@@ -127,7 +127,7 @@ def is_zero(digest: str) -> bool:
 
 
 class Constant(NamedTuple):
-    """An argument that is no tensor: its name, empty where it has only a place, and its text."""
+    """An argument that is not a tensor, as name (empty if positional) and text."""
 
     name: str
     text: str
@@ -179,33 +179,33 @@ class LoggedOperation(NamedTuple):
 
     @property
     def is_foreach(self) -> bool:
-        """Return whether it computes with lists of tensors, element by element."""
+        """Return whether the operation works on lists of tensors."""
         return FOREACH in self.name
 
     @property
     def is_region(self) -> bool:
-        """Return whether it stands for all operations of a compiled region."""
+        """Return whether the entry stands for a whole compiled region."""
         return self.name == REGION
 
     @property
     def is_custom(self) -> bool:
-        """Return whether it is an operator of somebody's own, with whatever that computes."""
+        """Return whether the operator is defined outside torch."""
         return self.name not in (REGION, GRAPH) and self.name.split(".")[0] not in OF_TORCH
 
     @property
     def is_collective(self) -> bool:
-        """Return whether it exchanges values between ranks."""
+        """Return whether the operation exchanges values between ranks."""
         return self.name.startswith(("c10d.", "_c10d_functional."))
 
     @property
     def base(self) -> str:
-        """Return the name without namespace, overload, foreach and the mark of an in-place form."""
+        """Return the operator's name without namespace, overload, foreach and in-place marks."""
         name = self.name.split(".")[1].removeprefix(FOREACH).rstrip("_")
         return SYNONYMS.get(name, name)
 
     @property
     def read(self) -> tuple[Value, ...]:
-        """Return the values that it depends on."""
+        """Return the values that the operation reads."""
         found: list[Value] = []
         for place, argument in enumerate(self.arguments):
             if place in self.written or isinstance(argument, Constant):
@@ -215,7 +215,7 @@ class LoggedOperation(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """A tensor that a run held at one moment, by kind and name: `master of head.weight`."""
+    """The kind and name of a tensor of a run, such as `master of head.weight`."""
 
     kind: str
     name: str
@@ -226,7 +226,7 @@ class Holding(NamedTuple):
 
 @dataclass
 class OperationLog:
-    """What one rank logged.
+    """The operations that one rank logged, with the tensors at start and end.
 
     Attributes:
         operations: in the order of their calls.

@@ -12,7 +12,7 @@ from pytest_precision.trace.segment_folders import holders, log_path
 
 @dataclass(frozen=True)
 class Breach:
-    """An element beyond its bound: the one that is furthest beyond it, of the first such tensor.
+    """The worst element of the first tensor whose update breaks the rule.
 
     Attributes:
         step: train step.
@@ -38,13 +38,13 @@ class Breach:
 
     @property
     def when(self) -> tuple[int, ...]:
-        """Return what tells which of two came first."""
+        """Return a sort key: which of two breaches came first."""
         return self.step, *self.order
 
 
 @dataclass
 class OracleLog:
-    """What the oracle found in one run.
+    """The judged updates of one run, and those that break the optimizer's rule.
 
     Attributes:
         rule: name of the workload's rule.
@@ -82,7 +82,7 @@ class OracleLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read the logs of all ranks in all segments together; a script has none."""
+        """Read and join the logs of all ranks and segments; a script has none."""
         paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")
@@ -102,7 +102,7 @@ class OracleLog:
         write_whole(log_path(folder, "oracle", rank), asdict(self))
 
     def add(self, other: OracleLog) -> None:
-        """Add what the log of another rank says."""
+        """Add the log of another rank."""
         self.rule = other.rule
         self.shown_by = other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2
@@ -122,7 +122,7 @@ class OracleLog:
             self.fit(other.fits)
 
     def first(self, judges: Callable[[str, str], bool]) -> Breach | None:
-        """Return the first breach of a tensor whose kind and name are judged; None without one."""
+        """Return the first breach that the test has not exempted; None if there is none."""
         return next((own for own in self.breaches if judges(own.kind, own.name)), None)
 
     def break_at(self, breaches: Iterable[Breach]) -> None:
@@ -133,5 +133,5 @@ class OracleLog:
         self.breaches = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
-        """Keep only the wrong rules that also explain one more step or rank."""
+        """Keep only the wrong rules that explain one more step or rank, too."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]

@@ -33,7 +33,7 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Recording:
-    """One side's trace and the logs that lie next to it.
+    """One side's trace, with the logs beside it.
 
     Attributes:
         name: `candidate` or `reference`.
@@ -58,14 +58,14 @@ class Recording:
         window: Window | None,
         way_in: WayIn = LAYOUT,
     ) -> Recording:
-        """Read what all ranks of `cell` wrote into `folder`."""
+        """Read the files that all ranks of `cell` wrote into `folder`."""
         trace = Trace(folder, *(segment.world_size for segment in recorded_segments(cell, window)))
         note(trace.header.read)  # the ranks' cells were copies, and the trace may be a kept one
         return cls(name, cell, trace, way_in=way_in)
 
     @classmethod
     def of_folder(cls, name: str, folder: Path) -> Recording:
-        """Read a recording that outlives its session.
+        """Read a recording that `record` made.
 
         Raises:
             RecordingError: the folder holds none that is whole.
@@ -79,7 +79,7 @@ class Recording:
 
     @classmethod
     def _sound(cls, name: str, folder: Path, manifest: Manifest) -> Recording:
-        """Check all files of a recording before anything is believed of them, and read them."""
+        """Check all files of a recording, and read them."""
         files = SealedFiles(folder, manifest.files)
         ranks = range(manifest.world_size)
         for rank in ranks:
@@ -94,22 +94,22 @@ class Recording:
 
     @cached_property
     def updates(self) -> UpdateLog:
-        """Return how many updates each tensor lost; only a recording of the whole run has this."""
+        """Return the lost updates of each tensor; only a recording of the whole run has them."""
         return UpdateLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def oracle(self) -> OracleLog:
-        """Return how its updates follow the workload's rule; only a whole run has this."""
+        """Return the judgement of updates; only a recording of the whole run has it."""
         return OracleLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def gradients(self) -> GradientLog:
-        """Return how its losses and gradients follow the workload; only a whole run has this."""
+        """Return the judgement of losses and gradients; only a whole run has it."""
         return GradientLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def broken_rules(self) -> dict[str, str]:
-        """Return which rules of every loop a script has broken; an engine has no such log.
+        """Return the rules of every loop that a script has broken; empty for an engine.
 
         Returns:
             words to the kind of what is wrong, which a test may leave unchecked.
@@ -131,7 +131,7 @@ class Recording:
 
 
 def expect_complete(folder: Path, manifest: Manifest) -> None:
-    """Refuse a recording that some rank has not finished.
+    """Refuse a recording that a rank has not completed.
 
     Raises:
         RecordingError: with the ranks.

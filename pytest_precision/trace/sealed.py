@@ -37,12 +37,12 @@ def files_of(rank: int) -> tuple[str, ...]:
 
 
 def log_of(rank: int) -> str:
-    """Return the name of the file of a rank's operations, which a recording has or has not."""
+    """Return the file name of a rank's log of operations, which is optional."""
     return f"operations{rank}.json"
 
 
 def seals(folder: Path, rank: int) -> dict[str, Seal]:
-    """Return the seal of each file that a rank has written."""
+    """Return the digest of each file that a rank has written."""
     found = {}
     logged = [log_of(rank)] if (folder / log_of(rank)).exists() else []
     for name in (*files_of(rank), *logged):
@@ -52,7 +52,7 @@ def seals(folder: Path, rank: int) -> dict[str, Seal]:
 
 
 def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | None:
-    """Store the seals of a rank; return the seals of all ranks to the rank that comes last.
+    """Write the digests of a rank's files; return those of all ranks to the last rank.
 
     Two that end at the same time may both be the last.
     """
@@ -66,18 +66,18 @@ def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | Non
 
 
 def drop_seals(folder: Path, world_size: int) -> None:
-    """Remove what ranks have left for the last one."""
+    """Remove the temporary digest files of all ranks."""
     for rank in range(world_size):
         _path(folder, rank).unlink(missing_ok=True)
 
 
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of `recording.json` with a digest of it."""
+    """Return the content of `recording.json` with its own digest added."""
     return {**content, "digest": _own_digest(content)}
 
 
 def read_signed(path: Path) -> dict[str, Any]:
-    """Return the content of `recording.json`, whose `format` the caller looks at first.
+    """Return the content of `recording.json`; the caller checks its `format` first.
 
     Raises:
         ValueError: it is too large, or no JSON object.
@@ -94,7 +94,7 @@ def read_signed(path: Path) -> dict[str, Any]:
 
 
 def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Check whether `recording.json` is as it was written; return it without its digest.
+    """Check the digest in `recording.json`; return the content without it.
 
     Raises:
         ValueError: it is not.
@@ -107,7 +107,7 @@ def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 class SealedFiles(TraceFiles):
-    """The files of a recording, each of which is as it was sealed.
+    """The files of a recording, checked against their digests.
 
     All of them are looked at once, so that damage is found before anything is compared: in what a
     comparison leaves out too, and in the padding between tensors.
@@ -132,7 +132,7 @@ class SealedFiles(TraceFiles):
         return path.name in self._held
 
     def data(self, path: Path) -> Any:
-        """Return what a JSON file says; it is parsed once, and not to be changed."""
+        """Return the content of a JSON file, parsed once; do not change it."""
         if path.name not in self._said:
             self._said[path.name] = json.loads(self._held[path.name].numpy().tobytes())
         return self._said[path.name]
@@ -143,7 +143,7 @@ class SealedFiles(TraceFiles):
 
 
 def _expect_size(path: Path, size: int) -> None:
-    """Check a file from outside, before a large one is read because a later one is missing."""
+    """Check the size of a large file before a smaller one is read."""
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):
         raise no_regular(path)

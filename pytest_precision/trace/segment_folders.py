@@ -11,23 +11,23 @@ from pytest_precision.trace.moment import Window
 
 
 def recorded_segments(cell: Cell, window: Window | None) -> tuple[Segment, ...]:
-    """Return the segments of a cell's sequence that begin before the window ends."""
+    """Return the segments of a cell's sequence that begin before the end of the window."""
     return tuple(
         segment for segment in cell.segments if window is None or segment.done <= window.last
     )
 
 
 def folder_of(folder: Path, number: int) -> Path:
-    """Return where the files of a segment lie; those of the first one lie in `folder` itself."""
+    """Return the folder of a segment's files; the first segment's is `folder` itself."""
     return folder / f"segment{number}" if number else folder
 
 
 def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, Path, int]]:
-    """Yield segment, folder and rank of all that have written, segment by segment in rank order."""
+    """Yield (segment number, folder, rank) for every rank that wrote a part of the trace."""
     for number, world_size in enumerate(world_sizes):
         yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
 
 
 def log_path(folder: Path, what: str, rank: int) -> Path:
-    """Return the file next to a trace in which a rank says what it knows of something."""
+    """Return the path of one rank's log of some sort beside a trace."""
     return folder / f"{what}{rank}.json"

@@ -27,7 +27,7 @@ DIGEST = 32
 
 
 def sound_whole(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a whole number in a range; True and 1.0 are none.
+    """Return a checked int within a range; True and 1.0 are refused.
 
     Raises:
         ValueError: `value` is none.
@@ -38,7 +38,7 @@ def sound_whole(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT
 
 
 def sound_text(what: str, value: Any) -> str:
-    """Return a text.
+    """Return a checked text.
 
     Raises:
         ValueError: `value` is none.
@@ -49,7 +49,7 @@ def sound_text(what: str, value: Any) -> str:
 
 
 def texts(what: str, value: Any) -> tuple[str, ...]:
-    """Return a list of texts as a tuple.
+    """Return a checked list of texts, as a tuple.
 
     Raises:
         ValueError: `value` is none.
@@ -58,7 +58,7 @@ def texts(what: str, value: Any) -> tuple[str, ...]:
 
 
 def sound_list(what: str, value: Any, length: int | None = None) -> list[Any]:
-    """Return a list, of `length` entries where that is given.
+    """Return a checked list, of `length` entries if given.
 
     Raises:
         ValueError: `value` is none.
@@ -71,7 +71,7 @@ def sound_list(what: str, value: Any, length: int | None = None) -> list[Any]:
 
 
 def sound_object(what: str, value: Any, names: Collection[str] | None = None) -> dict[str, Any]:
-    """Return a JSON object, with exactly these names where they are given.
+    """Return a checked JSON object, with exactly the given names if any.
 
     Raises:
         ValueError: `value` is none.
@@ -82,7 +82,7 @@ def sound_object(what: str, value: Any, names: Collection[str] | None = None) ->
 
 
 def sound_texts(what: str, value: Any) -> dict[str, str]:
-    """Return a JSON object of texts.
+    """Return a checked JSON object whose values are texts.
 
     Raises:
         ValueError: `value` is none.
@@ -96,7 +96,7 @@ def is_digest(value: Any) -> bool:
 
 
 def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -> None:
-    """Check the index of what one rank has observed.
+    """Check the index of one rank's observations.
 
     Args:
         index: what the file says.
@@ -122,7 +122,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
 
 
 def _expect_course(moments: list[Any]) -> None:
-    """Refuse moments that are not those of whole train steps in their order."""
+    """Check that moments are those of whole train steps, in order."""
     steps = (len(moments) - 2) // (len(STEP_PHASES))
     expected = [
         [*INIT],
@@ -138,7 +138,7 @@ def _expect_course(moments: list[Any]) -> None:
 
 
 class _Extent(NamedTuple):
-    """What the observations of one tensor take: bytes of all, of an element; or a digest alone."""
+    """The size in bytes of a tensor's observations; or that only digests exist."""
 
     nbytes: int
     element: int
@@ -194,7 +194,7 @@ def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
 
 
 def expect_data(log: Any) -> None:
-    """Check the log of the data that one rank was given.
+    """Check one rank's log of data.
 
     Raises:
         ValueError: it names what cannot be.
@@ -217,7 +217,7 @@ def _by_step(value: Any) -> Iterable[Any]:
 
 
 def expect_updates(log: Any) -> None:
-    """Check the log of lost updates of one rank.
+    """Check one rank's log of lost updates.
 
     Raises:
         ValueError: it names what cannot be.

@@ -17,7 +17,7 @@ from pytest_precision.trace.files import OWN_FILES, write_whole
 
 
 class BesideExact(NamedTuple):
-    """A logical tensor, whole, as a side has it and as fp64 gives it from the same state."""
+    """A logical tensor of a side, and the same computed in fp64."""
 
     got: Tensor
     exact: Tensor
@@ -29,7 +29,7 @@ OfTensors = Mapping[str, BesideExact]
 
 @dataclass(frozen=True)
 class StepAccuracy:
-    """What a side has made in its first train step.
+    """The errors of a side's first train step against fp64.
 
     Attributes:
         tensors: `gradients` and `updates` to those of each logical tensor.
@@ -40,7 +40,7 @@ class StepAccuracy:
     silent: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write it."""
+        """Write the errors into a folder."""
         names = [(kind, name) for kind, own in self.tensors.items() for name in own]
         both = [self.tensors[kind][name] for kind, name in names]
         held = {
@@ -53,7 +53,7 @@ class StepAccuracy:
 
     @classmethod
     def read(cls, folder: Path) -> StepAccuracy:
-        """Read what was written into a folder.
+        """Read the errors in a folder.
 
         Raises:
             OSError, ValueError: nothing was, or it is damaged.

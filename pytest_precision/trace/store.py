@@ -25,7 +25,7 @@ from pytest_precision.trace.segment_folders import holders
 
 
 class TensorSlot(NamedTuple):
-    """What the observations of one tensor at all moments have in common."""
+    """The properties that the observations of one tensor share at all moments."""
 
     kind: str
     name: str
@@ -38,7 +38,7 @@ class TensorSlot(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One observation on disk.
+    """One observation on disk: kind, name, rank, dtype, shape and place.
 
     Attributes:
         kind, name, shape, place, local: see `Observation`.
@@ -73,7 +73,7 @@ algorithm run with a warning."""
 
 @dataclass(frozen=True)
 class Header:
-    """What holds for a whole trace.
+    """The properties of a whole trace, such as kinds that could not be observed.
 
     Attributes:
         world_size: number of ranks, of the first segment.
@@ -102,7 +102,7 @@ class Header:
 
 @dataclass(frozen=True)
 class _Written:
-    """What one rank has written of one segment.
+    """The part of a trace that one rank wrote in one segment.
 
     Attributes:
         number: of the segment.
@@ -120,7 +120,7 @@ class _Written:
 
 
 class Trace:
-    """All observations of one run, in causal order of their moments, read from `folder`.
+    """All observations of one run in `folder`, by moments in causal order.
 
     Args:
         folder: folder of the trace.
@@ -155,7 +155,7 @@ class Trace:
         self.moments = tuple(self._segment)
 
     def world_size_at(self, moment: Moment) -> int:
-        """Return the number of ranks that observed at `moment`."""
+        """Return the number of ranks at `moment`."""
         return self.world_sizes[self._segment[moment]]
 
     def segments(self) -> list[list[Moment]]:
@@ -164,14 +164,14 @@ class Trace:
         return [[m for m in self.moments if self._segment[m] == number] for number in numbers]
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
-        """Yield what was observed at `moment`, rank by rank in each rank's order."""
+        """Yield the observations at `moment`, by rank and then in the rank's order."""
         for file, one in enumerate(self._written):
             for slot, kept in one.moments.get(moment, ()):
                 where = (kept, "") if isinstance(kept, int) else (None, kept)
                 yield Entry._make((*one.slots[slot], one.rank, *where, file))
 
     def dtypes(self) -> dict[str, dict[str, str]]:
-        """Return kind of observation to name to dtype."""
+        """Return the dtype of each kind and name."""
         held: dict[str, dict[str, str]] = {}
         for one in self._written:
             for slot in one.slots:
@@ -179,12 +179,12 @@ class Trace:
         return held
 
     def local_kinds(self) -> set[str]:
-        """Return the kinds of which every rank has a tensor of its own."""
+        """Return the kinds of which each rank has its own tensors."""
         return {slot.kind for one in self._written for slot in one.slots if slot.local}
 
     @property
     def decisive(self) -> bool:
-        """Return whether every difference can be seen: a digest of a piece has no counterpart."""
+        """Return whether digests suffice to see every difference to another trace."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for one in self._written
@@ -192,7 +192,7 @@ class Trace:
         )
 
     def tensor(self, entry: Entry) -> Tensor:
-        """Return the piece of one rank, in shape `entry.piece`; do not write to this view.
+        """Return an observation's values, in shape `entry.piece`, as a read-only view.
 
         Raises:
             ValueError: only a digest was kept.
@@ -204,7 +204,7 @@ class Trace:
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 
     def same_bytes(self, entry: Entry, other: Trace, theirs: Entry) -> bool:
-        """Return whether two observations have the same bytes, without making tensors of them."""
+        """Return whether two observations have equal bytes, without loading them."""
         if entry.nbytes != theirs.nbytes:
             return False
         if entry.digest or theirs.digest:
@@ -216,12 +216,12 @@ class Trace:
         return bool(memcmp(here, there, entry.nbytes) == 0)
 
     def _digest(self, entry: Entry) -> str:
-        """Return the digest of an observation, also where its values were kept."""
+        """Return the digest of an observation; it is computed if values were kept."""
         return entry.digest or digest(self.tensor(entry))
 
 
 def _joined(headers: list[Header]) -> Header:
-    """Return what holds for a whole trace, where each segment and rank has said what it knows."""
+    """Return one header from those of all segments and ranks."""
     first = headers[0]
     return replace(
         first,

@@ -14,7 +14,7 @@ from pytest_precision.trace.segment_folders import holders, log_path
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Figures of some updates; those of shards and of steps add up.
+    """Counts and norms of updates, which add up over shards and steps.
 
     Elements whose exact update or weight is not finite are left out.
 
@@ -46,12 +46,12 @@ class Counts:
 
     @property
     def share(self) -> float:
-        """Return the share of the updates that are lost; 0 where there are none."""
+        """Return the share of lost updates; 0 if there are no updates."""
         return self.lost / self.updates if self.updates else 0.0
 
     @property
     def lost_by_size(self) -> float:
-        """Return the share of the updates that are lost, each weighted by its size.
+        """Return the share of lost updates, weighted by size.
 
         This tells runs apart: at the end of a decaying schedule the updates are so small that fp32
         loses most of them too, and little is lost with them.
@@ -60,7 +60,7 @@ class Counts:
 
     @property
     def absorbed(self) -> float:
-        """Return the norm of what the weights lack of the exact update, relative to that update.
+        """Return the norm of what rounding lost, relative to that of the exact update.
 
         It is near 1 where updates vanish, and above 1 where those that do not are rounded up.
         """
@@ -69,7 +69,7 @@ class Counts:
 
 @dataclass
 class UpdateLog:
-    """The updates of one run.
+    """The updates of one run, per step and tensor.
 
     Attributes:
         steps: train step to logical tensor to its counts.
@@ -81,7 +81,7 @@ class UpdateLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
-        """Read the logs of all ranks in all segments; what several ranks hold counts once."""
+        """Read the logs of all ranks and segments; pieces of several ranks count once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for _, place, rank in holders(folder, world_sizes):
@@ -99,7 +99,7 @@ class UpdateLog:
         return log
 
     def totals(self) -> dict[str, Counts]:
-        """Return logical tensor to its counts over the whole run."""
+        """Return the counts of each logical tensor over the whole run."""
         totals: dict[str, Counts] = {}
         for names in self.steps.values():
             for name, counts in names.items():

@@ -62,7 +62,7 @@ class TraceWriter:
         *,
         digests: bool | None = None,
     ) -> None:
-        """Keep what was observed at `moment`; a tensor observed twice is kept once.
+        """Write the observations at `moment`; a tensor that was observed twice is written once.
 
         It takes the place of what was observed at this moment before, if that was.
 
@@ -107,7 +107,7 @@ class TraceWriter:
         self._moments[moment] = [(slot, kept[identity]) for slot, identity in entries]
 
     def keep(self, seen: Observation) -> Observation:
-        """Write the values of an observation now; return what `add` takes for it later.
+        """Write an observation's values now; return the entry that `add` takes later.
 
         What later phases overwrite is not copied for this.
 
@@ -123,18 +123,18 @@ class TraceWriter:
 
     @property
     def observations(self) -> int:
-        """Return the number of observations so far."""
+        """Return the number of observations written so far."""
         return sum(map(len, self._moments.values()))
 
     def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Return the digest of each tensor; threads are used only for tensors that are large."""
+        """Return the digest of each tensor; large ones are computed in threads."""
         nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._threads > 1 and nbytes > LARGE * len(tensors):
             return self._digested_beside(tensors)
         return map(digest, tensors)
 
     def _digested_beside(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Yield digests that other threads compute, of what this one has copied to the host.
+        """Yield digests computed in other threads, while this one copies to the host.
 
         Each thread has a current stream of its own: only on that of the caller is what the caller
         has queued done before a copy begins. A few copies exist at a time.
@@ -151,7 +151,7 @@ class TraceWriter:
         return self._append(held) if held.nbytes < WRITTEN_ONCE else self._offsets[self._once(held)]
 
     def _once(self, held: Tensor) -> str:
-        """Write bytes unless they are there; return their digest."""
+        """Write bytes unless the file has them; return their digest."""
         digested = digest(held)
         if digested not in self._offsets:
             self._offsets[digested] = self._append(held)
@@ -168,7 +168,7 @@ class TraceWriter:
         return start
 
     def close(self, header: Header) -> None:
-        """Write the index, with which the trace is complete.
+        """Write the index, which completes the trace.
 
         Raises:
             OSError: something could not be written, now or before: a loop may go on after errors.
@@ -200,7 +200,7 @@ class TraceWriter:
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key that two tensors share only if they stand for the same bytes.
+    """Return a key that two tensors share only if they are the same bytes in memory.
 
     A conjugate or negated view has all but the last two in common with what it is a view of.
     """

@@ -38,7 +38,7 @@ _APART = 24
 
 
 class Microbatch(NamedTuple):
-    """Some sequences, padded to the longest of them.
+    """Sequences that are padded to the length of the longest one.
 
     Attributes:
         inputs: token ids, int64 `[rows, length]`, or features, fp32 `[rows, length, features]`.
@@ -84,7 +84,7 @@ def extents(generator: torch.Generator, number: int, empty: int = 0) -> list[Ext
 
 
 def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[int]]:
-    """Draw shapes, and return them with the number of tokens that each counts."""
+    """Draw row lengths, and return them with the number of tokens that count."""
     size = (number, _MOST_ROWS)
     rows = torch.randint(2, _MOST_ROWS + 1, size[:1], generator=generator)
     starts = torch.randint(_LONGEST_PROMPT + 1, size, generator=generator)

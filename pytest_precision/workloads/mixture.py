@@ -53,7 +53,7 @@ class Experts(nn.ModuleList):
 
 
 class StackedExperts(nn.Module):
-    """All experts of a block in two layers, by which layouts replace `Experts`.
+    """All experts of a block in two grouped layers, with which layouts replace `Experts`.
 
     Args:
         up, down: the layers of all experts; each is called with rows and with their number per
@@ -117,7 +117,7 @@ class MoeBlock(nn.Module):
         return result
 
     def most(self, tokens: int) -> int:
-        """Return how many of so many tokens an expert takes."""
+        """Return how many of a number of tokens one expert takes."""
         return math.ceil(self.capacity * EXPERTS_PER_TOKEN * tokens / len(self.load))
 
 

@@ -15,7 +15,7 @@ _CLASSES = 7
 
 
 class Reader(nn.Linear):
-    """A linear layer that takes inputs of any floating dtype and computes in its weight's."""
+    """A linear layer that casts inputs of any floating dtype to its weight's dtype."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Cast the features to the weight's dtype and apply the layer."""

@@ -47,7 +47,7 @@ def warmup_cosine(steps: int) -> float:
 
 
 class TrainingRecipe(Workload):
-    """Classification of tokens, with a recipe in which nothing is inactive.
+    """Classification of tokens, with parameter groups and data that exercise everything.
 
     Attributes:
         lr: learning rate of the matrices; that of vectors is twice as high.
@@ -69,10 +69,10 @@ class TrainingRecipe(Workload):
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make inputs and targets of all rows of a step at full length, as `cut` takes them."""
+        """Make inputs and targets for all rows of a step, at full length."""
 
     def groups(self, model: torch.nn.Module) -> list[dict[str, Any]]:
-        """Return matrices; and vectors, with twice the learning rate and a fifth of the decay.
+        """Return two groups: matrices, and vectors with 2 times the rate and 1/5 of the decay.
 
         Frozen parameters are in neither.
         """
@@ -127,7 +127,7 @@ _BIAS = (-0.2, 0.2)
 
 
 def initialised(model: nn.Module, *, rounded: bool) -> nn.Module:
-    """Draw all parameters of `model` anew from torch's global generator, and return `model`.
+    """Initialise all parameters of `model` from torch's global generator, and return it.
 
     Matrices are normal with standard deviation `1 / sqrt(columns)`; other parameters are uniform,
     gains below 1 and biases around 0: a gain of 1 or a bias of 0 would hide that it is not applied.

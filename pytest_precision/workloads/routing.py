@@ -10,7 +10,7 @@ EXPERTS_PER_TOKEN = 2
 
 
 class Router(nn.Module):
-    """The choice of the experts of each token, and of their shares of the result.
+    """Chooses the experts of each token, and their weights in the result.
 
     The last expert is reserved for rare tokens, which always go to it. So the data determine when
     it is idle, and the weights do not.
@@ -60,7 +60,7 @@ class Router(nn.Module):
 def over_capacity(
     chosen: torch.Tensor, shares: torch.Tensor, capacity: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find out which experts drop which tokens: those with the smallest shares, the later first.
+    """Return which experts drop which tokens: those of smallest weight, later ones first.
 
     Args:
         chosen: the experts of each token, int64 `[tokens, 2]`.

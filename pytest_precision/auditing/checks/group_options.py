@@ -38,7 +38,7 @@ def decay_on_vectors(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find options that the optimizer has not, such as `foreach` for Transformer Engine's."""
+    """Find group options that the optimizer ignores, such as torch's `foreach`."""
     for holder in facts.ownership.holders:
         for number, group in enumerate(holder.optimizer.param_groups):
             known = getattr(holder.optimizer, "defaults", {}).keys()
@@ -54,7 +54,7 @@ def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def refused_option(error: BaseException) -> AuditFinding | None:
-    """Return the finding of an optimizer that refused one of torch's options; None for others.
+    """Return a finding for an optimizer that refused an option of torch; else None.
 
     Trainers give `foreach` to whatever optimizer is configured, and Transformer Engine's FusedAdam,
     which updates all tensors in one kernel anyway, refuses it.

@@ -11,7 +11,7 @@ from pytest_precision.auditing.finding import AuditFinding
 
 
 def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find tensors of an optimizer that are neither a parameter nor the master of one."""
+    """Find tensors in optimizers that are neither a parameter nor its master."""
     what = {
         "foreign": "tensors that are no parameters of the model, nor round to one",
         "copy": "copies of the model's parameters, which stay as they are",
@@ -31,7 +31,7 @@ def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def stale(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find masters that do not round to their parameters, which the next step would overwrite."""
+    """Find masters that do not round to their parameter, whose value the next step would undo."""
     found = [one for one in facts.ownership.updated if one.relation == "stale"]
     if found:
         yield AuditFinding(
@@ -45,7 +45,7 @@ def stale(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def missing(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find parameters that are trained and in no group."""
+    """Find trainable parameters that no optimizer updates."""
     if _is_sharded(facts):
         return
     found = [name for name, _ in facts.trained() if name not in facts.ownership.by_name]
@@ -61,7 +61,7 @@ def missing(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def twice(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find parameters that are updated twice in a step."""
+    """Find parameters that are updated twice per step."""
     found = [
         name
         for name, several in facts.ownership.by_name.items()
@@ -78,6 +78,6 @@ def twice(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def _is_sharded(facts: SetupFacts) -> bool:
-    """Return whether masters of further parameters may be on other ranks."""
+    """Return whether other ranks may have masters of further parameters."""
     elsewhere = any(one.relation == "master" for one in facts.ownership.updated)
     return elsewhere and dist.is_initialized() and dist.get_world_size() > 1

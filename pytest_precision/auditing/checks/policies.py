@@ -11,7 +11,7 @@ from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dt
 
 
 def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find gradients that are summed, over ranks and microbatches, in fewer digits than fp32."""
+    """Find gradients that are summed in less than fp32, over ranks or microbatches."""
     found = [unit for unit in facts.units if unit.tensors and below_fp32(unit.reduces)]
     if found:
         yield AuditFinding(
@@ -27,7 +27,7 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find units whose outputs are cast to fewer digits than they were computed in."""
+    """Find sharded modules whose outputs are cast to less precision than they have."""
     found = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
     if found:
         yield AuditFinding(
@@ -41,7 +41,7 @@ def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find stages that send fewer digits than they compute, or declare what they do not return."""
+    """Find pipeline stages that send less precision than they compute, or declare another dtype."""
     for stage in facts.stages:
         returned = [stage.returns] if stage.returns else []
         if returned and any(d != stage.returns and d.is_floating_point for d in stage.declared):

@@ -20,7 +20,7 @@ ENDLESS = 2**31
 
 
 def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find schedulers that spread their rates over more steps than any training has."""
+    """Find schedulers whose total steps are more than any training makes."""
     lacking = [type(one).__name__ for one in facts.setup.dataloaders if not has_length(one)]
     why = f", and {lacking[0]} has no length to compute it from" if lacking else ""
     for scheduler in facts.setup.schedulers:
@@ -36,7 +36,7 @@ def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def unknown_length(error: BaseException) -> AuditFinding | None:
-    """Return the finding of a set-up that cannot be built for want of a length; None for others.
+    """Return a finding for a set-up that needs the length of a loader without one; else None.
 
     Args:
         error: raised while the set-up was built, `TypeError` by Python or whatever a data set has.
@@ -53,7 +53,7 @@ def unknown_length(error: BaseException) -> AuditFinding | None:
 
 
 def other_optimizer(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find schedulers that set the rates of an optimizer that is not the one that steps."""
+    """Find schedulers of an optimizer that is not in the set-up."""
     groups = {id(g) for one in facts.ownership.holders for g in one.optimizer.param_groups}
     for scheduler in facts.setup.schedulers:
         if groups.isdisjoint(map(id, _groups(scheduler))):
@@ -87,7 +87,7 @@ HORIZON_NAMES = (
 
 
 def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
-    """Yield the numbers of steps that a scheduler, and the schedulers inside it, were made with."""
+    """Yield the total steps with which a scheduler and those inside it were made."""
     for part in (scheduler, *getattr(scheduler, "lr_lambdas", ())):
         known = part.keywords if isinstance(part, functools.partial) else vars(part)
         for name in HORIZON_NAMES:
@@ -99,7 +99,7 @@ def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
 
 
 def has_length(dataloader: Any) -> bool:
-    """Return whether a loader knows its number of batches; one of an iterable dataset may not."""
+    """Return whether a data loader knows its number of batches."""
     try:
         len(dataloader)
     except Exception:  # people's data sets raise whatever they like

@@ -27,7 +27,7 @@ AFTER_A_STEP = "audit once more after one step, when its state can be read"
 
 
 def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find parameters below fp32 that are updated where they are stored."""
+    """Find parameters below fp32 without a master, whose small updates are lost."""
     bare = [
         one
         for one in facts.ownership.updated
@@ -41,7 +41,7 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Note optimizer state below fp32 of parameters whose updates are not rounded away."""
+    """Note optimizer state below fp32."""
     kept: dict[tuple[str, str], list[str]] = {}
     for one in facts.ownership.updated:
         if one.holder.rounding(one.tensor, one.group) not in ("nearest", "unknown"):
@@ -59,7 +59,7 @@ def states(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Note masters of parameters that are fp32 already, as Transformer Engine's FusedAdam has."""
+    """Note masters of parameters that are in fp32 already."""
     found = [
         one
         for one in facts.ownership.updated
@@ -79,7 +79,7 @@ def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find decay that compensation does not hold, since it multiplies the parameter itself.
+    """Find weight decay that is lost although a compensation keeps the rest of updates.
 
     `1 - rate * decay` times a bf16 parameter rounds to the parameter where `rate * decay < 2**-9`.
     """
@@ -130,7 +130,7 @@ def _unknown(several: list[Updated]) -> AuditFinding:
 
 
 def _estimate(several: list[Updated]) -> str:
-    """Return the share of updates that are lost, where they are about as large as the rate."""
+    """Return the estimated share of lost updates, if updates are about as large as the rate."""
     if not several[0].holder.moves_by_its_rate:
         return ""
     tensors = [(_local(one), peak_rate(one.group)) for one in several]

@@ -36,7 +36,7 @@ BUCKET_MULTIPLE = 128
 
 @dataclass(frozen=True)
 class BufferSlot:
-    """Where one parameter lies.
+    """The place of one parameter in a buffer.
 
     Attributes:
         name: the parameter's name in its model.
@@ -51,7 +51,7 @@ class BufferSlot:
 
 @dataclass
 class Bucket:
-    """A part of a buffer that is communicated at once.
+    """A part of a buffer that is communicated as a whole.
 
     Attributes:
         span: its elements in the buffer, padding included; a multiple of the number of ranks.
@@ -71,7 +71,7 @@ class Bucket:
 
 
 class Buffer:
-    """The parameters and gradients of one kind, each in memory of their own or both in the same.
+    """The contiguous memory of the parameters and gradients of one dtype.
 
     The parameters stand in reverse order, so that the bucket whose gradients are complete first is
     the first one. Every rank owns an equal part of every bucket, wherever that cuts a parameter.
@@ -154,7 +154,7 @@ class Buffer:
 
     @property
     def gathered(self) -> dict[str, Tensor]:
-        """Return the flat memory in which parameters are gathered, by the side of the operand."""
+        """Return the flat memory into which parameters are gathered, by operand side."""
         return {"rowwise": self.params} | (
             {} if self.columns is None else {"columnwise": self.columns}
         )
@@ -164,7 +164,7 @@ class Buffer:
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
     def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
-        """Return the bytes of a quantized parameter that live here, in the shape of their storage.
+        """Return a quantized parameter's bytes in the buffer, in the shape of their storage.
 
         There are none where parameters are gathered in the memory of the gradients.
         """
@@ -184,18 +184,18 @@ class Buffer:
             self.view(slot, self.grads).zero_()
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
-        """Return which elements of the flattened parameter this rank updates; None for none."""
+        """Return the elements of the flattened parameter that this rank updates, or None."""
         both = overlap(self._share(bucket), slot.span)
         if both is None:
             return None
         return Span(both.start - slot.span.start, both.stop - slot.span.start)
 
     def part(self, slot: BufferSlot, owned: Span, flat: Tensor) -> Tensor:
-        """Return the elements in `flat` that this rank updates, as a flat view."""
+        """Return the elements of `flat` that this rank updates, as a view."""
         return flat[slot.span.start + owned.start : slot.span.start + owned.stop]
 
     def reduce(self, bucket: Bucket) -> None:
-        """Start to sum the gradients of a bucket over the ranks; each rank gets its own part.
+        """Start the reduction of a bucket's gradients; each rank gets its own part.
 
         Each rank receives its part from all ranks and sums in fp32 in the order of ranks, as
         Megatron-LM's `reduce_scatter_with_fp32_accumulation` does: a ring adds in an order that
@@ -206,7 +206,7 @@ class Buffer:
         bucket.works = [dist.all_to_all_single(bucket.received, whole, async_op=True)]
 
     def gather(self, bucket: Bucket) -> None:
-        """Start to gather every rank's part of the parameters of a bucket on all ranks."""
+        """Start the all-gather of a bucket's parameters."""
         share = self._share(bucket)
         bucket.works = [
             dist.all_gather_into_tensor(

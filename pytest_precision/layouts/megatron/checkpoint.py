@@ -41,7 +41,7 @@ def state_dict(engine: GatheredEngine) -> dict[str, Any]:
 
 @torch.no_grad()
 def load_state(engine: GatheredEngine, folder: Path) -> None:
-    """Load what `state_dict` of an engine of any world size returned.
+    """Load a result of `state_dict`, of any world size.
 
     Raises:
         ValueError: where a tensor would have to be cast, or the options differ.
@@ -76,7 +76,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
 
 
 def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
-    """Yield the resident parameters and buffers by logical name, as views of the engine's own."""
+    """Yield the stored parameters and buffers by logical name, as views."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
         if isinstance(parameter, QuantizedParameter):
@@ -89,7 +89,7 @@ def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
 
 
 def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
-    """Yield the further names of parameters that have several, each with the first name."""
+    """Yield the other names of tied parameters, each with the first name."""
     firsts = {id(parameter): name for name, parameter in engine.model.named_parameters()}
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         if firsts[id(parameter)] != name:
@@ -97,7 +97,7 @@ def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
 
 
 def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
-    """Return the optimizer's state of each logical tensor; nothing before the first step.
+    """Return the optimizer state of each logical tensor; empty before the first step.
 
     Where shards have scales of their own, the scale of every element is returned.
     """
@@ -117,7 +117,7 @@ def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
 
 
 def _one_scale(scales: Tensor) -> Tensor:
-    """Return one scale where all elements have the same, else the scale of each element."""
+    """Return one scale if all elements share it, else the scale of each element."""
     bits = scales.flatten().view(torch.int32)
     return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
 
@@ -125,7 +125,7 @@ def _one_scale(scales: Tensor) -> Tensor:
 def _kept_of(
     engine: GatheredEngine, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Return the optimizer's state of a shard, cut from the state of its logical tensors.
+    """Return the optimizer state of a shard, cut from that of its logical tensors.
 
     Elements that have different scales, since they were in several shards, get one scale.
     """
@@ -168,7 +168,7 @@ def _expect_state(
 
 
 def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
-    """Return the groups as torch's `get_state_dict` does, with all parameters of all ranks."""
+    """Return the parameter groups as in torch's `get_state_dict`, with all ranks' parameters."""
     options = [
         {key: value for key, value in group.items() if key != "params"}
         for group in engine.optimizer.param_groups
@@ -183,7 +183,7 @@ def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
 
 
 def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather whole logical tensors; `held` is this rank's shards by the names of parameters."""
+    """Gather whole logical tensors from this rank's shards `held` and those of the others."""
     whole: dict[str, Tensor] = {}
     sample = next(iter(held.values()))
     for buffer in engine.buffers:

@@ -74,7 +74,7 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
 def _layer(
     linears: list[nn.Linear], logical: list[str], cell: Cell, single_grouped_weight: bool
 ) -> GroupedLinear:
-    """Build one layer with the parameters of many."""
+    """Build one layer from the parameters of many."""
     first = linears[0]
     layer = GroupedLinear(
         len(linears),
@@ -100,7 +100,7 @@ def _layer(
 
 
 def _packed(each: list[nn.Parameter]) -> nn.Parameter:
-    """Pack many parameters into one, with the values that they were quantized from."""
+    """Pack many parameters into one, with their values from before quantization."""
     first = each[0]
     trained = [parameter.requires_grad for parameter in each]
     if len({*trained}) > 1:

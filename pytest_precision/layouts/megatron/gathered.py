@@ -24,7 +24,7 @@ from pytest_precision.optim.fused_adam import FusedAdam, decoupled_owners
 
 
 class GatheredEngine(Engine):
-    """The part of the distributed optimizer between reduced gradients and gathered parameters.
+    """The distributed optimizer from reduced gradients to gathered parameters.
 
     Attributes:
         options: options of the distributed optimizer.
@@ -42,13 +42,13 @@ class GatheredEngine(Engine):
 
     @property
     def has_masters(self) -> bool:
-        """Return whether there are masters outside the parameters and the optimizer's state."""
+        """Return whether masters exist outside the parameters and optimizer state."""
         if self.options.masters_in_state:
             return False
         return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
 
     def hand_over_gradients(self) -> None:
-        """Give the reduced gradients of this rank's shards to the optimizer, in fp32."""
+        """Give the reduced gradients of this rank's shards to the optimizer in fp32."""
         for shard in self.shards:
             if self.options.masters_in_state:  # a bf16 tensor has no gradient in fp32
                 shard.master.decoupled_grad = shard.grad.float()  # type: ignore[attr-defined]
@@ -56,14 +56,14 @@ class GatheredEngine(Engine):
                 shard.master.grad = shard.grad.float()
 
     def clip_grads(self) -> None:
-        """Clip the gradients as every engine does, wherever the optimizer reads them."""
+        """Clip the gradients that the optimizer reads."""
         if not self.options.masters_in_state:
             super().clip_grads()
             return
         self.clip(decoupled_owners(master for _, master in self.masters()))
 
     def clip(self, owners: list[Tensor]) -> None:
-        """Clip by the norm of all shards.
+        """Clip by the norm of all ranks' shards.
 
         Raises:
             ValueError: for another rule than "fp64", which would see this rank's shards only.
@@ -88,13 +88,13 @@ class GatheredEngine(Engine):
         return squares.sqrt()
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the weight that the next step updates; the optimizer may keep it in its state."""
+        """Return the master that the next step updates, which may be optimizer state."""
         if not self.options.masters_in_state:
             return parameter
         return cast(FusedAdam, self.optimizer).master(parameter)
 
     def update_weights(self) -> None:
-        """Update the masters; the parameters follow at once, or when they are next read."""
+        """Update the masters; parameters follow now, or when they are next read."""
         super().update_weights()
         self.stage(shared=False)
         if not self.options.overlap_param_gather:
@@ -102,7 +102,7 @@ class GatheredEngine(Engine):
 
     @torch.no_grad()
     def stage(self, *, shared: bool) -> None:
-        """Cast or quantize the masters into the memory in which parameters are gathered.
+        """Cast or quantize the masters into the memory from which parameters are gathered.
 
         Args:
             shared: write the memory that is shared with gradients, rather than the other one.
@@ -120,7 +120,7 @@ class GatheredEngine(Engine):
                     bucket.stale = True
 
     def sync_parameters(self) -> None:
-        """Bring all parameters up to date, whether or not gathering is overlapped."""
+        """Complete all gathers, so that all parameters are up to date."""
         self.stage(shared=True)
         for buffer in self.buffers:
             for bucket in buffer.buckets:
@@ -134,7 +134,7 @@ class GatheredEngine(Engine):
 
     @torch.no_grad()
     def _finish(self, buffer: Buffer, bucket: Bucket) -> None:
-        """Wait for a bucket, and derive from it what is not stored in the buffer itself."""
+        """Wait for a bucket's gather, and compute what its parameters keep outside of it."""
         if not bucket.stale:
             return
         buffer.wait(bucket)
@@ -148,7 +148,7 @@ class GatheredEngine(Engine):
         bucket.stale = False
 
     def gather_before_forward(self) -> None:
-        """Register hooks that wait for the buckets that a module reads, and start the next one."""
+        """Register forward hooks that wait for a module's buckets and start the next gather."""
         places = {
             id(slot.parameter): (buffer, number)
             for buffer in self.buffers
@@ -172,18 +172,18 @@ class GatheredEngine(Engine):
             self._finish(buffer, buffer.buckets[number])
 
     def evaluate(self) -> None:
-        """Evaluate with parameters that are up to date."""
+        """Evaluate after all gathers are complete."""
         self.sync_parameters()
         super().evaluate()
 
     def save(self, folder: Path) -> None:
-        """Save parameters that are up to date."""
+        """Save after all gathers are complete."""
         self.sync_parameters()
         super().save(folder)
 
 
 def outside_buffers(engine: GatheredEngine) -> Iterator[str]:
-    """Yield, in words, what is stored elsewhere than it must be."""
+    """Yield a sentence for each tensor that does not lie in its buffer."""
     owned = {id(p): name for name, p in engine.model.named_parameters()}
     for buffer in engine.buffers:
         for slot in buffer.slots:
@@ -220,5 +220,5 @@ def _in_buffer(buffer: Buffer, slot: BufferSlot) -> bool:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are the same elements of the same memory."""
+    """Return whether two tensors are the same memory with the same elements."""
     return (one.data_ptr(), one.dtype, one.shape) == (other.data_ptr(), other.dtype, other.shape)

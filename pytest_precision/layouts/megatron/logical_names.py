@@ -12,7 +12,7 @@ from pytest_precision.layouts.megatron.shards import Shard
 
 
 class LogicalNames:
-    """Knows which logical tensors one rank stores where.
+    """Maps this rank's stored tensors to logical tensors.
 
     Args:
         parts: the logical tensors in each parameter.
@@ -32,7 +32,7 @@ class LogicalNames:
         }
 
     def split(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield the logical tensors in a parameter, or in this rank's shard of it."""
+        """Yield the logical tensors in a parameter, or in this rank's shard."""
         shard = self._shards.get(name)
         if name not in self._parts:
             yield self.of(name), tensor
@@ -43,18 +43,18 @@ class LogicalNames:
             yield from logical_values(self._parts[name], tensor)
 
     def held(self, name: str) -> list[str]:
-        """Return the logical tensors of which this rank's shard of a parameter has elements."""
+        """Return the logical tensors of which this rank's shard has elements."""
         return [part.name for part in self._shards[name].held_parts]
 
     def of(self, name: str) -> str:
-        """Return the name of a buffer, or of a tensor of quantized state, in every layout."""
+        """Return the logical name of a buffer or of quantized state."""
         for stored, logical in self._prefixes.items():
             if name == stored or name.startswith(f"{stored}."):
                 return logical + name.removeprefix(stored)
         return name
 
     def place(self, name: str, tensor: Tensor) -> tuple[tuple[int, ...], Span] | None:
-        """Return the shape of the logical tensor that `tensor` is a shard of, and the place in it.
+        """Return the logical tensor's shape, and the place of a shard in it.
 
         The result is None for what is no shard.
         """

@@ -35,7 +35,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class DistributedOptimizer(GatheredEngine):
-    """Every rank has all parameters and updates the masters of an equal part of every bucket.
+    """Training in which each rank updates an equal part of every bucket.
 
     Gradients are accumulated in `main_grad`, a part of the gradient buffer, and summed over the
     ranks by a reduce-scatter. Masters are cast to the dtype of the parameters, and gathered.
@@ -87,7 +87,7 @@ class DistributedOptimizer(GatheredEngine):
         arrange: Arrange | None = None,
         **options: Any,
     ) -> DistributedOptimizer:
-        """Return an engine of this class.
+        """Make an engine of this class.
 
         Args:
             workload: what is trained.
@@ -99,7 +99,7 @@ class DistributedOptimizer(GatheredEngine):
         return cls(workload, cell, arrangement, Options.of(cell, **options))
 
     def move_into(self, buffer: Buffer, slot: BufferSlot) -> None:
-        """Move a parameter into its buffer, and let its gradient be accumulated there."""
+        """Move a parameter and its gradient into a buffer."""
         if not isinstance(slot.parameter, QuantizedParameter):
             view = buffer.view(slot, buffer.params)
             view.copy_(slot.parameter.detach())
@@ -112,7 +112,7 @@ class DistributedOptimizer(GatheredEngine):
     # --- gradients ------------------------------------------------------------------------------
 
     def forward_backward(self, step: int) -> None:
-        """Zero the gradient buffers, then accumulate in them."""
+        """Zero the gradient buffers, and accumulate gradients in them."""
         for buffer in self.buffers:
             buffer.zero_grads()
             for bucket in buffer.buckets:
@@ -122,7 +122,7 @@ class DistributedOptimizer(GatheredEngine):
         super().forward_backward(step)
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Note whether this is the last microbatch, whose backward completes the gradients."""
+        """Note whether this is the last microbatch, after which gradients are reduced."""
         self._last_microbatch = last
         return nullcontext()
 
@@ -134,11 +134,11 @@ class DistributedOptimizer(GatheredEngine):
                 buffer.reduce(bucket)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the parameter's part of the gradient buffer; None if it is not trained."""
+        """Return the parameter's part of the gradient buffer; None if it is frozen."""
         return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
-        """Hand over the sums so far, where their dtype is not that of what is added."""
+        """Show the accumulated sums, where these are in another dtype than the gradients."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None or gradient.dtype == parameter.dtype:
@@ -171,11 +171,11 @@ class DistributedOptimizer(GatheredEngine):
     # --- checkpoints ----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all training state by logical names; any world size and layout can load it."""
+        """Return all training state by logical names, for any world size and layout."""
         return checkpoint.state_dict(self)
 
     def load(self, folder: Path) -> None:
-        """Load a checkpoint by logical names, in the dtypes that it was saved in."""
+        """Load a checkpoint by logical names, without casts."""
         checkpoint.load_state(self, folder)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
@@ -184,14 +184,14 @@ class DistributedOptimizer(GatheredEngine):
             yield self.names.of(name), buffer
 
     def violations(self) -> Iterator[str]:
-        """Yield masters that did not start from the model, and tensors outside the buffers."""
+        """Yield masters that did not start from the model, and tensors outside of their buffer."""
         yield from self._lost_starts
         yield from outside_buffers(self)
 
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what every engine yields, but reduced gradients from the shards."""
+        """Yield the observations of a phase; reduced gradients are those of the shards."""
         if phase == "reduce_grads":
             for shard in self.shards:
                 yield from self.show("reduced_grad", shard.name, shard.grad, capture)
@@ -199,14 +199,14 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().observe(phase, capture)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield this rank's part of the masters, by the names of the parameters."""
+        """Yield (parameter name, this rank's part of its master weight)."""
         names = {id(shard.master): shard.name for shard in self.shards}
         for group in self.optimizer.param_groups:
             for master in group["params"]:
                 yield names[id(master)], master
 
     def logical(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Split a parameter, or this rank's shard of it, into its logical tensors."""
+        """Split a parameter, or this rank's shard of it, into (logical name, tensor)."""
         return self.names.split(name, tensor)
 
     def show(
@@ -219,7 +219,7 @@ class DistributedOptimizer(GatheredEngine):
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield what every engine yields, but scales and counters per logical tensor in a shard."""
+        """Yield the observations of a tensor, with scales and counters per logical tensor."""
         if split or name not in self.parts:
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
@@ -229,7 +229,7 @@ class DistributedOptimizer(GatheredEngine):
             yield self.piece(kind, logical, tensor.detach(), local=of_shard)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield the memory that the GEMMs of grouped layers read, and parameters otherwise."""
+        """Yield (name, tensor) for what the GEMMs of `module` are about to read."""
         if isinstance(module, GroupedLinear):
             for name, read in {**module.read("weight"), **module.read("bias")}.items():
                 yield f"{prefix}.{name}", read
@@ -237,7 +237,7 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().reads(prefix, module)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Observe `tensor`, with its place in the flattened logical tensor where it is a shard."""
+        """Make an observation of `tensor`, with its place in the flattened logical tensor."""
         place = self.names.place(name, tensor)
         if place is None:
             return super().piece(kind, name, tensor, local=local)

@@ -11,7 +11,7 @@ from pytest_precision.engine.observation import Span
 
 
 class Part(NamedTuple):
-    """One logical tensor in a stored one.
+    """A logical tensor inside a stored one, and its elements there.
 
     Attributes:
         name: name of the logical tensor.
@@ -29,12 +29,12 @@ Parts = Mapping[str, tuple[Part, ...]]
 
 
 def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
-    """Return the parts of a tensor that is stored by itself."""
+    """Return the parts of a stored tensor that is one logical tensor."""
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 
 def overlap(one: Span, other: Span) -> Span | None:
-    """Return the elements in both spans, or None."""
+    """Return the elements in both ranges; None if there are none."""
     start, stop = max(one.start, other.start), min(one.stop, other.stop)
     return Span(start, stop) if start < stop else None
 
@@ -42,7 +42,7 @@ def overlap(one: Span, other: Span) -> Span | None:
 def split_flat(
     parts: tuple[Part, ...], flat: Tensor, held: Span
 ) -> Iterator[tuple[Part, Span, Tensor]]:
-    """Split `flat`, the elements `held` of a stored tensor, into the logical tensors in it.
+    """Split `flat`, the elements `held` of a stored tensor, into logical tensors.
 
     Yields:
         The part, which of its elements these are, and the elements, flat.
@@ -55,7 +55,7 @@ def split_flat(
 
 
 def logical_values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the logical tensors in a whole stored tensor, as views of it, by name."""
+    """Yield the logical tensors in a stored tensor by name, as views."""
     flat = stored.view(-1)
     for part in parts:
         yield part.name, flat[part.span.start : part.span.stop].view(part.shape)

@@ -30,7 +30,7 @@ from pytest_precision.modules.parameter import NOMINAL, QuantizedParameter, tens
 
 @dataclass(frozen=True)
 class ShardedMatrix:
-    """One matrix of a quantized parameter.
+    """One matrix of a quantized parameter, of which this rank has a shard.
 
     Attributes:
         format: format that it is quantized in.
@@ -49,7 +49,7 @@ class ShardedMatrix:
     stored: dict[str, Tensor]
 
     def own(self, shard: Shard | None) -> tuple[Span, Tensor] | None:
-        """Return which elements are in a shard of the parameter, and their values in bf16."""
+        """Return which elements are in this rank's shard, and their values in bf16."""
         if shard is None:
             return None
         start = shard.slot.span.start
@@ -62,7 +62,7 @@ class ShardedMatrix:
         return span, part.to(NOMINAL)
 
     def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
-        """Return a padded matrix with the shard's elements in their places, and zeros elsewhere."""
+        """Return a padded matrix with the shard's elements in place, and zeros elsewhere."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
         flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)
@@ -96,7 +96,7 @@ def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
 def quantize_shards(
     buffers: Iterable[Buffer], shards: Iterable[Shard], reduce_amax: ReduceAmax
 ) -> None:
-    """Write the bytes of this rank's elements where they are gathered; store scales and amaxes.
+    """Write the bytes of this rank's elements into the gather buffer; set scales and amaxes.
 
     This is a collective. Every rank knows all scales before any byte is gathered.
 
@@ -142,7 +142,7 @@ def _cast(
 
 @torch.no_grad()
 def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
-    """Derive from the gathered bytes of a parameter what does not lie in the buffer itself."""
+    """Compute from gathered bytes what a parameter keeps outside of the buffer."""
     for matrix in matrices(slot):
         (rows, columns), (down, across) = matrix.shape, matrix.padded
         for side, operand in matrix.operands.items():

@@ -48,7 +48,7 @@ class Shard:
 
     @property
     def param(self) -> Tensor:
-        """Return this shard's elements of the memory in which parameters are gathered."""
+        """Return this shard's elements of the gather buffer."""
         return self.buffer.part(self.slot, self.owned, self.buffer.params)
 
     @property
@@ -57,14 +57,14 @@ class Shard:
         return self.buffer.part(self.slot, self.owned, self.buffer.grads)
 
     def of(self, whole: Mapping[str, Tensor]) -> Tensor:
-        """Return this shard's elements, flat, from whole logical tensors on any device."""
+        """Return this shard's elements, flat, of whole logical tensors on any device."""
         held = split_flat(self.parts, self.master, self.owned)
         own = torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
         return own.to(self.master.device)
 
 
 def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
-    """Return the shards of this rank, each with a master that starts from the unrounded model."""
+    """Return this rank's shards, each with a master from the unrounded model."""
     shards = []
     for buffer in buffers:
         for bucket in buffer.buckets:
@@ -84,7 +84,7 @@ def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Opti
 def adam_on_masters(
     shards: Iterable[Shard], arrangement: Arrangement, options: Options
 ) -> torch.optim.Optimizer:
-    """Return Adam on the masters, in the workload's groups; a rank's part of one may be empty.
+    """Return Adam on the masters, in the workload's parameter groups.
 
     Raises:
         ValueError: for a stored tensor whose logical tensors are in several groups.

@@ -24,7 +24,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Arranged(NamedTuple):
-    """What a layout has put into a model.
+    """The names of the logical tensors in a model that a layout has rearranged.
 
     Attributes:
         parts: the logical tensors in each parameter that holds more than itself.
@@ -49,7 +49,7 @@ _DTYPES = {
 
 
 def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
-    """Return the kinds that overlaps keep from being shown after every phase, with the reasons.
+    """Return the kinds that overlapped communication hides, with the reasons.
 
     Args:
         options: Megatron-core's, or those below, with `overlap_grad_reduce` and
@@ -103,12 +103,12 @@ class Options:
 
     @property
     def masters_in_state(self) -> bool:
-        """Return whether the optimizer updates the parameters and keeps masters in its state."""
+        """Return whether the optimizer keeps masters in its state."""
         return self.store_param_remainders or self.main_params_dtype != torch.float32
 
     @classmethod
     def of(cls, cell: Cell, **options: Any) -> Options:
-        """Return options from keyword arguments, in which dtypes are given by name.
+        """Make options of keyword arguments, with dtypes given by name.
 
         Raises:
             ValueError: for an unknown dtype, an invalid size, and an option without effect.
@@ -177,7 +177,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A model as a layout stores it.
+    """A model as a layout stores it, with its logical names and initial values.
 
     Attributes:
         model: the model with the resident parameters.
@@ -198,7 +198,7 @@ class Arrangement:
 
     @classmethod
     def of(cls, workload: Workload, cell: Cell, arrange: Arrange | None) -> Arrangement:
-        """Make the model of a workload and store it as the cell says."""
+        """Make the workload's model and store it as the cell says."""
         model = workload.model(cell)
         initial = {name: p.detach().clone() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}

@@ -26,7 +26,7 @@ STOCHASTIC = "nvfp4"
 def give_bits(
     layer: Any, rngs: Sequence[RoundingRng], counts: Sequence[int], *, grouped: bool
 ) -> None:
-    """Give the next backward of a layer its random bits, if its recipe rounds by any.
+    """Give a layer the random bits of its next backward, if its recipe rounds stochastically.
 
     Args:
         layer: a `Linear` or `GroupedLinear` of Transformer Engine, after its forward.
@@ -47,7 +47,7 @@ def give_bits(
 
 
 class BackwardBits:
-    """The random bits of the gradients that one quantizer rounds, one after another.
+    """The random bits for the gradients of one quantizer, in their order.
 
     Args:
         rngs: of the weights whose gradients it rounds in a backward, in order.
@@ -60,7 +60,7 @@ class BackwardBits:
         self._next = cycle(there)  # a graph that is kept may have a second backward
 
     def __call__(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return the bits for a gradient; those of its padding, whose zeros stay zeros, are 0."""
+        """Return the random bits for a gradient; bits for padding are 0."""
         rng, count = next(self._next)
         rows, columns = padded_shape(by_name(recipe(STOCHASTIC).gradient), (count, shape[1]))
         rowwise, columnwise = rng.bits((rows, columns), torch.device("cpu"))

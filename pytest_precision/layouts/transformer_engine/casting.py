@@ -17,7 +17,7 @@ BYTES = ("_data", "_rowwise_data", "_columnwise_data")
 
 
 def store_master(parameter: Any, master: Tensor) -> None:
-    """Round or quantize a master into a parameter, member by member."""
+    """Round or quantize a master into a parameter, or into each member of a group."""
     if not is_group(parameter):
         parts: list[tuple[Any, Tensor]] = [(parameter, master)]
     else:
@@ -30,7 +30,7 @@ def store_master(parameter: Any, master: Tensor) -> None:
 
 
 def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) -> None:
-    """Have each rank cast its own elements of all quantized weights, and exchange the bytes.
+    """Make each rank cast its elements of all quantized weights, and exchange the bytes.
 
     Args:
         pairs: weights with whole masters.
@@ -62,14 +62,14 @@ def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) 
 
 
 def _range(weight: Any, rank: int, ranks: int) -> tuple[int, int]:
-    """Return where the elements of a rank begin and end; two of NVFP4 share a byte."""
+    """Return begin and end of a rank's elements; in NVFP4 two elements share a byte."""
     together = 2 if family(weight) == "nvfp4" else 1
     each = -(-weight.numel() // (ranks * together)) * together
     return min(rank * each, weight.numel()), min((rank + 1) * each, weight.numel())
 
 
 def _send(weight: Any, elements: tuple[int, int], owner: int) -> None:
-    """Send the bytes of some elements from their owner to all ranks; a collective."""
+    """Broadcast the bytes of some elements from the rank that has them; a collective."""
     for name in BYTES:
         held = getattr(weight, name, None)
         made_later = name == "_columnwise_data" and family(weight) != "mxfp8"

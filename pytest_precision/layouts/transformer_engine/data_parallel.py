@@ -32,7 +32,7 @@ WHOLE_BLOCKS = 128
 
 
 class EngineInDdp(InDdp, OptimizerMasters):
-    """`DistributedDataParallel` reduces the gradients, and `FusedAdam` has the masters.
+    """Training in DDP with Transformer Engine's layers, with masters in `FusedAdam`.
 
     Raises:
         ValueError: gradients are accumulated where DDP does not look for them.
@@ -48,7 +48,7 @@ class EngineInDdp(InDdp, OptimizerMasters):
 
 
 class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
-    """`fully_shard` shards the weights, and `FusedAdam` has the masters of this rank's shards.
+    """Training in `fully_shard` with Transformer Engine's layers, with masters in `FusedAdam`.
 
     Gradients are accumulated and reduced in bf16, as DDP does. Masters of quantized weights are
     made of what these were before, which `fully_shard` forgets.
@@ -80,7 +80,7 @@ class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
             self.unobservable = {**self.unobservable, "used_quantized": caches}  # type: ignore[misc]
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the shard of the master that the next update starts from."""
+        """Return the shard of the master from which the next update starts."""
         assert isinstance(parameter, DTensor)
         stored = self.optimizer.state[parameter].get("master_param")
         return parameter.float() if stored is None else stored
@@ -89,7 +89,7 @@ class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
 def _put_on_meta(
     model: nn.Module, made_of: Mapping[str, Tensor]
 ) -> Iterator[tuple[Any, dict[str, Tensor]]]:
-    """Put weights on `meta` that `fully_shard` would dequantize.
+    """Move weights that `fully_shard` would dequantize to the device `meta`.
 
     Args:
         model: it.
@@ -111,14 +111,14 @@ def _put_on_meta(
 
 
 def _own_rows(parameter: Tensor, whole: Tensor) -> Tensor:
-    """Return the rows of `whole` that lie where this rank's shard of a parameter does."""
+    """Return the rows of `whole` that belong to this rank's shard of a parameter."""
     assert isinstance(parameter, DTensor)
     (start, *_), (number, *_) = local_chunk(parameter)
     return whole[start : start + number]
 
 
 def _quantize_shards(layer: Any, wholes: Mapping[str, Tensor]) -> None:
-    """Have a layer with weights on `meta` make its shards anew, quantized.
+    """Make a layer's shards of weights on `meta` again, quantized.
 
     Args:
         layer: after `fully_shard`.
@@ -141,7 +141,7 @@ def _fill(rows: Tensor, made: Tensor) -> None:
 
 
 def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
-    """Refuse weights of which ranks share a block, or whose scales are padded.
+    """Refuse weights whose blocks ranks share, or whose scales are padded.
 
     Transformer Engine does not copy the padding of MXFP8's. On one rank, torch gathers the codes
     and no scales: see docs/findings.md.
@@ -161,7 +161,7 @@ def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
 
 
 def _expect_no_buffers(by: str, cell: Cell) -> None:
-    """Refuse a cell whose GEMMs accumulate gradients in buffers, which torch does not reduce."""
+    """Refuse a cell with fused gradient accumulation, which torch does not reduce."""
     if cell.grad_accum_fusion:
         raise ValueError(
             expected_but_got(

@@ -30,7 +30,7 @@ _AVAILABLE = {
 
 
 def recipe_of(precision: str) -> Any:
-    """Return the recipe of a precision; None for bf16.
+    """Return Transformer Engine's recipe for a precision; None for bf16.
 
     Raises:
         pytest.skip.Exception: the GPU has no kernels for it.
@@ -46,7 +46,7 @@ def recipe_of(precision: str) -> Any:
 
 
 def skip_without_single_weights(precision: str) -> None:
-    """Skip a cell where the GPU, or its cuBLASLt, has no kernels for a single grouped weight.
+    """Skip a cell if the GPU or cuBLASLt lacks kernels for single grouped weights.
 
     No GPU has them in delayed scaling: Transformer Engine itself refuses that.
     """

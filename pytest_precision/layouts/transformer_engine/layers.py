@@ -37,7 +37,7 @@ SINGLE_PARAMETER = "NVTE_GROUPED_LINEAR_SINGLE_PARAM"
 
 
 class EngineLayer(NamedTuple):
-    """One module of Transformer Engine with its own caches and scales.
+    """One module of Transformer Engine with its weights, caches and scales.
 
     Attributes:
         layer: the module.
@@ -49,13 +49,13 @@ class EngineLayer(NamedTuple):
 
     @property
     def weights(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Its weights that a GEMM multiplies by, in the order of its GEMMs."""
+        """The weights that the module's GEMMs multiply by, in order."""
         named = self.logical.items()
         return [(own, names) for own, names in named if _WEIGHT.fullmatch(own)]
 
 
 class Padded(nn.Module):
-    """What stands in a model for modules of Transformer Engine, whose rows are padded with zeros.
+    """A wrapper of Transformer Engine's modules that pads rows with zeros.
 
     Attributes:
         logical: the names of its parameters in it, to those in the workload's model; several where
@@ -76,7 +76,7 @@ class Padded(nn.Module):
 
 
 class PaddedLayer(Padded):
-    """A `Linear` or `GroupedLinear` of Transformer Engine.
+    """A padded `Linear` or `GroupedLinear` of Transformer Engine.
 
     Attributes:
         layer: the layer itself.
@@ -102,7 +102,7 @@ class PaddedLayer(Padded):
         self.logical = {f"layer.{name}": names for name, names in own.items()}
 
     def forward(self, rows: Tensor, load: Sequence[int] | None = None) -> Tensor:
-        """Apply each weight to its share of the rows.
+        """Apply each weight to its rows.
 
         Args:
             rows: [..., in], sorted by weight.
@@ -128,7 +128,7 @@ class PaddedLayer(Padded):
 
 
 class InEngineAutocast(nn.Module):
-    """Calls a model inside Transformer Engine's `autocast`, and ends the first microbatch."""
+    """Wraps a model to run in Transformer Engine's `autocast`."""
 
     def __init__(self, model: nn.Module, precision: str) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class InEngineAutocast(nn.Module):
 
 
 def padded_modules(model: nn.Module) -> Iterator[Padded]:
-    """Yield what stands in a model for modules of Transformer Engine."""
+    """Yield the padding wrappers of Transformer Engine's modules in a model."""
     return (module for module in model.modules() if isinstance(module, Padded))
 
 
@@ -210,7 +210,7 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
 
 
 def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **options: Any) -> Any:
-    """Make a layer of Transformer Engine with the unrounded weights of these linear layers."""
+    """Make a layer of Transformer Engine from the unrounded weights of linear layers."""
     weights = iter([linear.weight.detach() for linear in linears])
 
     @torch.no_grad()
@@ -237,7 +237,7 @@ def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **o
 
 
 def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
-    """Return the context in which layers store their weights as the cell says."""
+    """Return the context in which new layers store weights as the cell says."""
     if cell.primary_weight != "quantized":
         return nullcontext()
     engine = import_module("transformer_engine.pytorch")
@@ -248,7 +248,7 @@ def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
 
 
 def expect_sizes(name: str, linear: nn.Linear) -> None:
-    """Refuse a layer whose sizes are no whole blocks."""
+    """Refuse a layer whose sizes are not multiples of the block size."""
     if linear.in_features % PADDED_ROWS or linear.out_features % PADDED_ROWS:
         raise ValueError(
             expected_but_got(
@@ -260,7 +260,7 @@ def expect_sizes(name: str, linear: nn.Linear) -> None:
 
 
 def expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
-    """Refuse a model in which nothing was replaced."""
+    """Refuse a model in which no layer was replaced."""
     if not found:
         raise ValueError(
             expected_but_got(

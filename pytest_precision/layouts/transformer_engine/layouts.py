@@ -114,7 +114,7 @@ def _engine(
 
 
 def in_bf16(model: nn.Module) -> nn.Module:
-    """Round all parameters that are still in fp32, in place."""
+    """Round all remaining fp32 parameters to bf16, in place."""
     for parameter in model.parameters():
         if type(parameter) is nn.Parameter and parameter.dtype is torch.float32:
             parameter.data = parameter.data.to(torch.bfloat16)

@@ -18,7 +18,7 @@ SHOWN_KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 def values_of(tensor: Tensor) -> Tensor:
-    """Return the values of a tensor, quantized or not; of a group, one matrix per member."""
+    """Return a tensor's values, dequantized if necessary; a group has one matrix per member."""
     if isinstance(tensor, DTensor):
         return (
             sharded_as(tensor, values_of(tensor.to_local()))
@@ -31,12 +31,12 @@ def values_of(tensor: Tensor) -> Tensor:
 
 
 def is_quantized_shard(tensor: Any) -> bool:
-    """Return whether a tensor is a shard of `fully_shard` that is stored quantized."""
+    """Return whether a tensor is a quantized shard of `fully_shard`."""
     return isinstance(tensor, DTensor) and bool(family(tensor.to_local()))
 
 
 def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> DTensor:
-    """Return this rank's part of what lies as the rows of a weight do, or as its columns."""
+    """Return this rank's part of a tensor that is laid out as a weight's rows or columns."""
     shape = weight.shape[::-1] if transposed else weight.shape
     return DTensor.from_local(
         local.contiguous(),
@@ -49,13 +49,13 @@ def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> D
 
 
 def codes_of(state: Any) -> Tensor:
-    """Return what a moment is stored as: the bytes of fp8, or the tensor itself."""
+    """Return a moment's stored bytes if it is fp8; else the tensor itself."""
     codes: Tensor = state._data if family(state) else state
     return codes
 
 
 def state_scales(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and scale of what `FusedAdam` stores of a parameter in fp8 or fp16."""
+    """Yield name and scale of the fp8 and fp16 moments that `FusedAdam` keeps."""
     for name, stored in optimizer.state.get(parameter, {}).items():
         if family(stored):
             yield name, stored._scale_inv.view(())
@@ -64,7 +64,7 @@ def state_scales(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, Tenso
 
 
 def is_grouped(part: EngineLayer) -> bool:
-    """Return whether a single parameter holds all weights of a layer."""
+    """Return whether a layer's weights are members of one parameter."""
     return any(len(names) > 1 for _, names in part.weights)
 
 
@@ -75,13 +75,13 @@ def is_quantized(part: EngineLayer) -> bool:
 
 
 def stored_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
-    """Yield the logical name and the tensor of each weight that a GEMM multiplies by."""
+    """Yield logical name and tensor of each weight of a layer's GEMMs."""
     for own, names in part.weights:
         yield from zip(names, _each(getattr(part.layer, own), names), strict=True)
 
 
 def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
-    """Yield the weights that the last forward multiplied by: cached copies if there are any."""
+    """Yield the weights that the last forward used: cached copies if there are any."""
     cached = part.layer._fp8_workspaces
     for own, names in part.weights:
         held = cached.get(own, getattr(part.layer, own))
@@ -102,7 +102,7 @@ def te_quantized_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, str,
 
 
 def delayed_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and tensor of the newest amaxes of delayed scaling, and of the next scales."""
+    """Yield name and tensor of delayed scaling's newest amaxes and next scales."""
     for part in parts:
         for name, scale, history in _delayed(part):
             yield f"{name}.amax", history[-1]
@@ -110,7 +110,7 @@ def delayed_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _delayed(part: EngineLayer) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield name, scales and amaxes of the operands of each GEMM, by the name of its weight."""
+    """Yield name, scales and amaxes of each GEMM's operands, by the name of its weight."""
     gemms = [name for _, names in part.weights for name in names]
     for direction in ("scaling_fwd", "scaling_bwd"):
         state = part.layer.fp8_meta.get(direction)
@@ -122,7 +122,7 @@ def _delayed(part: EngineLayer) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 
 def te_used_quantized(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and tensor of the quantized weights that the last forward multiplied by."""
+    """Yield name and tensor of the quantized weights that the last forward used."""
     for part in parts:
         for name, weight in used_weights(part):
             for side, field, tensor in operands_of(weight):
@@ -131,12 +131,12 @@ def te_used_quantized(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tenso
 
 
 def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
-    """Return the weights that a parameter, or a cached copy of it, consists of."""
+    """Return the weights in a parameter or in a cached copy of it."""
     return [held] if len(names) == 1 else members(held)
 
 
 def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield side, field and tensor of each operand of a weight; nothing of one in bf16."""
+    """Yield side, field and tensor of each operand of a weight; nothing for bf16."""
     if is_quantized_shard(weight):
         for side, field, tensor in operands_of(weight.to_local()):
             yield side, field, _of_shard(weight, side, field, tensor)
@@ -154,7 +154,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
-    """Return an operand of this rank's shard as the part of the whole weight's that it is."""
+    """Return an operand of this rank's shard as a part of the whole weight's operand."""
     kind = family(weight.to_local())
     transposed = side == "columnwise" and kind != "mxfp8"
     if kind == "tensor" and field == "data":

@@ -30,7 +30,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class TransformerEngine(Engine):
-    """Whole weights on every rank, in Transformer Engine's layers.
+    """Training with Transformer Engine's layers, with whole weights on every rank.
 
     With fused accumulation, all gradients are accumulated and reduced in fp32 buffers; without, in
     bf16. A subclass has the optimizer.
@@ -61,32 +61,32 @@ class TransformerEngine(Engine):
         return (part for padded in self._padded for part in padded.parts)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the tensor that accumulates a gradient: the fp32 buffer, if there is one."""
+        """Return the tensor that accumulates a gradient: the fp32 buffer if there is one."""
         found: Tensor | None = getattr(parameter, "main_grad", parameter.grad)
         return found
 
     def forward_backward(self, step: int) -> None:
-        """Clear all gradients, have the weights quantized once, and accumulate."""
+        """Clear gradients, quantize weights once, and accumulate gradients."""
         self.zero_gradients()
         self.begin()
         super().forward_backward(step)
 
     def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
-        """Yield this rank's microbatches, and tell each layer which one it computes next."""
+        """Yield this rank's microbatches, and tell each layer the number of the next one."""
         for number, microbatch in super().my_microbatches(step):
             for padded in self._padded:
                 padded.step, padded.microbatch = step, number
             yield number, microbatch
 
     def zero_gradients(self) -> None:
-        """Clear what the last step accumulated."""
+        """Clear the gradients of the last step."""
         for parameter in self._trained:
             parameter.grad = None
             if self.cell.grad_accum_fusion:
                 parameter.main_grad.zero_()  # type: ignore[attr-defined]
 
     def microbatch_done(self) -> None:
-        """Add the gradients that no GEMM has added to their buffers, and show the next scales."""
+        """Add gradients that no GEMM has added to their buffers, and show the next scales."""
         for parameter in self._trained if self.cell.grad_accum_fusion else []:
             if getattr(parameter, "grad_added_to_main_grad", False):
                 self._taken.add("fused")
@@ -96,7 +96,7 @@ class TransformerEngine(Engine):
             self._keep_of_microbatch("used_quantized", name, tensor)
 
     def reduce_grads(self) -> None:
-        """Sum the gradients over the ranks, expert by expert, however experts are stored.
+        """Sum the gradients over the ranks, one expert after the other.
 
         From three ranks on, the order of a sum depends on the place in the tensor.
         """
@@ -106,7 +106,7 @@ class TransformerEngine(Engine):
                 dist.all_reduce(part)
 
     def evaluate(self) -> None:
-        """Evaluate with the weights as they are now, and leave nothing cached."""
+        """Evaluate with the present weights, and drop cached copies."""
         self.begin()
         super().evaluate()
 
@@ -116,7 +116,7 @@ class TransformerEngine(Engine):
         return zip(parts, tensor.unbind(), strict=True) if len(parts) > 1 else [(parts[0], tensor)]
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Observe the values of a tensor of Transformer Engine."""
+        """Make an observation of a tensor's dequantized values."""
         return super().piece(kind, name, shown.values_of(tensor), local=local)
 
     def show(
@@ -127,7 +127,7 @@ class TransformerEngine(Engine):
         return super().show(kind, name, values, capture, **how)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, with the bytes and scales of the weights."""
+        """Yield all state that outlives a step, with bytes and scales of quantized weights."""
         yield from super().observe_state(capture)
         for name, parameter in self.masters():
             first, _ = next(iter(self.logical(name, parameter)))
@@ -138,7 +138,7 @@ class TransformerEngine(Engine):
             yield from self.show(kind, name, tensor, capture, split=False, local=local)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what every engine yields, and after a forward the weights that it multiplied by."""
+        """Yield the observations of a phase; after a forward also the weights that it used."""
         yield from super().observe(phase, capture)
         yield from capture.kept("used_quantized")
         if phase in ("forward_backward", "evaluate"):
@@ -146,7 +146,7 @@ class TransformerEngine(Engine):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
 
     def paths(self) -> set[str]:
-        """Return which paths the forwards and backwards took so far."""
+        """Return the code paths that ran so far."""
         stored = {
             "grouped": any(map(shown.is_grouped, self._parts)),
             "quantized": any(map(shown.is_quantized, self._parts)),
@@ -159,7 +159,7 @@ class TransformerEngine(Engine):
         torch.save(self.state_dict(), folder / f"rank{self.rank}.pt")
 
     def load(self, folder: Path) -> None:
-        """Load this rank's state, which holds pickled numbers of delayed scaling.
+        """Load this rank's state, including pickled state of delayed scaling.
 
         Raises:
             ValueError: other modules have saved it, such as those of the other side of a cell.
@@ -178,24 +178,24 @@ class TransformerEngine(Engine):
         self.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all training state by the names that model and optimizer give it."""
+        """Return all training state under the names of model and optimizer."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         return state | self.state_beside_weights()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` of an engine of the same layout returned."""
+        """Load a `state_dict` of an engine of the same layout."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.load_state_beside_weights(state)
 
     def begin(self) -> None:
-        """Let the next forward quantize the weights again, since they may have changed."""
+        """Make the next forward quantize the weights again."""
         for padded in self._padded:
             padded.first = True
 
 
 def _logical_names(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name of each parameter of a layer, and the logical names of what is in it."""
+    """Yield each parameter name of a layer with the logical names in that parameter."""
     for name, module in model.named_modules():
         if isinstance(module, Padded):
             yield from ((f"{name}.{own}", names) for own, names in module.logical.items())

@@ -21,7 +21,7 @@ from pytest_precision.workloads.base import Workload
 
 
 def initial_of(parameter: Any) -> Tensor:
-    """Return a parameter in fp32 as it was before it was quantized, which Megatron's masters are.
+    """Return a parameter's fp32 value from before quantization, as Megatron's masters start.
 
     It is kept on the CPU since the parameter was made; `FusedAdam` does not ask for it.
     """
@@ -35,7 +35,7 @@ def initial_of(parameter: Any) -> Tensor:
 
 
 def moments(exp_avg_dtype: str, exp_avg_sq_dtype: str) -> dict[str, torch.dtype]:
-    """Return the dtypes of the moments as arguments of `FusedAdam`."""
+    """Return the moments' dtypes as arguments of `FusedAdam`."""
     return {
         "exp_avg_dtype": state_dtype("exp_avg_dtype", exp_avg_dtype, STORED_MOMENTS),
         "exp_avg_sq_dtype": state_dtype("exp_avg_sq_dtype", exp_avg_sq_dtype, STORED_MOMENTS),
@@ -43,7 +43,7 @@ def moments(exp_avg_dtype: str, exp_avg_sq_dtype: str) -> dict[str, torch.dtype]
 
 
 def master_in(optimizer: Any, parameter: Tensor) -> Tensor:
-    """Return the master that `FusedAdam` updates next, in fp32: its own, or the parameter."""
+    """Return the fp32 value that `FusedAdam` updates next: its master, or the parameter."""
     stored: Tensor | None = optimizer.state.get(parameter, {}).get("master_param")
     if stored is None:
         return values_of(parameter).float()
@@ -54,7 +54,7 @@ def master_in(optimizer: Any, parameter: Tensor) -> Tensor:
 
 
 class OptimizerMasters(TransformerEngine):
-    """`FusedAdam` has the masters: it updates them, and rounds or quantizes them to the weights.
+    """Keeps masters inside `FusedAdam`, which rounds or quantizes them into the weights.
 
     Args:
         workload: what is trained.
@@ -95,7 +95,7 @@ class OptimizerMasters(TransformerEngine):
         super().__init__(workload, cell, model, optimizer)
 
     def clip_grads(self) -> None:
-        """Upcast the reduced gradients to what the optimizer reads, then clip that."""
+        """Cast the reduced gradients to the dtype that the optimizer reads, then clip these."""
         owners = []
         for parameter in self._trained:
             gradient = self.gradient(parameter)
@@ -107,12 +107,12 @@ class OptimizerMasters(TransformerEngine):
         self.clip(owners)
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the master that the next update starts from."""
+        """Return the master from which the next update starts."""
         return master_in(self.optimizer, parameter)
 
 
 class OutsideMasters(TransformerEngine):
-    """`FusedAdam` updates fp32 masters beside the model, which are then stored as the weights.
+    """Keeps fp32 masters outside the model, which are cast into the weights after a step.
 
     This is how Megatron does it, and the only way for a single grouped weight, which has no memory
     of its own that a kernel could update.
@@ -155,11 +155,11 @@ class OutsideMasters(TransformerEngine):
         super().__init__(workload, cell, model, optimizer)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the masters by the names of the weights that are stored from them."""
+        """Yield the masters by the names of their weights."""
         return ((self._names[id(parameter)], master) for parameter, master in self.pairs)
 
     def clip_grads(self) -> None:
-        """Upcast the reduced gradients to those of the masters, then clip these."""
+        """Cast the reduced gradients to fp32 for the masters, then clip these."""
         for parameter, master in self.pairs:
             gradient = self.gradient(parameter)
             master.grad = None if gradient is None else values_of(gradient).float()
@@ -167,16 +167,16 @@ class OutsideMasters(TransformerEngine):
 
     @torch.no_grad()
     def update_weights(self) -> None:
-        """Update the masters, and round or quantize them to the weights."""
+        """Update the masters, and round or quantize them into the weights."""
         super().update_weights()
         self.store_masters()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the masters too, which are more than the weights."""
+        """Return the training state with the masters."""
         return super().state_dict() | {"master": [master.data for _, master in self.pairs]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load masters, and store them in the weights once more.
+        """Load the masters, and cast them into the weights.
 
         A single grouped weight is loaded by way of its rowwise values, of which MXFP8 makes another
         columnwise operand than the one that was saved.
@@ -188,7 +188,7 @@ class OutsideMasters(TransformerEngine):
                 store_master(parameter, master)
 
     def store_masters(self) -> None:
-        """Round or quantize the masters to the weights."""
+        """Round or quantize the masters into the weights."""
         if self.cast_by_shards:
             store_by_shards(self.pairs, self.rank, self.cell.world_size)
             return

@@ -28,7 +28,7 @@ from pytest_precision.workloads.language_model import GptBlock
 
 
 class Fused(nn.Module):
-    """A block whose norms are in the linear layers that follow them, and whose MLP is one layer."""
+    """A block of fused layers: norms inside the following linear layers, and one MLP layer."""
 
     def __init__(self, cell: Cell, block: GptBlock) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Fused(nn.Module):
 
 
 class Apart(nn.Module):
-    """A block in which every norm and every linear layer is a module of its own."""
+    """A block in which each norm and each linear layer is a separate module."""
 
     def __init__(self, cell: Cell, block: GptBlock) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ _PARTS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 
 
 class PaddedBlock(Padded):
-    """A block whose sequences are padded at their end, where no earlier position attends to."""
+    """A block whose sequences are padded at the end, where causal attention does not look."""
 
     def __init__(self, cell: Cell, name: str, block: GptBlock, layer: str) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ def with_blocks(model: nn.Module, cell: Cell, *, layer: str) -> nn.Module:
 
 
 def _parameters(layer: str) -> Iterator[tuple[str, str]]:
-    """Yield the name of each parameter in a form of the block, and in the workload's block."""
+    """Yield each parameter's name in a form of the block, and in the workload's block."""
     for path, both in _PARTS[layer].items():
         yield from ((f"{path}.{own}", of) for own, of in zip(*both, strict=True))
     if layer == "Linear":  # whose norms are modules that cache and scale nothing
@@ -262,7 +262,7 @@ def _core(block: GptBlock) -> Any:
 
 
 def _attended(core: Any, qkv: Tensor, head_width: int) -> Tensor:
-    """Attend with several query heads and one head of keys and values, which `qkv` holds."""
+    """Apply attention with several query heads and one key-value head, all in `qkv`."""
     rows, length, _ = qkv.shape
     heads = qkv.view(rows, length, -1, head_width)
     query, key, value = torch.split(heads, [heads.shape[2] - 2, 1, 1], dim=2)

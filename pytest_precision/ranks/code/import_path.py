@@ -24,7 +24,7 @@ TRUSTED = frozenset({OUR_PACKAGE, "torch", "numpy", *sys.stdlib_module_names})
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument as pickled bytes, so that an import path can be compared, hashed and sent.
+    """One bound argument, as pickled bytes that can be compared, hashed and sent.
 
     Attributes:
         name: name of a keyword argument; None for a positional one.
@@ -226,14 +226,14 @@ def _root(module: str) -> str:
 
 
 class _Modules(pickle.Unpickler):
-    """An unpickler that collects the modules of the classes and functions in a value."""
+    """An unpickler that collects the modules of all classes and functions in a value."""
 
     def __init__(self, pickled: bytes) -> None:
         super().__init__(io.BytesIO(pickled))
         self.found: set[str] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        """Note the module, and return the class or function."""
+        """Note the module of a class or function, and return the object."""
         self.found.add(module)
         return super().find_class(module, name)
 

@@ -30,7 +30,7 @@ SCHEME = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file, given by its absolute path, is installed code."""
+    """Return whether a file (absolute path) is installed code, not the user's."""
     path = tuple(sys.path)
     if _is_in_place(file, path):
         return True
@@ -39,7 +39,7 @@ def is_installed(file: str) -> bool:
 
 
 def users_file(module: object) -> str | None:
-    """Return the absolute path of a module that is the user's own code; None for any other."""
+    """Return the absolute path of a module of the user's own code; None for other modules."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not os.path.isabs(file) or is_installed(file):
         return None
@@ -65,7 +65,7 @@ def _is_in_place(file: str, path: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=8)
 def _folders(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders, each with a separator at the end, in which everything is installed."""
+    """Return the folders of installed code, each with a separator at the end."""
     found = folders_of_interpreter()
     found |= {
         entry for entry in path if os.path.basename(os.path.normpath(entry)) in PACKAGE_FOLDERS
@@ -90,7 +90,7 @@ def _entries(path: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _recorded(folder: str) -> frozenset[str]:
-    """Return the files in a folder that installers have recorded there."""
+    """Return the files that installers have listed in a folder."""
     found: set[str] = set()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         with record.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:

@@ -18,7 +18,7 @@ from pytest_precision.ranks.code.relocation import relocated
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
-    """Return the module of that name and file, even if another module has its name here.
+    """Return the module of this name and file, also if another module has the name here.
 
     Args:
         name: dotted name, under which the module is in `sys.modules` afterwards.
@@ -44,7 +44,7 @@ def load_module(name: str, file: str | None) -> ModuleType:
 
 
 def _place(file: str) -> str | None:
-    """Return where a file is for this process; None if the module has moved since that commit."""
+    """Return a file's path in this process; None if its module is elsewhere since that commit."""
     place = relocated(file)
     return place if place == file or os.path.isfile(place) else None
 
@@ -54,7 +54,7 @@ def _same(found: str | None, file: str) -> bool:
 
 
 def _loaded(name: str, file: Path) -> ModuleType:
-    """Run `file` as the module `name`, after its parents that are not loaded yet."""
+    """Run `file` as the module `name`, after its parent packages."""
     is_package = file.name == "__init__.py"
     parent = name.rpartition(".")[0]
     if parent and parent not in sys.modules:

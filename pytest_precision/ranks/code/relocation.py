@@ -27,7 +27,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def move_imports(root: Path, tree: Path) -> None:
-    """Move the import paths of this process, and of those that it starts, into a work tree.
+    """Make this process and its children import the repository's code from a work tree.
 
     These are the folders of `sys.path` and what editable installs have put into it, and what
     setuptools' finders of editable installs map. A folder that the commit lacks is left out.
@@ -47,7 +47,7 @@ def move_imports(root: Path, tree: Path) -> None:
 
 
 def expect_moved(root: Path, tree: Path) -> None:
-    """Refuse what was imported from the user's own files instead of from the work tree.
+    """Refuse modules that were imported from the user's own files, not from the work tree.
 
     Raises:
         RevisionError: with the first such module.
@@ -65,7 +65,7 @@ def expect_moved(root: Path, tree: Path) -> None:
 
 
 def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
-    """Yield folders as they are in a work tree, without those that it lacks.
+    """Yield folders as paths in a work tree, without those that do not exist there.
 
     Args:
         paths: folders, of which those outside the repository stay.
@@ -81,14 +81,14 @@ def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
 
 
 def in_tree(path: Path, root: Path, tree: Path) -> Path:
-    """Return where a path of the repository is in a work tree; any other path as it is."""
+    """Return a path of the repository as a path in a work tree; other paths unchanged."""
     if not _in_repository(path, root, tree):
         return path
     return tree / path.resolve().relative_to(root)
 
 
 def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
-    """Move what a finder maps; yield the folders that other processes find the same packages in."""
+    """Change the mapping of an editable install; yield folders that children need for it."""
     mapping: dict[str, str] = getattr(finder, "MAPPING", {})
     for name, path in [*mapping.items()]:
         if not _in_repository(Path(path), root, tree):
@@ -106,7 +106,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
 
 @cache  # a rank asks it of all its modules after each job
 def _in_repository(path: Path, root: Path, tree: Path) -> bool:
-    """Return whether a path is in the repository, but in no environment and not this package."""
+    """Return whether a path is in the repository, without environments and this package."""
     path = path.resolve()
     others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
     within = [one for one in others if one.is_relative_to(root)]
@@ -115,7 +115,7 @@ def _in_repository(path: Path, root: Path, tree: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """Where a rank finds what its controller names.
+    """Translates paths of the controller into paths of a work tree, on a rank.
 
     Attributes:
         package: folder that has this package and nothing else, for an interpreter without it.
@@ -129,22 +129,22 @@ class Relocation:
     left: tuple[str, ...] = ()
 
     def path_of(self, path: str) -> str:
-        """Return the path that a file or folder of the controller has in the other revision."""
+        """Return the path in the other revision of a file or folder of the controller."""
         return path if self.places is None else str(in_tree(Path(path), *self.places))
 
     def folder_of(self, path: str) -> str:
-        """Return the current folder of these ranks; the root where the commit has no such one."""
+        """Return the working directory of these ranks; the root if the commit lacks the folder."""
         place = self.path_of(path)
         return place if self.places is None or os.path.isdir(place) else str(self.places[1])
 
     def import_path(self, path: Iterable[str]) -> list[str]:
-        """Return the `sys.path` of these ranks for that of the controller."""
+        """Return `sys.path` for these ranks, made from the controller's."""
         kept = [entry for entry in path if not self.leaves(entry)]
         there = kept if self.places is None else [*moved_paths(kept, *self.places)]
         return [*dict.fromkeys([self.package, *there, *(_OWN if self.left else ())])]
 
     def expect_moved(self) -> None:
-        """Refuse what was imported from the user's own files instead of from the work tree.
+        """Refuse modules that were imported from the user's own files, not from the work tree.
 
         Raises:
             RevisionError: with the first such module.
@@ -153,7 +153,7 @@ class Relocation:
             expect_moved(*self.places)
 
     def expect_built(self, error: ImportError, path: Iterable[str]) -> None:
-        """Say what is to be done if an import failed for want of a compiled module of this side.
+        """Say what to do if an import failed because a compiled module is missing.
 
         Args:
             error: what the import raised.
@@ -173,7 +173,7 @@ class Relocation:
             ) from error
 
     def leaves(self, entry: str) -> bool:
-        """Return whether a folder on the import path stays with the controller's interpreter."""
+        """Return whether a folder on the import path is for the controller's interpreter only."""
         if not self.left:
             return False
         name = os.path.basename(os.path.normpath(entry))
@@ -190,7 +190,7 @@ _here: list[Relocation] = []
 
 
 def settle(relocation: Relocation) -> None:
-    """Run all code of this process where a relocation says, from now on."""
+    """Apply a relocation to all later imports of this process."""
     _OWN[:] = [entry for entry in sys.path if entry != relocation.package]
     _here[:] = [relocation]
     if relocation.places is not None:
@@ -198,23 +198,23 @@ def settle(relocation: Relocation) -> None:
 
 
 def relocation_of_process() -> Relocation | None:
-    """Return the relocation of this process; None for ranks of the controller's own code."""
+    """Return the relocation of this process; None on ranks with the controller's code."""
     return _here[0] if _here else None
 
 
 def relocated(path: str) -> str:
-    """Return where a file of the controller is for this process."""
+    """Return the path in this process of a file of the controller."""
     return _here[0].path_of(path) if _here else path
 
 
 def folders_left() -> tuple[str, ...]:
-    """Return the folders of this interpreter, which another one does without."""
+    """Return the folders of this interpreter that another interpreter must not use."""
     version = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
     zipped = os.path.join(os.path.dirname(sysconfig.get_path("stdlib")), version)
     return tuple(sorted(folders_of_interpreter() | {zipped}))
 
 
 def _compiled(name: str, path: Iterable[str]) -> str:
-    """Return the compiled module of that name; empty if there is none."""
+    """Return the compiled module of a name; empty if there is none."""
     files = (os.path.join(entry, name + suffix) for entry in path for suffix in EXTENSION_SUFFIXES)
     return next(filter(os.path.isfile, files), "")

@@ -20,7 +20,7 @@ REWRITTEN_PACKAGE = __name__.partition(".")[0]
 
 
 def rewritten() -> frozenset[str]:
-    """Return the names of the modules of this process whose asserts pytest has rewritten."""
+    """Return the modules of this process whose asserts pytest has rewritten."""
     hook = next(filter(_is_pytests, sys.meta_path), None)
     if hook is None:
         return frozenset()
@@ -34,7 +34,7 @@ def rewritten() -> frozenset[str]:
 
 
 def rewrite(names: frozenset[str]) -> None:
-    """Have pytest rewrite the asserts of these modules when this process imports them."""
+    """Make pytest rewrite the asserts of these modules when this process imports them."""
     if any(map(_is_pytests, sys.meta_path)):  # this is pytest's own process
         return
     _FINDER.names = names
@@ -48,7 +48,7 @@ def loader(name: str, file: str) -> SourceFileLoader:
 
 
 class _Rewriting(SourceFileLoader):
-    """Loads the bytecode that pytest has cached, ten times faster than rewriting, or rewrites."""
+    """A loader that uses pytest's cached bytecode, which is ten times faster, or rewrites."""
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the module with rewritten asserts."""
@@ -66,14 +66,14 @@ class _Rewriting(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules to rewrite in the same places as Python."""
+    """Finds modules to rewrite, in the same places as Python does."""
 
     names: frozenset[str] = frozenset()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module whose asserts are to be rewritten; None for any other."""
+        """Return the spec of a module whose asserts must be rewritten; None for others."""
         spec = PathFinder.find_spec(name, path, target) if name in self.names else None
         if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
             return None

@@ -25,7 +25,7 @@ from pytest_precision.ranks.state.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Another process of the launch.
+    """Another process of the launch, which starts ranks for the controller.
 
     Attributes:
         address: address for calls to it.
@@ -67,7 +67,7 @@ class Hosts:
         self._before = dict(os.environ)
 
     def start(self, membership: Membership) -> Rank:
-        """Start a rank in the process of that number; a group uses the first processes.
+        """Start a rank in the process of that number; a group uses the lowest numbers.
 
         Raises:
             WorldSizeError: the launch has fewer processes than the group has ranks.

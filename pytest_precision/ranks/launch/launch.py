@@ -29,7 +29,7 @@ _OF_A_LAUNCHER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The place of this process among those that were started together.
+    """A process's rank and size among the processes that torchrun or srun started.
 
     Attributes:
         launcher: program that started them.
@@ -52,7 +52,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
-        """Return the launch that the environment of a process describes; None without a launcher.
+        """Return the launch that environment variables describe; None without a launcher.
 
         Raises:
             pytest.UsageError: a launcher's variable is not a valid number.
@@ -64,7 +64,7 @@ class Launch:
 
     @property
     def sign(self) -> str:
-        """The variable by which a process of a launch is recognized."""
+        """The environment variable that identifies processes of one launch."""
         return TORCHRUN[0] if self.launcher == "torchrun" else SLURM[2]
 
 

@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a host.
+    """Host, port and key with which a process can be called.
 
     Attributes:
         rank: rank of the host in the launch.
@@ -61,7 +61,7 @@ class Address:
 
 
 class LaunchRendezvous:
-    """The notes of the processes of a launch.
+    """A folder of files by which the processes of a launch find each other.
 
     Args:
         launch: launch whose processes meet.
@@ -80,15 +80,15 @@ class LaunchRendezvous:
         self.folder = self._shared.path
 
     def register(self, address: Address) -> None:
-        """Write the note with the address of this process."""
+        """Write a file with the address of this process."""
         self._write({"address": asdict(address)})
 
     def refuse(self, reason: str) -> None:
-        """Write the note that this process cannot hold a rank."""
+        """Write a file that says why this process cannot hold a rank."""
         self._write({"refusal": f"{_name()}, holds no rank: {reason}"})
 
     def find(self, rank: int) -> Address | None:
-        """Return the address of the process of that rank; None while it has written no note.
+        """Return the address of a rank's process; None until it has written its file.
 
         Raises:
             RefusedError: the process cannot hold a rank.
@@ -132,7 +132,7 @@ class LaunchRendezvous:
 
     @property
     def advice(self) -> str:
-        """Advice for the case that a process does not arrive."""
+        """Advice for a process that does not arrive in time."""
         return (
             f"all processes must see the folder {self.folder} (set TMPDIR to one on a shared "
             "filesystem) and be given the same command line and files; where "
@@ -140,12 +140,12 @@ class LaunchRendezvous:
         )
 
     def withdraw(self) -> None:
-        """Remove the note of this process."""
+        """Remove the file of this process."""
         with contextlib.suppress(OSError):
             self._file(self.launch.rank).unlink()
 
     def close(self) -> None:
-        """Remove all notes, after all processes have met."""
+        """Remove all files, once all processes have met."""
         self._shared.remove()
 
     def _write(self, word: dict[str, object]) -> None:
@@ -160,7 +160,7 @@ class LaunchRendezvous:
 
 
 def forget(launch: Launch) -> None:
-    """Remove the note of this rank from an earlier launch of the same name.
+    """Remove this rank's file from an earlier launch of the same name.
 
     With torchrun on several nodes, every launch with the same endpoint has the same name: without
     this, a process would stop because of an error that has been fixed since.

@@ -17,7 +17,7 @@ from pytest_precision.ranks.process.worker import Membership
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """To a host: start this rank; from now on the connection is the rank's line.
+    """A message to a host: start this rank; the connection is the rank's from now on.
 
     Attributes:
         membership: membership of the rank; only the declared part of its environment is used.
@@ -30,7 +30,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """To a host, on a rank's line: send this signal to the rank.
+    """A message to a host on a rank's connection: send this signal to the rank.
 
     Attributes:
         number: number of the signal; None kills the rank and all processes that it started.
@@ -40,7 +40,7 @@ class Signal:
 
 
 class RemoteRank:
-    """A rank on another process of the launch; see `handle.Rank`.
+    """A rank in another process of the launch; implements `handle.Rank`.
 
     Args:
         line: connection to the host, for this rank only.
@@ -58,12 +58,12 @@ class RemoteRank:
 
     @property
     def waitables(self) -> tuple[Connection]:
-        """The connection to the host, which is ready to read when the rank has said something."""
+        """The connection to the host, readable once the rank has sent something."""
         return (self._line,)
 
     @property
     def alive(self) -> bool:
-        """Whether the process is alive; an idle rank sends no message except on its end."""
+        """Whether the process is alive; an idle rank sends a message only when it ends."""
         return not self._over and not self._line.poll()
 
     def send(self, message: ToRank) -> None:
@@ -71,7 +71,7 @@ class RemoteRank:
         self._say(message)
 
     def recv(self) -> FromRank | Ended:
-        """See `Rank`; a rank whose host is gone has ended without a status."""
+        """See `Rank`. If the rank's host has ended, the rank has ended without a status."""
         if self._over:
             return self._over
         try:
@@ -94,12 +94,12 @@ class RemoteRank:
         self._say(Signal(None))
 
     def join(self, deadline: float) -> None:
-        """See `Rank`; messages that still arrive are dropped."""
+        """See `Rank`. Messages that still arrive are dropped."""
         while not self._over and self._line.poll(max(0.0, deadline - time.monotonic())):
             self.recv()
 
     def close(self) -> None:
-        """See `Rank`; the host then kills the rank if it is still alive."""
+        """See `Rank`. The host then kills the rank if it is alive."""
         self._line.close()
 
     def _say(self, message: Start | Signal | ToRank) -> None:

@@ -32,12 +32,12 @@ ACCEPT_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """To a host, as the first call: the controller lives as long as this connection is open."""
+    """The first message to a host: the controller lives as long as this connection is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """To a host: the session is over, and the controller is about to leave.
+    """A message to a host: the session is over, and the controller will end.
 
     Attributes:
         status: exit status of the controller.
@@ -48,7 +48,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """From a host, in answer to `Hello`.
+    """A host's answer to `Hello`.
 
     Attributes:
         clock: time on its monotonic clock.
@@ -58,7 +58,7 @@ class Welcome:
 
 
 class Server:
-    """Serves the controller's calls, each in its own thread, so that none delays another.
+    """Serves the controller's calls on a host, each in a thread of its own.
 
     Args:
         listener: socket that accepts calls.
@@ -82,7 +82,7 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more calls, and wait for the ranks to end.
+        """Accept no more calls, and wait until the ranks have ended.
 
         The end of the controller has closed all lines, and each closed line ends its rank.
         """
@@ -141,7 +141,7 @@ class Server:
 
 
 def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
-    """Serve the controller until it is gone.
+    """Serve the controller until it ends.
 
     Args:
         launch: this process's place in it.
@@ -193,7 +193,7 @@ def _meet(
 
 
 def _relay(line: Connection, rank: RankProcess) -> None:
-    """Forward the messages of a line until the controller closes it, then end the rank."""
+    """Forward messages between rank and controller; end the rank when the controller closes."""
     waitables: list[Connection | int] = list(rank.waitables)
     with line, contextlib.suppress(EOFError, OSError):
         while True:

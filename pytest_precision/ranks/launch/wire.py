@@ -28,7 +28,7 @@ _OPTIONS = (
 
 
 def own_address(host: str) -> str:
-    """Return the address by which `host` can reach this machine, without sending anything.
+    """Return the address of this machine that `host` can reach, without sending anything.
 
     Raises:
         OSError: there is no route to `host`.
@@ -46,13 +46,13 @@ def own_address(host: str) -> str:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a listening socket at a free port of an address of this machine."""
+    """Return a socket that listens at a free port of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=64)
 
 
 def proven(caller: socket.socket, key: bytes) -> Connection | None:
-    """Return the connection to a caller that has proved the key; None for any other."""
+    """Return the connection of a caller that has proved the key; None for other callers."""
     try:
         return _connection(caller, key, asked=True)
     except Exception:  # a stranger may send anything, so multiprocessing may raise anything
@@ -60,7 +60,7 @@ def proven(caller: socket.socket, key: bytes) -> Connection | None:
 
 
 def dial(address: str, port: int, key: bytes) -> Connection:
-    """Return a connection to a server that has proved the key.
+    """Connect to a server that proves the key.
 
     Raises:
         OSError: no server answers in time, or it does not prove the key.

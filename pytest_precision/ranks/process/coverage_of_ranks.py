@@ -14,7 +14,7 @@ QUIET = ("no-data-collected", "module-not-imported", "module-not-measured")
 
 
 def measured_here() -> str:
-    """Return the configuration of the coverage.py that measures this process, or nothing."""
+    """Return the configuration of coverage.py in this process; None if it does not run."""
     running = None
     if "coverage" in sys.modules:
         from coverage import Coverage
@@ -24,7 +24,7 @@ def measured_here() -> str:
 
 
 def measure(configuration: str) -> Callable[[], None]:
-    """Measure this process from now on, and return what writes the result beside the session's.
+    """Start coverage.py in this process; return a function that saves its data.
 
     The plugin that measures the session puts all files together after its last test, when ranks
     still live. So a rank writes after each job, and not when it ends.

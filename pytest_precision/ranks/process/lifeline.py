@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def tie(folder: Path) -> None:
-    """Tie this process, a fresh child of the fork server, to its controller.
+    """Make this process, a new child of the fork server, end with its controller.
 
     The process gets its own session, so that only the controller gets Ctrl-C from the terminal, and
     one signal reaches all processes that the rank starts.
@@ -56,7 +56,7 @@ def tie(folder: Path) -> None:
 
 @contextmanager
 def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
-    """End this process, a fork server, if its controller ends while the body imports modules.
+    """End this fork server if its controller ends during the imports of the block.
 
     The kernel cannot do that: it would do so at the end of the thread that has started the server.
 
@@ -83,7 +83,7 @@ def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
 
 
 def end_children() -> None:
-    """End all processes that this one has started.
+    """Kill all processes that this one has started.
 
     A forked child holds copies of this rank's sockets, so the peers would not see the rank's end.
     """
@@ -96,7 +96,7 @@ def end_children() -> None:
 
 
 def follow(folder: Path) -> NoReturn:
-    """End this process and all that it has started, after the end of its controller.
+    """End this process and its children once its controller has ended.
 
     The controller of this process may be a host of a launch, which does not own the folder.
     """

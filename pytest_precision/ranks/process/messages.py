@@ -26,7 +26,7 @@ MORE_TIME = "If it only needs more time: --precision-timeout SECONDS, or the mar
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """To a rank: run this job.
+    """A message to a rank: run this job.
 
     Attributes:
         job: the pickled `Job`.
@@ -39,12 +39,12 @@ class RunJob:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """To a rank: leave the group and end."""
+    """A message to a rank: leave the group and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From a rank: it has joined the process group.
+    """A message from a rank: it has joined the process group.
 
     Attributes:
         device: name of its GPU, unique on the machine; empty without a GPU.
@@ -55,14 +55,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """From a rank: there are only devices for `available` ranks."""
+    """A message from a rank: there are devices for `available` ranks only."""
 
     available: int
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """From a rank: the job is done.
+    """A message from a rank: the job is done.
 
     Attributes:
         result: result of the call.
@@ -83,7 +83,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """From a rank, as its last message: the job asked to be skipped, and the rank ends.
+    """The last message of a rank: the job asked to be skipped.
 
     It ends because a peer that does not skip may wait for it in a collective.
 
@@ -98,7 +98,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """From a rank, as its last message: its job or its start raised, and the rank ends.
+    """The last message of a rank: its job, or its start, raised an exception.
 
     Attributes:
         when: seconds on the monotonic clock, which all processes of a machine share.
@@ -116,7 +116,7 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException, when: float) -> Raised:
-        """Return the message for an exception, which itself need not pickle."""
+        """Make the message for an exception, which need not pickle."""
         frames = error.__traceback__
         if isinstance(error, MemoryError):  # formatting needs memory: this frees what the job held
             traceback.clear_frames(frames)
@@ -140,7 +140,7 @@ ToRank = RunJob | Stop
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """In place of a rank's last message: its process ended without one.
+    """A stand-in for the last message of a rank whose process ended without one.
 
     Attributes:
         status: exit status, negative for a signal; None if it only closed its connection.
@@ -155,7 +155,7 @@ FromRank = Ready | Unavailable | Done | Skipped | Raised
 
 
 def last_words(error: BaseException, when: float) -> Skipped | Raised:
-    """Return the last message of a rank for the exception that ended its job."""
+    """Return the last message of a rank whose job ended by an exception."""
     if isinstance(error, _skips()):
         return Skipped(when, shortened(str(error)))
     return Raised.of(error, when)
@@ -168,7 +168,7 @@ def _skips() -> tuple[type[BaseException], ...]:
 
 
 def shortened(text: str) -> str:
-    """Return `text`; only its beginning and end if it is longer than `TEXT_CHARACTERS`."""
+    """Return `text`; its beginning and end only if it has over `TEXT_CHARACTERS` characters."""
     if len(text) <= TEXT_CHARACTERS:
         return text
     half = TEXT_CHARACTERS // 2
@@ -176,7 +176,7 @@ def shortened(text: str) -> str:
 
 
 def _is_of_ranks(names: dict[str, Any]) -> bool:
-    """Return whether the globals of a frame are those of a module of `ranks`."""
+    """Return whether a frame with these globals belongs to a module of `ranks`."""
     return f"{names.get('__package__')}.".startswith("pytest_precision.ranks.")
 
 
@@ -187,20 +187,20 @@ results are smaller; rewriting a file for each of them costs milliseconds on a j
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A pickled value, or the name of the file that holds it."""
+    """A pickled value, or the path of a file with it."""
 
     content: bytes | str
 
     @classmethod
     def of(cls, pickled: bytes, file: Path) -> Payload:
-        """Return the payload of a pickled value; write a large value to `file`."""
+        """Pickle a value; write it to `file` if it is large."""
         if len(pickled) <= SENT_BYTES:
             return cls(pickled)
         file.write_bytes(pickled)
         return cls(str(file))
 
     def unpack(self) -> Any:
-        """Return the value; an exception of its unpickling passes through."""
+        """Unpickle the value; exceptions pass through."""
         if isinstance(self.content, bytes):
             return pickle.loads(self.content)
         return pickle.loads(Path(self.content).read_bytes())

@@ -16,7 +16,7 @@ TAIL_BYTES = 4096
 
 
 def redirect(log: Path, stacks: Path) -> None:
-    """Redirect descriptors 1 and 2 of this process to `log`, and stacks on SIGUSR1 to `stacks`.
+    """Redirect stdout and stderr of this process to `log`, and stacks on SIGUSR1 to `stacks`.
 
     A crash in native code writes its Python stack to the log.
     """
@@ -35,13 +35,13 @@ def redirect(log: Path, stacks: Path) -> None:
 
 
 def restart(log: Path) -> None:
-    """Empty this rank's log, so that a kept group does not fill the disk."""
+    """Truncate this rank's log, so that a kept group does not fill the disk."""
     flush()
     os.truncate(log, 0)
 
 
 def flush() -> None:
-    """Flush the output of this rank that Python still buffers."""
+    """Flush this rank's buffered output."""
     for stream in (sys.stdout, sys.stderr):
         # A job may have replaced them by any object.
         with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -49,7 +49,7 @@ def flush() -> None:
 
 
 def tail(log: Path) -> str:
-    """Return the last `TAIL_BYTES` of a rank's output; empty if there is none."""
+    """Return the last `TAIL_BYTES` bytes of a rank's output; empty if there is none."""
     try:
         with log.open("rb") as file:
             length = file.seek(0, os.SEEK_END)
@@ -60,7 +60,7 @@ def tail(log: Path) -> str:
 
 
 def readable_stacks(stacks: str) -> str:
-    """Return stacks that SIGUSR1 wrote without the frames and the thread of this package."""
+    """Return stacks from SIGUSR1 without the frames and threads of this package."""
     package = str(Path(__file__).parents[1])  # the folder of `ranks`
     threads = []
     for thread in stacks.split("\n\n"):

@@ -30,12 +30,12 @@ _refusals: list[str] = []
 
 
 def installed_modules(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules whose package is installed; none is imported."""
+    """Return which of the modules are installed, without importing them."""
     return tuple(name for name in names if find_spec(name.partition(".")[0]) is not None)
 
 
 def take_in() -> None:
-    """Import the modules that are asked for, up to the first that ranks cannot be made with."""
+    """Import the requested modules, up to the first after which a fork would not work."""
     names = os.environ.pop(VARIABLE, "").split()
     before = dict(os.environ)
     os.environ[NVML_CHECK] = "1"
@@ -61,7 +61,7 @@ def _refuse(name: str, expected: str, got: str) -> None:
 
 
 def _not_forked() -> str:
-    """Return what this process holds that a fork of it cannot use; empty for nothing."""
+    """Return which resources of this process a fork cannot use; empty if none."""
     others = {thread.name for thread in threading.enumerate()} - {"MainThread", WATCH}
     if others:
         return f"thread {', '.join(sorted(others))}"
@@ -69,7 +69,7 @@ def _not_forked() -> str:
 
 
 def _forks_lose_cuda() -> bool:
-    """Return whether torch refuses CUDA to forks of this process, which only a fork can tell."""
+    """Return whether torch refuses CUDA in forks of this process, by trying a fork."""
     # Only here, because the controller imports this module and does without torch.
     from pytest_precision._torch.dispatch import in_bad_fork
 
@@ -80,7 +80,7 @@ def _forks_lose_cuda() -> bool:
 
 
 def _has_gpu() -> bool:
-    """Return whether there is a GPU that forks could lose.
+    """Return whether this machine has a GPU that forks could lose.
 
     Without a driver, torch's CUDA build has no NVML to ask, so a question starts what it can of
     CUDA. Asking is harmless here, since forks have lost CUDA already.
@@ -91,7 +91,7 @@ def _has_gpu() -> bool:
 
 
 def join_preloaded(environment: Mapping[str, str]) -> None:
-    """Give a rank, which is a fork or a new process, its environment.
+    """Set the environment variables of a rank, a fork or a new process.
 
     Raises:
         RuntimeError: the fork server has imported what must not be forked.

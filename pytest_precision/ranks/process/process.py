@@ -97,7 +97,7 @@ class RankProcess:
         return self._process.is_alive()
 
     def send(self, message: ToRank) -> None:
-        """Send a message to the rank; if the rank is gone, `recv` tells what happened to it."""
+        """Send a message to the rank; if its process has ended, `recv` reports that."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(message)
 
@@ -135,11 +135,11 @@ class RankProcess:
         self.signal(signal.SIGKILL)  # it may be so young that it has no session of its own
 
     def join(self, deadline: float) -> None:
-        """Wait for the end of the process, at most until `deadline` on the monotonic clock."""
+        """Wait until the process ends, or until `deadline` on the monotonic clock."""
         self._process.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Close the connection, and free what multiprocessing holds for the process."""
+        """Close the connection, and release multiprocessing's resources for the process."""
         self.connection.close()
         if self.alive:  # it was killed, but a stopped server does not report that
             server.kill()
@@ -149,14 +149,14 @@ class RankProcess:
 
 
 def leave(ranks: Iterable[Rank], seconds: float) -> None:
-    """Wait, for `seconds` at most, for the end of ranks that were told to leave."""
+    """Wait at most `seconds` for ranks to end that were told to leave."""
     deadline = time.monotonic() + seconds
     for rank in ranks:
         rank.join(deadline)
 
 
 def end(ranks: Iterable[Rank]) -> None:
-    """End ranks in bounded time: by SIGTERM, then by SIGKILL."""
+    """End ranks within bounded time: SIGTERM first, then SIGKILL."""
     ranks = list(ranks)
     for rank in ranks:
         rank.signal(signal.SIGTERM)
@@ -167,7 +167,7 @@ def end(ranks: Iterable[Rank]) -> None:
 
 
 def _start(process: BaseProcess) -> None:
-    """Start a process in a thread that ends with this process, as the kernel then ends the rank."""
+    """Start a process from a thread of this process; the kernel ends it with that thread."""
     if threading.current_thread() is threading.main_thread():
         process.start()
     else:
@@ -180,7 +180,7 @@ def _lasting_thread(process: int) -> ThreadPoolExecutor:
 
 
 def _one_at_a_time(poll: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Return a function with which several threads may ask for a status that comes only once.
+    """Wrap a function so that threads call it one at a time; an exit status comes only once.
 
     A host has a thread for each rank, and multiprocessing asks for all of them at each start. It
     waits for a status without limit once the sentinel is ready, as it is when a rank that lives

@@ -32,14 +32,14 @@ _IGNORED: dict[int, Any] = {}
 
 
 def adopt() -> None:
-    """Make this process, instead of init, adopt descendants whose own parent ends."""
+    """Make this process the new parent of descendants whose parent ends (a subreaper)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block SIGHUP, SIGINT and SIGTERM, so that a process started in the body gets none too early.
+    """Block SIGHUP, SIGINT and SIGTERM while the block starts a process.
 
     `reap_after` unblocks them there; one that came before it would end the process uncleaned.
     """
@@ -51,7 +51,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
-    """Have this process, which ends after its controller, clean up after both at its exit.
+    """Make this process outlive its controller and kill what both leave behind.
 
     Args:
         controller: process number of the controller.
@@ -78,13 +78,13 @@ def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
 
 
 def restore_signals() -> None:
-    """Restore the signals that the process ignored of which this one is a fork."""
+    """Restore signals that the parent of this fork ignored."""
     while _IGNORED:
         signal.signal(*_IGNORED.popitem())
 
 
 def end_descendants(process: int, but: Collection[int] = ()) -> None:
-    """Kill all descendants of a process, in whatever session they are.
+    """Kill all descendants of a process, also those in other sessions.
 
     Args:
         process: number of a process that is alive.
@@ -96,7 +96,7 @@ def end_descendants(process: int, but: Collection[int] = ()) -> None:
 
 
 def descendants(process: int, but: Collection[int] = ()) -> list[int]:
-    """Return the descendants of a live process, except the children in `but` and theirs."""
+    """Return the descendants of a process, without the children in `but` and theirs."""
     children = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended

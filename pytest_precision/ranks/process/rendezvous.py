@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileRendezvous:
-    """A rendezvous in a file that all ranks can see.
+    """A rendezvous through a file that all ranks can see.
 
     Attributes:
         file: file in which torch keeps the store.
@@ -30,7 +30,7 @@ class FileRendezvous:
     world_size: int
 
     def store(self, seconds: float) -> Store:
-        """Return the store, whose operations wait up to `seconds` for other ranks."""
+        """Return the store; its operations wait up to `seconds` for other ranks."""
         import torch.distributed as dist
 
         store = dist.FileStore(str(self.file), self.world_size)  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ class FileRendezvous:
 
 @dataclass(frozen=True, slots=True)
 class StoreRendezvous:
-    """A rendezvous under a prefix in a store that another process serves.
+    """A rendezvous through a prefix of a store that another process serves.
 
     Attributes:
         address: address of the store.
@@ -53,7 +53,7 @@ class StoreRendezvous:
     prefix: str
 
     def store(self, seconds: float) -> Store:
-        """Return the store, whose operations wait up to `seconds` for it and for other ranks."""
+        """Return the store; its operations wait up to `seconds`."""
         import torch.distributed as dist
 
         store = _store(self.address, self.port, timeout=timedelta(seconds=seconds))
@@ -61,7 +61,7 @@ class StoreRendezvous:
 
 
 class ServedStore:
-    """A store that this process serves, as long as this object lives.
+    """A store that this process serves while the object lives.
 
     Like all stores of torch, it does not authenticate clients; it holds the addresses of ranks and
     no secret. A file cannot replace it, since file locks may not hold across machines.
@@ -79,7 +79,7 @@ class ServedStore:
             )
 
     def rendezvous(self, prefix: str) -> StoreRendezvous:
-        """Return a separate rendezvous in this store."""
+        """Return a rendezvous with a new prefix in this store."""
         return StoreRendezvous(self._address, self._port, prefix)
 
 
@@ -91,7 +91,7 @@ def _store(address: str, port: int, **options: Any) -> Store:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Yield a free port of this machine, at which a store of torch can listen while the body runs.
+    """Yield a free port that torch can listen at while the block runs.
 
     Meanwhile the kernel gives it to nobody who asks for any free port: it is bound here, and no
     socket listens at it. Whoever asks for this port gets it if both sides allow its reuse, as

@@ -37,7 +37,7 @@ _preloads: dict[int | None, tuple[str, ...]] = {}
 
 
 def ensure_running(preload: tuple[str, ...] = ()) -> None:
-    """Start the server, which then imports torch; do nothing if it is running.
+    """Start the fork server, which imports torch; do nothing if it is running.
 
     Args:
         preload: modules that it imports after torch; a server that has others is replaced.
@@ -62,7 +62,7 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
 
 @contextmanager
 def answering(seconds: float) -> Iterator[None]:
-    """Limit the wait for the server: it is killed if it does not answer in time.
+    """Limit the wait for the fork server in the block; kill the server if it is late.
 
     Raises:
         TimeoutError: the server did not answer and was killed.
@@ -98,7 +98,7 @@ def answering(seconds: float) -> Iterator[None]:
 
 
 def _doing(number: int | None) -> str:
-    """Return what a server does that does not answer."""
+    """Describe what a fork server is doing that does not answer."""
     with contextlib.suppress(OSError):  # it has ended, or this is not Linux
         # A process may have any bytes as its name.
         stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
@@ -108,7 +108,7 @@ def _doing(number: int | None) -> str:
 
 
 def _expect_running(number: int | None, error: Exception) -> None:
-    """Raise if the server has ended; it says why on stderr, which pytest has captured."""
+    """Raise if the fork server has ended, with the reason on its stderr."""
     until = time.monotonic() + END_SECONDS
     while number is not None and time.monotonic() < until:
         try:
@@ -126,7 +126,7 @@ def _expect_running(number: int | None, error: Exception) -> None:
 
 
 def kill() -> None:
-    """Kill the server, its ranks and what they started; `ensure_running` starts another server."""
+    """Kill the fork server, its ranks and their children; `ensure_running` starts another."""
     number = _number()
     if number is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -140,7 +140,7 @@ def kill() -> None:
 
 
 def end_adopted() -> None:
-    """Kill the children of ranks that are gone, which the server has adopted."""
+    """Kill children of ended ranks, which the fork server has adopted."""
     number = _number()
     if number is not None:
         with starting:

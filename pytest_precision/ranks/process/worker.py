@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A rank's place in its group.
+    """A rank's place in its group, with the paths of its files.
 
     Attributes:
         rank: number of the rank, from 0.
@@ -77,34 +77,34 @@ class Membership:
 
     @property
     def variables(self) -> dict[str, str]:
-        """All variables in its `os.environ`."""
+        """All environment variables of the rank."""
         return self.environment.of_rank(
             self.rank, self.world_size, self.local_rank, self.local_world_size
         )
 
     @property
     def log(self) -> Path:
-        """File of its stdout and stderr."""
+        """The file of its stdout and stderr."""
         return self.folder / f"rank{self.rank}.log"
 
     @property
     def stacks(self) -> Path:
-        """File of its stacks, after a SIGUSR1."""
+        """The file of its stacks after a SIGUSR1."""
         return self.folder / f"rank{self.rank}.stacks"
 
     @property
     def result(self) -> Path:
-        """File of its last result, if that is large."""
+        """The file of its last result, if that is large."""
         return self.folder / f"rank{self.rank}.result"
 
     @property
     def seen(self) -> Path:
-        """File of what its last job read, if that is much."""
+        """The file that lists what its last job read, if that is long."""
         return self.folder / f"rank{self.rank}.seen"
 
 
 def run_rank(membership: Membership, connection: Connection) -> NoReturn:
-    """Run a rank from its start to its end, which is `os._exit`.
+    """Run a rank from its start until its end by `os._exit`.
 
     After a failure or a skip the process ends at once, without a barrier and without destroying the
     process group: its end frees the peers that wait for it in a collective of gloo.
@@ -180,7 +180,7 @@ def _join(membership: Membership) -> FromRank:
 
 @contextmanager
 def _loopback_explained() -> Iterator[None]:
-    """Say what is wrong if the ranks of this machine cannot talk: gloo only finds no address."""
+    """Explain the error of gloo if this machine has no working loopback interface."""
     try:
         yield
     except RuntimeError as error:
@@ -227,7 +227,7 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
 
 
 def _run(job: Job, membership: Membership) -> Outcome:
-    """Run a job; refuse one whose code is not where the relocation of the rank says."""
+    """Run a job; refuse one whose code is not where the rank's relocation expects it."""
     from pytest_precision.ranks.state import baseline
 
     run, moves = baseline.baseline_of_process().run, relocation_of_process()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def started() -> Iterator[tuple[str, Any]]:
-    """Yield the type of the accelerator and torch's module for it; nothing before it has started.
+    """Yield type and torch module of the accelerator; nothing if it has not been started.
 
     A rank on the CPU of a machine with a GPU starts none, and neither does a question.
     """
@@ -23,7 +23,7 @@ def started() -> Iterator[tuple[str, Any]]:
 
 
 def generator_states() -> dict[str, Tensor]:
-    """Return the state of each of torch's generators, by the type of its device.
+    """Return the states of torch's random generators, by device type.
 
     Dropout on a device draws from the generator of the device, and not from that of the CPU.
     """
@@ -32,7 +32,7 @@ def generator_states() -> dict[str, Tensor]:
 
 
 def set_generator_states(states: dict[str, Tensor]) -> None:
-    """Have generators go on from what `generator_states` returned; others stay as they are."""
+    """Restore states that `generator_states` returned; other generators stay unchanged."""
     torch.set_rng_state(states["cpu"])
     for kind, module in started():
         if kind in states:
@@ -40,13 +40,13 @@ def set_generator_states(states: dict[str, Tensor]) -> None:
 
 
 def wait_for_device() -> None:
-    """Wait for all that is queued on the device."""
+    """Synchronize with the device."""
     for _, module in started():
         module.synchronize()
 
 
 def free_memory() -> float:
-    """Release the device's memory that no tensor uses, since other processes may need it.
+    """Release cached device memory, which other processes may need.
 
     Returns:
         The share of the device's memory that is free now; 1.0 without a device.
@@ -60,7 +60,7 @@ def free_memory() -> float:
 
 
 def capturing() -> bool:
-    """Return whether a CUDA graph is being captured, in which no tensor can be read.
+    """Return whether a CUDA graph is being captured, so that tensors cannot be read.
 
     Builds without CUDA have no such function.
     """

@@ -13,7 +13,7 @@ from pytest_precision.ranks.state.leaks import Leak
 
 
 class Outcome(NamedTuple):
-    """The outcome of a job.
+    """The result of a job, and the state that it left changed.
 
     Attributes:
         result: result of the call.
@@ -27,14 +27,14 @@ class Outcome(NamedTuple):
 
 
 class Baseline:
-    """The baseline of this process, from the construction on."""
+    """The state of this process before its first job, to which each job is compared."""
 
     def __init__(self) -> None:
         self.code = Code()
         self._outdated = False
 
     def run(self, job: Job, threads: int = 1) -> Outcome:
-        """Import everything that a job needs, and run it from the state that `reset` sets.
+        """Reset the process's state, import all that a job needs, and run it.
 
         Changes by the imports count as leaks, except in the state that `reset` sets.
         """
@@ -56,5 +56,5 @@ class Baseline:
 
 @cache
 def baseline_of_process() -> Baseline:
-    """Return the baseline of all jobs of this process; a fork inherits that of its parent."""
+    """Return the `Baseline` of this process; a fork inherits its parent's."""
     return Baseline()

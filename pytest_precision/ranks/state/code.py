@@ -38,7 +38,7 @@ COMPUTING = (
 
 
 class Code:
-    """The code of this process at construction; a process has one object for all of its jobs."""
+    """The code and module data of this process, to find what a job changes in them."""
 
     def __init__(self) -> None:
         self._torch = _Unchanging(_torchs())
@@ -47,17 +47,17 @@ class Code:
         self.take_in()
 
     def take_in(self) -> None:
-        """Add the user's own modules that have been imported since the last call."""
+        """Add the user's modules that were imported since the last call."""
         for name, module in self._new():
             self._users[name] = list(_namespaces(name, module))
         self._known.update(sys.modules)
 
     def late(self) -> tuple[ImportPath, ...]:
-        """Return the user's own modules that are new since `take_in`; how they began is unknown."""
+        """Return the user's modules that are new since `take_in`, whose initial data is unknown."""
         return tuple(ImportPath(name, "", users_file(module)) for name, module in self._new())
 
     def changes(self) -> tuple[Leak, ...]:
-        """Return what has changed."""
+        """Return all changes since the code was taken in."""
         users = chain.from_iterable(self._users.values())
         return (*self._torch.changes(), *(leak for found in users for leak in found.changes()))
 
@@ -73,7 +73,7 @@ class Code:
 
 
 class _Unchanging:
-    """Many namespaces that hardly ever change, compared all at once."""
+    """A group of namespaces that rarely change, which are compared all at once."""
 
     def __init__(self, namespaces: Iterable[Namespace]) -> None:
         self.namespaces = list(namespaces)
@@ -81,7 +81,7 @@ class _Unchanging:
         self._expect()
 
     def changes(self) -> list[Leak]:
-        """Return what has changed."""
+        """Return all changes in the namespaces."""
         now = chain.from_iterable(space.values() for space in self._now)
         number = sum(map(len, self._now))
         if number == len(self._before) and all(map(is_, now, self._before)):

@@ -22,7 +22,7 @@ COPIED_ELEMENTS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The contents of a container when it was copied.
+    """A copy of a container's contents.
 
     Attributes:
         kind: type of the container.
@@ -38,7 +38,7 @@ class Copy:
     values: tuple[object, ...] = ()
 
     def holds_for(self, value: Any) -> bool:
-        """Return whether a container is unchanged."""
+        """Return whether a container equals its copy."""
         kind = type(value)
         if kind is not self.kind or _size(value) != self.size:
             return False
@@ -51,7 +51,7 @@ class Copy:
         return tuple(value) == self.elements and all(map(same, value.values(), self.values))
 
     def refill(self, value: Any) -> None:
-        """Restore the contents of a container, as far as they were copied."""
+        """Restore the contents of a container from its copy."""
         if self.elements is None or self.kind is frozenset:
             return
         if self.kind is tuple:
@@ -93,7 +93,7 @@ class Copier:
 
 
 def same(value: object, before: Any) -> bool:
-    """Return whether a value is unchanged; `before` may be its copy."""
+    """Return whether a value equals `before`, which may be its copy."""
     if type(before) is Copy:
         return before.holds_for(value)
     if value is before:
@@ -103,7 +103,7 @@ def same(value: object, before: Any) -> bool:
 
 
 def original(value: Any) -> Any:
-    """Return what was copied, as a new object; return any other value unchanged."""
+    """Return a new object made from a copy; other values unchanged."""
     if type(value) is not Copy or value.elements is None:
         return value
     if value.kind in MAPPINGS:

@@ -40,7 +40,7 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class _Holder:
-    """A module or a class, and what its attributes were."""
+    """A module or a class, with its original attributes."""
 
     name: str
     holder: Any
@@ -53,7 +53,7 @@ class _Holder:
 
 
 class Definitions:
-    """What the modules of this process defined when they were first seen."""
+    """The original definitions in this process's modules, to find monkeypatches."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -61,7 +61,7 @@ class Definitions:
         self.take_in()
 
     def take_in(self) -> None:
-        """Add the modules that have been imported since the last call."""
+        """Add the modules that were imported since the last call."""
         new = sys.modules.keys() - self._known
         self._known |= new
         for name in sorted(new, key=len):  # a class is named by its shortest name
@@ -72,7 +72,7 @@ class Definitions:
                 self._holders += _holders(name, module)
 
     def replaced(self) -> list[str]:
-        """Return a sentence for each name that was replaced, with its value before and now.
+        """Return a sentence for each replaced name, with its value before and now.
 
         How modules began that were imported since `take_in` is unknown; but functions of the user's
         in torch are replacements also there.
@@ -86,7 +86,7 @@ class Definitions:
 
 
 def is_torchs(name: str) -> bool:
-    """Return whether a module, or a class in it, is one of torch's that are watched."""
+    """Return whether a module, or a class in it, is a watched one of torch."""
     return name in SINGLE_MODULES or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
 
 
@@ -96,7 +96,7 @@ def is_code(value: object) -> bool:
 
 
 def is_torchs_own(name: str, before: object, after: object) -> bool:
-    """Return whether torch itself made a change, at the first use of something.
+    """Return whether torch itself made a change, as at the first use of a feature.
 
     It wraps optimizer steps for its profiler, and wraps functions to hide them from its compiler or
     to count modules for it.
@@ -148,7 +148,7 @@ def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
 
 
 def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
-    """Return whether torch, or a framework when it was imported, made a change of torch."""
+    """Return whether torch, or a framework's import, made a change in torch."""
     home = getattr(after, "__module__", None)
     module = sys.modules.get(home) if isinstance(home, str) else None
     file = getattr(module, "__file__", None)
@@ -159,7 +159,7 @@ def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
 
 
 def _is_state(one: _Holder, name: str, before: object) -> bool:
-    """Return whether the module's own code fills in or counts up this name."""
+    """Return whether the module's own code assigns or increments this name."""
     module = (
         one.holder if isinstance(one.holder, ModuleType) else sys.modules[one.holder.__module__]
     )
@@ -169,7 +169,7 @@ def _is_state(one: _Holder, name: str, before: object) -> bool:
 
 @cache
 def _rebound(file: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that functions in a file assign to, and the names that they count up.
+    """Return the names that functions in a file assign, and those that they increment.
 
     Names are globals, and attributes of anything but the object of a method.
     """

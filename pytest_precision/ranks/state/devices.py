@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def chosen(names: tuple[str, ...], ranks: int, per_device: int, worker: int) -> tuple[str, ...]:
-    """Return the devices for the ranks of one group: one per rank if there are enough.
+    """Return the devices of a group's ranks: one each if there are enough.
 
     Args:
         names: names of the devices that may be used.
@@ -54,13 +54,13 @@ def chosen(names: tuple[str, ...], ranks: int, per_device: int, worker: int) -> 
 
 
 def worker_number(xdist: str | None) -> int:
-    """Return the number of an xdist worker from PYTEST_XDIST_WORKER; 0 without xdist."""
+    """Return the number of this xdist worker; 0 without xdist."""
     digits = (xdist or "").removeprefix("gw")
     return int(digits) if digits.isdigit() else 0
 
 
 def backend(device: str, shared: bool) -> str:
-    """Return the backend of a process group.
+    """Return the backends of a process group on a device type.
 
     Args:
         device: `cpu` or `cuda`.
@@ -73,7 +73,7 @@ def backend(device: str, shared: bool) -> str:
 
 @contextlib.contextmanager
 def held(names: Collection[str], seconds: float, folder: Path | None = None) -> Iterator[None]:
-    """Hold these devices against all other processes on this machine.
+    """Lock these devices against all other processes of the package on this machine.
 
     The kernel releases a lock when its holder dies. All processes take the locks in the same order,
     which excludes a deadlock.
@@ -135,7 +135,7 @@ _LISTED = re.compile(r"^(?:GPU \d+| +MIG ).*\(UUID: ((?:GPU|MIG)-[^)]+)\)", re.M
 
 
 class DeviceChoice(NamedTuple):
-    """What a rank does about its device.
+    """The device of one rank, or the reason why it has none.
 
     Attributes:
         visible: value of CUDA_VISIBLE_DEVICES from now on; None leaves it as it is.
@@ -154,7 +154,7 @@ class DeviceChoice(NamedTuple):
 
 
 def listed_devices() -> tuple[str, ...] | None:
-    """Return the UUID of each GPU of this machine; of a GPU in MIG mode, of each instance.
+    """Return the UUID of each GPU of this machine, or of each MIG instance.
 
     Returns:
         None if there is no `nvidia-smi`, or it fails.
@@ -169,7 +169,7 @@ def listed_devices() -> tuple[str, ...] | None:
 
 
 def usable(uuids: Sequence[str]) -> tuple[str, ...]:
-    """Leave out GPUs that are divided: CUDA shows the instances that follow in their place."""
+    """Drop GPUs that are divided, since CUDA shows their MIG instances instead."""
     following = (*uuids, "")[1:]
     return tuple(
         own
@@ -179,7 +179,7 @@ def usable(uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def visible_names(variable: str | None, listed: Sequence[str]) -> tuple[str, ...]:
-    """Return the devices that this process may use, by the names that the variable gives them.
+    """Return the usable devices as CUDA_VISIBLE_DEVICES names them.
 
     CUDA ignores an entry that names no device, and all entries after it.
 
@@ -204,7 +204,7 @@ def _names_one(entry: str, listed: Sequence[str]) -> bool:
 
 
 def choice_of(ours: Sequence[str], local_rank: int, ranks: int) -> DeviceChoice:
-    """Return what one rank does about its device.
+    """Return the device of one rank.
 
     Args:
         ours: names of the devices for the ranks of its group, see `devices.chosen`.

@@ -29,7 +29,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The variables of a group.
+    """The environment variables of a group of ranks.
 
     Attributes:
         caller: variables of the process that requests the ranks, at that moment.
@@ -42,29 +42,29 @@ class Environment:
 
     @classmethod
     def now(cls, declared: Variables = ()) -> Environment:
-        """Return the environment of a group that this process requests now."""
+        """Return the environment that a new group of this process has."""
         caller = ((n, value) for n, value in os.environ.items() if n not in OF_ONE_TEST)
         return cls(frozenset(caller), declared)
 
     def declaring(self, declared: Variables) -> Environment:
-        """Return the environment of the same caller with these variables declared."""
+        """Return this environment with further declared variables."""
         return replace(self, declared=declared)
 
     @classmethod
     def changed(cls, changes: Mapping[str, str | None], declared: Variables) -> Environment:
-        """Return this process's environment with the controller's changes; None removes a name."""
+        """Return this process's variables with the controller's changes; None removes one."""
         own = {**os.environ, **changes}
         return cls(frozenset((n, value) for n, value in own.items() if value is not None), declared)
 
     def changes_since(self, before: Mapping[str, str]) -> dict[str, str | None]:
-        """Return what the caller has changed since it had these variables; None means removed."""
+        """Return the caller's changes since it had these variables; None means removed."""
         now = dict(self.caller)
         names = sorted(before.keys() | now.keys())
         return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
     @property
     def threads(self) -> int:
-        """Number of torch's threads on a rank: one, unless OMP_NUM_THREADS is declared."""
+        """The number of torch's threads on a rank: 1, unless OMP_NUM_THREADS is declared."""
         declared = dict(self.declared).get("OMP_NUM_THREADS", DEFAULTS["OMP_NUM_THREADS"])
         return int(declared.partition(",")[0])  # the entries of nested levels are not for torch
 
@@ -90,7 +90,7 @@ class Environment:
 
 @contextmanager
 def patched(variables: Mapping[str, str], *, without: Iterable[str] = ()) -> Iterator[None]:
-    """Set variables of this process for a while, and then restore its environment.
+    """Set variables of this process during the block, and restore them afterwards.
 
     All other variables stay as they are in between, since another thread may read them.
 

@@ -14,7 +14,7 @@ ABSENT = "absent"
 
 
 class Leak(NamedTuple):
-    """One piece of state that has changed, as texts, so that it pickles.
+    """One piece of process-wide state that a job left changed, as picklable text.
 
     Attributes:
         what: name of the state.
@@ -28,12 +28,12 @@ class Leak(NamedTuple):
         return f"{self.what} {self.change}"
 
     def is_one_of(self, patterns: Sequence[str]) -> bool:
-        """Return whether one of the patterns matches its name, by the rules of `fnmatch`."""
+        """Return whether one of the patterns (of `fnmatch`) matches the leak's name."""
         return any(fnmatchcase(self.what, pattern) for pattern in patterns)
 
 
 def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Leak, ...]:
-    """Return what differs between two readings of the same process.
+    """Return the differences between two readings of one process's state.
 
     A reading that is itself a mapping is compared entry by entry.
     """
@@ -43,7 +43,7 @@ def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[
 def warn(
     doing: str, leaks: Sequence[Sequence[Leak]], then: str = "Its ranks are discarded"
 ) -> bool:
-    """Warn of the state that a job has left changed on its ranks.
+    """Warn about the state that a job left changed on its ranks.
 
     Args:
         doing: name of the function that ran.
@@ -85,6 +85,6 @@ def _different(before: Mapping[str, object], after: Mapping[str, object]) -> Ite
 
 
 def short_text(value: object) -> str:
-    """Return the text of a value, cut off after 200 characters."""
+    """Return a value as text of at most 200 characters."""
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -14,7 +14,7 @@ from pytest_precision.ranks.state.leaks import Leak, short_text
 
 
 class Namespace:
-    """The attributes of one holder, as they are at construction.
+    """The attributes of one module or class, to find what a job changes.
 
     Args:
         name: name of the holder, for messages.
@@ -33,11 +33,11 @@ class Namespace:
 
     @property
     def before(self) -> Collection[object]:
-        """The values that the attributes had."""
+        """The original values of the attributes."""
         return self._before.values()
 
     def changes(self) -> tuple[Leak, ...]:
-        """Return the changes that count; if none do, compare with the present from now on."""
+        """Return the relevant changes; if there are none, compare with the present from now on."""
         leaks = tuple(leak for _, leak in self._changed())
         if not leaks:
             self._before = dict(_attributes(self.holder))

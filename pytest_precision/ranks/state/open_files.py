@@ -12,7 +12,7 @@ LIBRARIES = ("/lib", "/usr/lib", "/usr/share/")
 
 
 def readable_files() -> Iterator[str]:
-    """Yield the files that this process has open for reading or mapped, but no libraries."""
+    """Yield the files that this process has open for reading or mapped, without libraries."""
     for path in {*chain(_descriptors(), _mapped())}:
         is_library = ".so" in os.path.basename(path) or path.startswith(LIBRARIES)
         if path.startswith("/") and not is_library and os.path.isfile(path):
@@ -20,12 +20,12 @@ def readable_files() -> Iterator[str]:
 
 
 def children_ended() -> int:
-    """Return a number that grows with each child of this process that has ended."""
+    """Return a number that grows when a child of this process ends."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 def has_children() -> bool:
-    """Return whether a child of this process is alive."""
+    """Return whether this process has a living child."""
     for thread in _names("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{thread}/children") as children:

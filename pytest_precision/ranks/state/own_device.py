@@ -23,7 +23,7 @@ _among = 0
 
 
 def choose_device(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int:
-    """Choose the device of this process from those that its caller may use.
+    """Choose this process's device from those that its caller may use.
 
     Args:
         local_rank: number of the rank on this machine.
@@ -49,7 +49,7 @@ def choose_device(local_rank: int, sharing: int, per_device: int) -> DeviceChoic
 
 
 def take_device(found: DeviceChoice) -> torch.device:
-    """Start CUDA on the device that was chosen, and return it.
+    """Start CUDA on the chosen device, and return the device.
 
     Raises:
         RuntimeError: CUDA calls another device by that number.
@@ -66,7 +66,7 @@ def take_device(found: DeviceChoice) -> torch.device:
 
 
 def devices_of_caller() -> int:
-    """Return how many devices the caller of the ranks may use, of which a rank sees only its own.
+    """Return how many devices the caller may use; a rank itself sees only its own.
 
     A process that chose none, such as that of a script, is its own caller.
     """
@@ -75,7 +75,7 @@ def devices_of_caller() -> int:
 
 @contextmanager
 def device_of_worker() -> Iterator[int]:
-    """Make the GPU of this xdist worker the current one for a while, and yield its number.
+    """Select the GPU of this xdist worker during the block, and yield its index.
 
     CUDA may have started in this process long ago, so that its list of devices stays as it is.
     """
@@ -85,12 +85,12 @@ def device_of_worker() -> Iterator[int]:
 
 
 def device_uuid() -> str:
-    """Return the UUID of the device of this process, which names it on this machine."""
+    """Return the UUID of this process's device."""
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
 def expect_chosen(found: DeviceChoice, got: str) -> None:
-    """Check that the device has the UUID that was chosen, where it is a GPU's.
+    """Check that the device is the chosen GPU, by its UUID.
 
     Raises:
         RuntimeError: it has another one.

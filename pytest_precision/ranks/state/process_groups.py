@@ -20,7 +20,7 @@ from pytest_precision.ranks.state import accelerator
 
 
 def close_unused() -> None:
-    """End the groups that earlier jobs opened and nothing refers to; all ranks must call this.
+    """Destroy process groups of earlier jobs that nothing refers to; a call for all ranks.
 
     Call it between two jobs, when no rank can be waiting in one of these groups.
     """
@@ -45,7 +45,7 @@ def close_unused() -> None:
 
 
 def _unheld(world: Any) -> Iterator[Any]:
-    """Yield the groups, except the default one, that only torch's own tables refer to."""
+    """Yield the process groups, except the default one, that only torch refers to."""
     tables = (
         world.pg_map,
         world.pg_names,
@@ -63,7 +63,7 @@ def _unheld(world: Any) -> Iterator[Any]:
 
 
 def _delete_keys(store: Any) -> None:
-    """Delete the keys of a group from its store, if this release of torch can list them."""
+    """Delete a group's keys from its store, if this release of torch can list them."""
     if hasattr(store, "list_keys"):
         for key in store.list_keys():
             store.delete_key(key)

@@ -36,14 +36,14 @@ PROCESSES = (
 
 
 class StaleBytecodeError(FileNotFoundError):
-    """Bytecode that is no younger than its source: Python would take it for that of the source.
+    """A bytecode file would be used although its source is newer or equally old.
 
     Python compares size and seconds, and a file written anew within a second may have both.
     """
 
 
 class Reads:
-    """What this process reads, from the construction on; it is never uninstalled."""
+    """Records the files that this process reads, from construction on."""
 
     def __init__(self) -> None:
         self._read: dict[str, tuple[str, float]] = {}
@@ -77,14 +77,14 @@ class Reads:
         sys.addaudithook(hear)
 
     def begin(self) -> None:
-        """Begin with a job; what was read before the first one belongs to it."""
+        """Begin a job; files that were read before the first job count for that job."""
         if self._begun:
             self._read, self._relative = {}, False
         self._made, self._unseen, self._begun = {}, {}, True
         self._children = open_files.children_ended()
 
     def seen(self) -> Seen:
-        """Return what the job has read and written."""
+        """Return the files that the job has read and written."""
         for path in open_files.readable_files():
             known = path in self._read or path in self._before or self._is_no_source(path)
             if not known and not self._is_made(path):
@@ -187,7 +187,7 @@ class Reads:
 
 @cache
 def reads_of_process() -> Reads:
-    """Return the only one of this process; a fork inherits that of its parent."""
+    """Return the `Reads` of this process; a fork inherits its parent's."""
     return Reads()
 
 
@@ -198,7 +198,7 @@ def _absolute(name: Any) -> str:
 
 
 def _source(path: str) -> str:
-    """Return the source that bytecode stands for, and any other path unchanged.
+    """Return the source of a bytecode file; other paths unchanged.
 
     Raises:
         StaleBytecodeError: it may be that of an earlier source.
@@ -225,7 +225,7 @@ def _source(path: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_in_own_folder(folder: str) -> bool:
-    """Return whether a folder is in a temporary folder of this package."""
+    """Return whether a path is in a temporary folder of this package."""
     while True:
         folder, name = os.path.split(folder)
         if not name:

@@ -34,11 +34,11 @@ _settled: dict[str, tuple[tuple[int, ...], str]] = {}
 
 
 class UndigestedError(OSError):
-    """A file whose content cannot be compared; the text says why."""
+    """A file's content cannot be compared; the message says why."""
 
 
 def content_of(path: str) -> str:
-    """Return what a file says, or which names a folder has, as a short text.
+    """Return a short text that identifies a file's content, or a folder's names.
 
     Raises:
         UndigestedError: it is too large, is no regular file, or cannot be read.
@@ -78,7 +78,7 @@ def _content(path: str, status: os.stat_result) -> str:
 
 
 class Seen(NamedTuple):
-    """What one rank read and wrote in one job, as plain data.
+    """The files that one rank read and wrote in one job.
 
     Attributes:
         read: each file that it read, with its digest and the time when it was first opened.
@@ -95,7 +95,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Sources:
-    """What the ranks of a group have read in all of their jobs.
+    """The files that the ranks of a group read in all of their jobs.
 
     Attributes:
         digests: of each file when it was read; files that the same job had made are left out.
@@ -108,7 +108,7 @@ class Sources:
     directories: set[str] = field(default_factory=set)
 
     def take_in(self, ranks: Iterable[Seen], directory: str) -> None:
-        """Add what the ranks of one job, in that current directory, have seen."""
+        """Add the files that the ranks of one job used, with its working directory."""
         ranks = list(ranks)
         made = [seen.made for seen in ranks]
         for seen in ranks:
@@ -129,11 +129,11 @@ class Sources:
         self.directories |= others.directories
 
     def hold(self) -> bool:
-        """Return whether all files are known, and are as they were read."""
+        """Return whether all files are known, and unchanged since they were read."""
         return not self.unseen and self.unchanged()
 
     def unchanged(self) -> bool:
-        """Return whether all files that are known are as they were read."""
+        """Return whether all known files are unchanged since they were read."""
         if self.directories - {_current()}:
             return False
         try:
@@ -147,7 +147,7 @@ class Sources:
 
 
 def import_path() -> tuple[str, tuple[str, ...]]:
-    """Return what decides which file a relative name and an import mean in this process."""
+    """Return the working directory and import path of this process, as a key."""
     return _current(), tuple(sys.path)
 
 
@@ -159,7 +159,7 @@ def _current() -> str:
 
 
 def _is_made(path: str, when: float, made: Mapping[str, float]) -> bool:
-    """Return whether a rank had made a file, or a folder that it is in, when another read it."""
+    """Return whether a rank made a file, or its folder, before another one read it."""
     while True:
         if made.get(path, when) < when:
             return True

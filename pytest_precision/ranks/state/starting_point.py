@@ -13,7 +13,7 @@ from pytest_precision.ranks.state.accelerator import generator_states, set_gener
 
 
 def reset(threads: int = 1, *, warn_only: bool = False) -> None:
-    """Put this process into the state on which a job may rely.
+    """Put this process into the defined state in which each job begins.
 
     - torch, numpy and `random` are seeded with 0, on every rank alike;
     - torch has `threads` threads, one unless more are declared, so that no reduction depends on the
@@ -40,7 +40,7 @@ def reset(threads: int = 1, *, warn_only: bool = False) -> None:
 
 @contextmanager
 def borrowed() -> Iterator[None]:
-    """Restore afterwards the state of a process that is not ours, as far as it can be read."""
+    """Save the state of a process of others, and restore it after the block."""
     generators = generator_states(), np.random.get_state(), random.getstate()
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -24,7 +24,7 @@ one that takes single grouped weights."""
 
 
 def save(engine: MegatronEngine, folder: Path) -> None:
-    """Write weights, masters, moments and each rank's generator."""
+    """Write weights, masters, moments and each rank's random generator."""
     folder.mkdir(exist_ok=True)
     dist.barrier()
     model = _model(engine)
@@ -34,7 +34,7 @@ def save(engine: MegatronEngine, folder: Path) -> None:
 
 
 def load(engine: MegatronEngine, folder: Path) -> None:
-    """Load what `save` has written, from any number of ranks."""
+    """Load a checkpoint of `save`, written by any number of ranks."""
     model = _model(engine)
     state = {"model": model, "optimizer": _optimizer(engine, model, is_loading=True)}
     loaded = _serialization().load(state, str(folder))
@@ -54,7 +54,7 @@ def save_weights(engine: MegatronEngine, folder: Path) -> None:
 
 
 def load_weights(engine: MegatronEngine, folder: Path) -> None:
-    """Load weights alone, and make masters of those in the checkpoint, as Megatron-LM can."""
+    """Load the weights alone, and make masters of them, as Megatron-LM can."""
     loaded = _serialization().load({"model": _model(engine)}, str(folder))
     with _pickled_numbers():
         engine.model.load_state_dict(dict(loaded["model"]))
@@ -63,7 +63,7 @@ def load_weights(engine: MegatronEngine, folder: Path) -> None:
 
 @contextmanager
 def _pickled_numbers() -> Iterator[None]:
-    """Let Transformer Engine load numbers of delayed scaling, which a cell has pickled itself."""
+    """Allow Transformer Engine to unpickle delayed scaling state during the block."""
     before = os.environ.get(UNSAFE)
     os.environ[UNSAFE] = "1" if before is None else before
     try:

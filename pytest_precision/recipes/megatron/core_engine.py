@@ -211,7 +211,7 @@ class MegatronEngine(Engine):
         return self.show(kind, name, held.tensor, capture, split=False, local=held.local)
 
     def _reduced(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what this rank updates by of each gradient, flat: a shard, or all of it."""
+        """Yield the reduced gradients that this rank's updates read, flat."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is not None and name in self._shards:
@@ -219,7 +219,7 @@ class MegatronEngine(Engine):
                 yield name, gradient.detach().flatten()[start:stop]
 
     def _pieces(self, kind: str, name: str, tensor: Tensor) -> Iterator[Observation]:
-        """Yield what lies in a parameter, or in this rank's shard of it."""
+        """Yield an observation for each logical tensor in a parameter or shard."""
         return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:

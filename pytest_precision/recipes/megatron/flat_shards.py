@@ -28,7 +28,7 @@ _EXPERT = re.compile(
 
 
 class OwnShard(NamedTuple):
-    """What this rank updates of a parameter.
+    """The part of a parameter that this rank updates.
 
     Attributes:
         name: that of the parameter.
@@ -72,7 +72,7 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
 
 
 def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
-    """Yield what an optimizer of `get_megatron_optimizer` updates on this rank.
+    """Yield the shards that Megatron-core's optimizer updates on this rank.
 
     Of the distributed optimizer, that is nothing where all of this rank's shards are padding.
     """
@@ -90,14 +90,14 @@ def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
 
 
 def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the parameters of which the distributed optimizer has a shard here, with the shard."""
+    """Yield each parameter with the shard that the distributed optimizer has on this rank."""
     places = getattr(optimizer, _PLACES, {})
     for parameter, (group, order) in places.items():
         yield parameter, optimizer.optimizer.param_groups[group]["params"][order]
 
 
 def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
-    """Return the pieces in each parameter of this rank, by its name here.
+    """Return the pieces of logical tensors in each parameter of this rank.
 
     Their names are those on one rank: experts have their numbers among those of all ranks.
     """
@@ -120,7 +120,7 @@ def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
 def _pieces_of(
     name: str, parameter: Any, experts: Mapping[str, int], stride: int
 ) -> Iterator[PieceFields]:
-    """Yield the pieces that a parameter consists of: the whole, ranges of it, or group members."""
+    """Yield the pieces of which a parameter consists: the whole, ranges, or group members."""
     expert = _EXPERT.fullmatch(name)
     if is_group(parameter):
         own = members(parameter)
@@ -146,7 +146,7 @@ def _pieces_of(
 
 
 def _tensor_parallel(parameter: Any) -> tuple[int, int]:
-    """Return rank and size of the ranks that share a parameter."""
+    """Return (rank, size) in the tensor-parallel group that shares a parameter."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return 0, 1
     from megatron.core import parallel_state
@@ -169,7 +169,7 @@ def _expert_rank(parameter: Any) -> int:
 
 
 def cut_range(parts: Sequence[PieceFields], start: int, stop: int) -> Iterator[PieceFields]:
-    """Yield what lies from `start` to before `stop` of ranges in a row."""
+    """Yield the parts of concatenated ranges between `start` and `stop`."""
     position = 0
     for name, shape, first, last in parts:
         low, high = max(start, position), min(stop, position + last - first)

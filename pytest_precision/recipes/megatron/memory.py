@@ -21,7 +21,7 @@ NamedTensors = Iterable[tuple[str, Tensor]]
 
 
 class HeldOperand(NamedTuple):
-    """Bytes or scales of a weight.
+    """The bytes or scales of a weight, as they lie in memory.
 
     Attributes:
         name: logical name of the weight.
@@ -41,12 +41,12 @@ FUSED = {"linear_fc1": 0, "linear_fc2": -1}
 
 
 def members_of(weight: Any) -> list[Any]:
-    """Return the weights in a parameter, each by itself."""
+    """Return each of the weights in a parameter."""
     return members(weight) if is_group(weight) else [weight]
 
 
 def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield what the forward of `module` is about to read, with the names of parameters.
+    """Yield (name, tensor) for the parameters that the forward of `module` is about to read.
 
     Where operations are fused, the experts' layers are not called: an operation of Transformer
     Engine's has a list of parameters of its own.
@@ -72,7 +72,7 @@ def weights_in_memory(parts: ParameterParts, weights: NamedTensors) -> Iterator[
 
 
 def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
-    """Yield the quantized weights that the last forward multiplied by.
+    """Yield the quantized weights that the last forward used.
 
     They are stored in this way, or kept from one microbatch to the next.
     """
@@ -83,7 +83,7 @@ def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
 
 
 def paths_of_weights(model: nn.Module) -> set[str]:
-    """Return which of `contract.PATHS` the stored weights decide."""
+    """Return the code paths of `contract.PATHS` that stored weights imply."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
     found = {"grouped": any(map(is_group, weights)), "quantized": quantized}
@@ -91,7 +91,7 @@ def paths_of_weights(model: nn.Module) -> set[str]:
 
 
 def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
-    """Yield each weight that is not read from the memory in which it is gathered.
+    """Yield each weight that is not read from the gather buffer.
 
     MXFP8 weights are quantized from there, and so have memory of their own.
     """
@@ -107,7 +107,7 @@ def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
 
 
 def _gathered(parameter: Any) -> Tensor | None:
-    """Return the memory of a parameter that is gathered as it is; None of one that is not."""
+    """Return the gather memory of a parameter; None if it is not gathered as it is."""
     kinds = {family(part) for part in members_of(parameter)}
     if kinds & {"mxfp8", "block"}:
         return None

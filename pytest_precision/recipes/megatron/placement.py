@@ -22,13 +22,13 @@ WEIGHT_DEVIATION = 0.02
 
 
 class PieceName(str):
-    """The name of a logical tensor, with the piece of it that lies in what bears this name."""
+    """The name of a logical tensor, together with a piece of it."""
 
     piece: PieceFields
 
 
 def split_pieces(pieces: Sequence[PieceFields], tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the logical tensors that lie one after the other in a tensor, or pieces of them.
+    """Yield the logical tensors, or pieces of them, that lie in a tensor one after the other.
 
     Args:
         pieces: all that is in the flattened tensor, none of it padding.
@@ -51,7 +51,7 @@ def is_split(pieces: Sequence[PieceFields]) -> bool:
 
 
 def data_parallel() -> tuple[int, int]:
-    """Return rank and size of the dimension that deals microbatches.
+    """Return (rank, size) of the dimension over which microbatches are dealt.
 
     Raises:
         ValueError: ranks share layers, which takes Megatron-core's own schedules, or sequences,
@@ -72,7 +72,7 @@ def data_parallel() -> tuple[int, int]:
 
 
 def counts_in_norm(parameter: Any, *, sharded: bool) -> bool:
-    """Return whether a norm over all ranks has this rank's gradient of a parameter.
+    """Return whether this rank's gradient of a parameter counts in the norm over all ranks.
 
     Args:
         parameter: of the model.
@@ -93,7 +93,7 @@ def counts_in_norm(parameter: Any, *, sharded: bool) -> bool:
 
 
 def together(optimizers: Sequence[Any], workload: Workload) -> Any:
-    """Return what an engine observes as its optimizer: the only one, or all of a model.
+    """Return one optimizer object for all optimizers of a model.
 
     Raises:
         ValueError: a workload has a scheduler, which torch makes for one optimizer alone.
@@ -112,42 +112,42 @@ def together(optimizers: Sequence[Any], workload: Workload) -> Any:
 
 
 class Chained:
-    """The optimizers of dense weights and of experts, which Megatron-core updates in turn."""
+    """The optimizers of dense weights and of experts, presented as one."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.optimizers = optimizers
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """List the groups of all of them."""
+        """List the parameter groups of all optimizers."""
         return [*chain.from_iterable(one.param_groups for one in self.optimizers)]
 
     def updater_of(self, parameter: Tensor) -> Any:
-        """Return the one that updates a parameter, by whose rule it moves."""
+        """Return the optimizer that updates a parameter."""
         groups = ((one, group) for one in self.optimizers for group in one.param_groups)
         return next(one for one, group in groups if any(parameter is p for p in group["params"]))
 
     def zero_grad(self) -> None:
-        """Forget all gradients of what they update."""
+        """Clear the gradients of all optimizers."""
         for one in self.optimizers:
             one.zero_grad()
 
     @property
     def state(self) -> dict[Tensor, Any]:
-        """Return the state of each parameter of all of them."""
+        """Return the optimizers' states of all parameters."""
         return {key: held for one in self.optimizers for key, held in one.state.items()}
 
     @property
     def use_decoupled_grad(self) -> bool:
-        """Return whether steps read `decoupled_grad`, which one configuration decides for all."""
+        """Return whether steps read `decoupled_grad`, which is set for all optimizers."""
         return any(getattr(one, "use_decoupled_grad", False) for one in self.optimizers)
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
-        """Call a hook before the first of them is stepped."""
+        """Register a hook before the first optimizer's step."""
         return self.optimizers[0].register_step_pre_hook(hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
-        """Call a hook after the last of them was stepped."""
+        """Register a hook after the last optimizer's step."""
         return self.optimizers[-1].register_step_post_hook(hook)
 
 
@@ -173,7 +173,7 @@ def weights_by_name(model: nn.Module) -> None:
 
 
 def _drawn(drawn: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
-    """Return the flattened values of a whole logical tensor, drawn once."""
+    """Return the random flattened values of a whole logical tensor."""
     if name not in drawn:
         generator = torch.Generator().manual_seed(crc32(name.encode()))
         values = torch.randn(tuple(shape), generator=generator) * WEIGHT_DEVIATION

@@ -65,7 +65,7 @@ def initialize(**sizes: Any) -> None:
 
 
 def _forget_reduction() -> None:
-    """Take back what `reduce_scatter_with_fp32_accumulation` changes for all later models."""
+    """Undo what `reduce_scatter_with_fp32_accumulation` changes for later models."""
     buffers: Any = import_module("megatron.core.distributed.param_and_grad_buffer")
     chosen = buffers.reduce_scatter_with_fp32_accumulation
     if buffers.dist_reduce_scatter_func is chosen:
@@ -99,7 +99,7 @@ def config(cell: Cell) -> dict[str, Any]:
 
 
 def wrapped(model: Any, cell: Cell, options: Mapping[str, Any]) -> Any:
-    """Return a model in Megatron-core's wrappers, with gradients in fp32 unless told otherwise."""
+    """Return a model in Megatron-core's wrappers, with fp32 gradients by default."""
     quantized = cell.primary_weight == "quantized"
     made = {
         "use_distributed_optimizer": True,
@@ -119,7 +119,7 @@ def wrapped(model: Any, cell: Cell, options: Mapping[str, Any]) -> Any:
 
 
 def optimizer_of(ddp: Any, options: Mapping[str, Any]) -> Any:
-    """Return Megatron-core's optimizer of a wrapped model, which repeats what DDP was told."""
+    """Return Megatron-core's optimizer of a wrapped model, with DDP's configuration."""
     told = ddp.ddp_config
     made = {
         "lr": 1e-3,
@@ -137,7 +137,7 @@ def optimizer_of(ddp: Any, options: Mapping[str, Any]) -> Any:
 
 
 def end_groups_with(engine: Any) -> None:
-    """Destroy the process groups of Megatron-core with `engine`, unless newer ones replace them.
+    """Destroy Megatron-core's process groups with `engine`, unless newer ones exist.
 
     Nothing refers to them then, so that the next job ends them.
     """
@@ -151,7 +151,7 @@ def _end(parallel_state: Any, group: Any) -> None:
 
 
 def forget_graphs(model: nn.Module) -> None:
-    """Have dispatchers keep the values of the step that is over without its graph.
+    """Detach the values that dispatchers keep of a finished step.
 
     The graph holds operations of the model, which holds the dispatchers: no collector sees this
     cycle.

@@ -17,7 +17,7 @@ SECOND_STEP = 2
 
 
 class Sequences(NamedTuple):
-    """One microbatch: tokens of some sequences, and which of their successors count."""
+    """One microbatch: tokens, and which of the next tokens count in the loss."""
 
     tokens: Tensor
     counted: Tensor

@@ -14,7 +14,7 @@ MOST_MODULES = 200
 
 
 class ShownLine(NamedTuple):
-    """One line of source: its number, right-aligned; its text; whether it is the one to blame."""
+    """One source line: number, text, and whether it is the culprit's."""
 
     number: str
     text: str
@@ -22,7 +22,7 @@ class ShownLine(NamedTuple):
 
 
 class ShownCulprit(NamedTuple):
-    """What the page says of a culprit.
+    """The culprit as the page shows it.
 
     Attributes:
         text: what it did and where, a sentence.
@@ -48,7 +48,7 @@ class ShownCulprit(NamedTuple):
 
 
 def shown_culprit(entry: Mapping[str, Any]) -> ShownCulprit | None:
-    """Return what is shown of the culprit of a check in report.json; None without one."""
+    """Return the culprit of a check for the page; None without one."""
     if "culprit" not in entry:
         return None
     found = Culprit.of(entry["culprit"])

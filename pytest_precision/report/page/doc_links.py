@@ -64,12 +64,12 @@ ERRORS_WITH_A_ROW = (
 
 
 def of_kind(kind: str) -> str:
-    """Return the address of what to look at where a kind differs first."""
+    """Return the address of the advice for a kind that differs first."""
     row = f"first-{kind}" if kind in KINDS_WITH_A_ROW else "where-to-look-by-the-first-kind"
     return f"{WHERE_TO_LOOK}#{row}"
 
 
 def of_error(error: str) -> str:
-    """Return the address of what an error looks like; empty for one without a row."""
+    """Return the address that explains a kind of error; empty if there is none."""
     known = error in ERRORS_WITH_A_ROW
     return f"{LOOKS_LIKE}#error-{error.replace(' ', '-')}" if known else ""

@@ -33,7 +33,7 @@ Classes = Callable[[CellResult], str]
 
 
 class Fact(NamedTuple):
-    """A line of a table: name, value, and the link to its explanation, if there is one."""
+    """A row of a table: name, value, and a link to its explanation."""
 
     name: str
     value: str
@@ -41,7 +41,7 @@ class Fact(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A failing cell by name: its element, its node id and the classes of the filters."""
+    """A failing cell in a list: its HTML element, node id and filter classes."""
 
     anchor: str
     nodeid: str
@@ -49,7 +49,7 @@ class Listed(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One cell in full.
+    """One failing cell with all details.
 
     Attributes:
         anchor: what the names of its elements begin with.
@@ -105,7 +105,7 @@ class Failure(NamedTuple):
 
 
 class Failures:
-    """The failing cells of a report, in the order of the statements about them.
+    """The failing cells of a report, grouped by what they share and by reason.
 
     Attributes:
         total: number of failing cells.
@@ -120,11 +120,11 @@ class Failures:
         self._more = MORE_EXAMPLES
 
     def target(self, cell: CellResult) -> str:
-        """Return the element that tells of a cell; empty for one that did not fail."""
+        """Return the HTML element of a failing cell; empty for other cells."""
         return self._anchors.get(id(cell), "")
 
     def of(self, cells: Iterable[CellResult], classes: Classes) -> list[Failure]:
-        """Fold some of the failing cells by reason."""
+        """Group some of the failing cells by reason."""
         return [self._failure(reason, classes) for reason in fold(cells, FAILING)]
 
     def _failure(self, reason: Reason, classes: Classes) -> Failure:
@@ -158,7 +158,7 @@ class Failures:
         )
 
     def _examples(self, anchor: str, reason: Reason, classes: Classes) -> list[Example]:
-        """Return the first cell in full, and others with a value that those before do not have."""
+        """Return the first cell in full, and further ones that have new axis values."""
         found: list[Example] = []
         known: set[str] = set()
         for cell, check in zip(reason.cells, reason.checks, strict=True):

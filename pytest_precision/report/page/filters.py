@@ -18,7 +18,7 @@ MOST_CHOICES = 12
 
 
 class FilterBox(NamedTuple):
-    """One box: its element, its text, and the classes of the cells that it shows."""
+    """One checkbox: element, text, and the classes of the cells that it selects."""
 
     anchor: str
     text: str
@@ -26,7 +26,7 @@ class FilterBox(NamedTuple):
 
 
 class FilterGroup(NamedTuple):
-    """Boxes of one axis, of which any may be chosen.
+    """The checkboxes of one axis.
 
     Attributes:
         name: of the axis, as the address of a filter has it.
@@ -42,7 +42,7 @@ class FilterGroup(NamedTuple):
 
 
 class Filters:
-    """The filters of a page.
+    """All filters of a page.
 
     Args:
         cells: all cells of the page.
@@ -65,7 +65,7 @@ class Filters:
     def _group(
         self, place: int, cells: Sequence[CellResult], order: Mapping[str, str]
     ) -> FilterGroup:
-        """Return the boxes of one place, and number what cells have there.
+        """Return the checkboxes of one axis, status or gate, with numbers for CSS classes.
 
         Args:
             place: of the outcome, of the gate or of an axis.
@@ -91,7 +91,7 @@ class Filters:
         return FilterGroup(self._axes[place], f"g{place}", choices, classes)
 
     def _values(self, cell: CellResult, place: int) -> tuple[str, ...]:
-        """Return what a cell has at one place, as `repr`: of gates it may have several."""
+        """Return a cell's values for one filter, as `repr`; of gates there may be several."""
         if place == 0:
             return (repr(cell.status),)
         if place == 1:
@@ -100,7 +100,7 @@ class Filters:
         return (repr(cell.axes[axis]),) if axis in cell.axes else ()
 
     def classes(self, cell: CellResult) -> str:
-        """Return the classes by which the filters choose a cell."""
+        """Return the CSS classes of a cell for the filters."""
         chosen = (
             f"v{place}-{known[self._values(cell, place)]}"
             for place, known in enumerate(self._numbers)
@@ -108,7 +108,7 @@ class Filters:
         return " ".join([f"s-{cell.status}", *chosen])
 
     def style(self) -> str:
-        """Return the rules that pale or hide what is not chosen."""
+        """Return the CSS rules that dim or hide cells that are not selected."""
         rules = []
         for group in self.groups:
             for name, anchors in group.classes.items():
@@ -120,7 +120,7 @@ class Filters:
 
 
 def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, str]]:
-    """Return axis to its values, each as `repr` and as text, in the order of the values."""
+    """Return the values of each axis, as `repr` and as text, in order."""
     axes: dict[str, dict[str, object]] = {}
     for cell in cells:
         for axis, value in cell.axes.items():
@@ -133,7 +133,7 @@ def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, str]]:
 
 
 def _order(pair: tuple[str, object]) -> tuple[object, ...]:
-    """Return what sorts values: numbers by size, and those in texts, too."""
+    """Return a sort key for values: numbers by size, also inside text."""
     shown, value = pair
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return (0, value)

@@ -15,14 +15,14 @@ SCREEN_CHARACTERS = 120
 
 
 class Label(NamedTuple):
-    """A value of an axis above columns, and how many of them it spans."""
+    """A column label: an axis value, and the number of columns that it spans."""
 
     text: str
     span: int
 
 
 class RowLabel(NamedTuple):
-    """A value of an axis left of a row, and whether the row above has it, too.
+    """A row label: an axis value, and whether the row above has the same.
 
     Every row has all of its labels, since a filter may hide the row above.
     """
@@ -32,7 +32,7 @@ class RowLabel(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How one place of the grid is shown.
+    """One position of the grid: status, tooltip and link.
 
     Attributes:
         status: that of the worst cell there.
@@ -50,14 +50,14 @@ class Mark(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row: its labels and its marks; None where there is no cell."""
+    """A row's labels and marks; None where there is no cell."""
 
     labels: list[RowLabel]
     marks: list[Mark | None]
 
 
 class PageGrid(NamedTuple):
-    """The grid of one test.
+    """The grid of one test on the page.
 
     Attributes:
         test: node id without parameters.
@@ -83,7 +83,7 @@ def page_grid(
     target: Callable[[CellResult], str],
     classes: Callable[[CellResult], str],
 ) -> PageGrid:
-    """Arrange the cells of one test.
+    """Arrange the cells of one test into a grid.
 
     Args:
         cells: cells of one test.
@@ -124,7 +124,7 @@ def _rows(table: GridTable, marks: dict[GridPlace, Mark]) -> list[Row]:
 
 
 def _labels(table: GridTable, index: int, level: int) -> Iterator[Label]:
-    """Yield each value of an axis above the columns, once for neighbours that share it."""
+    """Yield the column labels of an axis; neighbours with one value share a label."""
     for prefix, group in groupby(table.column_keys, key=lambda key: key[: level + 1]):
         yield Label(table.axes[index].values[prefix[-1]], len(list(group)))
 

@@ -17,7 +17,7 @@ NO_FINDING = {"=": "equal", "~": "within", ".": "unseen"}
 
 
 class Heat(NamedTuple):
-    """One field: what it says, its class, and further figures."""
+    """One field of a heat map: text, CSS class and tooltip."""
 
     text: str
     style: str
@@ -25,14 +25,14 @@ class Heat(NamedTuple):
 
 
 class HeatTable(NamedTuple):
-    """Kinds by operations: the labels of the columns, and per kind its dtype and fields."""
+    """A heat map of kinds by operations, with its column labels."""
 
     columns: list[str]
     rows: list[tuple[str, str, list[Heat]]]
 
 
 def heat_table(spread: Mapping[str, Any] | None) -> HeatTable | None:
-    """Return the spread of a check as a table; None without one."""
+    """Return the heat map of a check's spread; None without a spread."""
     if not spread:
         return None
     places = range(len(spread["step"]))
@@ -52,7 +52,7 @@ def column_labels(spread: Mapping[str, Any]) -> list[str]:
 
 
 def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]]:
-    """Return per module its fields for forward and backward.
+    """Return each module's fields for forward and backward errors.
 
     Four colours divide the errors of the table by their size. Rounding makes all of them about as
     large, so that less than a factor of ten is no reason for another colour.
@@ -62,7 +62,7 @@ def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]
 
 
 def error_heat(errors: Iterable[Any]) -> Callable[[Any], Heat]:
-    """Return the function that makes the field of a relative L2 error, by its place among all.
+    """Return a function from a relative L2 error to its field, scaled by all errors.
 
     The largest has the strongest colour, and one that is no number says that it was not seen.
     """
@@ -102,7 +102,7 @@ def _heat(of: Mapping[str, Any], place: int) -> Heat:
 
 
 class TensorHeats(NamedTuple):
-    """The tensors of one kind.
+    """The heat map of one kind's tensors by steps.
 
     Attributes:
         kind: of them.
@@ -118,7 +118,7 @@ class TensorHeats(NamedTuple):
 
 
 def tensor_heats(spread: Mapping[str, Any] | None) -> list[TensorHeats]:
-    """Return a table per kind of which the errors of single tensors are known."""
+    """Return a heat map per kind for which errors of single tensors are known."""
     found = (spread or {}).get("tensors", {})
     return [_table(kind, of, column_labels(spread or {})) for kind, of in found.items()]
 
@@ -130,7 +130,7 @@ def _table(kind: str, of: Mapping[str, Any], columns: list[str]) -> TensorHeats:
 
 
 def _words(of: Mapping[str, Any]) -> str:
-    """Say from which tensor on, in the order of the model, how many differ."""
+    """Say how many tensors differ, and from which one on, in the model's order."""
     wrong = [name for name, row in zip(of["name"], of["rel_l2"], strict=True) if any(row)]
     shown = len(of["name"])
     every = f" ({shown} of {of['tensors']} tensors are shown)" if shown < of["tensors"] else ""

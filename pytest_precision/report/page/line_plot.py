@@ -25,7 +25,7 @@ Column = Sequence[float | None]
 
 
 class Curve(NamedTuple):
-    """One line of a plot: its name, and the points of its parts as text."""
+    """One line of a plot: name, and points as SVG text."""
 
     name: str
     points: list[str]
@@ -41,14 +41,14 @@ class Bar(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A label at an axis, and its place on that axis."""
+    """An axis label, and its position."""
 
     at: float
     text: str
 
 
 class Plot(NamedTuple):
-    """One plot.
+    """One plot in SVG coordinates.
 
     Attributes:
         title: what is shown.
@@ -73,7 +73,7 @@ class Plot(NamedTuple):
 def lines(
     title: str, steps: Sequence[int], columns: Mapping[str, Column], *, logarithmic: bool = False
 ) -> Plot | None:
-    """Return a plot of columns over train steps; None if it would have no line.
+    """Return a plot of columns over train steps; None if it would be empty.
 
     Args:
         title: what the columns are.
@@ -117,13 +117,13 @@ def lines(
 
 
 def onto_axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Return the function that puts a value from `low` to `high` between `start` and `end`."""
+    """Return a function that maps `low` to `high` onto `start` to `end`."""
     length = high - low
     return lambda value: round(start + (end - start) * ((value - low) / length if length else 0), 1)
 
 
 def _decades(values: Sequence[float]) -> list[float]:
-    """Return exponents of ten, few enough to be read, around all values, which are exponents."""
+    """Return a few integer exponents of ten around all values, which are exponents."""
     low, high = math.floor(min(values)), math.ceil(max(values))
     high = max(high, low + 1)
     stride = -(-(high - low) // (Y_TICKS - 1))
@@ -131,7 +131,7 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def _even(values: Sequence[float]) -> list[float]:
-    """Return round values, few enough to be read, around all values."""
+    """Return a few round numbers around all values."""
     low, high = min(values), max(values)
     if low == high:  # a flat curve lies in the middle
         low, high = low - abs(low) / 2 - 1e-9, high + abs(high) / 2 + 1e-9
@@ -143,7 +143,7 @@ def _even(values: Sequence[float]) -> list[float]:
 
 
 def _some(steps: Sequence[int]) -> list[int]:
-    """Return the first of the steps, the last, and some in between at about equal distances."""
+    """Return the first and last step, and a few evenly spaced ones between."""
     last = len(steps) - 1
     number = min(last, X_TICKS - 1)
     return [steps[round(n * last / number)] for n in range(number)] + [steps[last]]
@@ -155,7 +155,7 @@ def _points(
     x: Callable[[float], float],
     y: Callable[[float], float],
 ) -> list[str]:
-    """Return the parts of a line; it is broken where there is no value."""
+    """Return the segments of a line, which breaks where values are missing."""
     parts: list[list[str]] = [[]]
     for step, value in zip(steps, column, strict=True):
         if value is None:

@@ -26,7 +26,7 @@ from pytest_precision.report.page.line_plot import (
 
 
 def plots(entry: Mapping[str, Any]) -> list[Plot]:
-    """Return the plots of one check; none where it has nothing to plot."""
+    """Return the plots of one check; none if it has nothing to plot."""
     found = [_divergence(entry)]
     curves = entry.get("curves", {})
     steps = curves.get("step", [])
@@ -48,7 +48,7 @@ def plots(entry: Mapping[str, Any]) -> list[Plot]:
 
 
 def _divergence(entry: Mapping[str, Any]) -> Plot | None:
-    """Plot the relative difference of the two sides over the steps, on a logarithmic scale."""
+    """Plot the relative difference of the sides over the steps, on a log scale."""
     spread = entry.get("spread", {"step": [], "operation": [], "kinds": {}})
     at = [n for n, operation in enumerate(spread["operation"]) if operation == "train"]
     steps = [spread["step"][n] for n in at]
@@ -65,21 +65,21 @@ def _sides(columns: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
 
 
 def _difference(columns: Mapping[str, Sequence[Any]]) -> Column:
-    """Return by how much the sides differ at each step; None where one has no figure."""
+    """Return the difference of the sides at each step; None where one has no figure."""
     sides = _sides(columns)
     pairs = zip(sides["candidate"], sides["reference"], strict=True)
     return [None if a is None or b is None else abs(a - b) for a, b in pairs]
 
 
 def _finite(value: Any) -> float | None:
-    """Return a figure of report.json, where NaN and infinities are texts; None for these."""
+    """Return a figure of report.json as a float; None for NaN and infinities."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value)
 
 
 def _histogram(found: Mapping[str, Any]) -> Plot:
-    """Plot how many elements are how far off; bars are as high as the logarithm of the count."""
+    """Plot the number of elements by distance, on a log scale."""
     counts = list(enumerate(found["by_bits"]))
     named = [(_distance(bits), count) for bits, count in counts]
     named += [("NaN", found["nan"]), ("infinite", found["infinite"])]

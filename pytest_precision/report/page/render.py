@@ -38,7 +38,7 @@ MOST_AGAIN = 8
 
 
 def write_page(folder: Path, since: Report | None = None) -> Path:
-    """Render the report.json of a folder next to it; return the page's path.
+    """Write report.html next to the report.json of a folder; return its path.
 
     Args:
         folder: where it lies.
@@ -109,7 +109,7 @@ def _template() -> jinja2.Template:
 
 
 def _inert(value: Any) -> Any:
-    """Make control characters, and those that turn the direction of text, visible."""
+    """Replace control and bidirectional characters by visible escapes."""
     return visible(value) if type(value) is str else value
 
 
@@ -127,7 +127,7 @@ def _headline(cells: Sequence[CellResult], failing: Sequence[CellResult]) -> str
 
 
 def _again(failing: Sequence[CellResult]) -> str:
-    """Return the command that runs all failing cells again; empty where one needs more than that.
+    """Return the command that reruns all failing cells; empty if one command cannot.
 
     A comparison of two recordings has a command of its own, as has a check against a commit.
     """

@@ -10,7 +10,7 @@ COMMIT_CHARACTERS = 12
 
 
 def run_facts(environment: Mapping[str, Any]) -> list[str]:
-    """Return a line for each commit and machine that the report is of, and one for what ran it."""
+    """Return one line per commit and machine of the report, and one on software."""
     runs = sorted(environment.get("runs", []), key=lambda run: str(run["date"]))
     # Shards of one commit began within minutes: the first one tells.
     dates: dict[str, str] = {}
@@ -30,7 +30,7 @@ def _checkout(run: Mapping[str, Any]) -> str:
 
 
 def _date(date: str) -> str:
-    """Return a date of ISO 8601 in UTC as people write it, to the minute."""
+    """Format an ISO 8601 date as a readable date in UTC, to the minute."""
     return f"{date[:16].replace('T', ' ')} UTC"
 
 
@@ -40,7 +40,7 @@ def _torch(environment: Mapping[str, Any]) -> str:
 
 
 def _device(environment: Mapping[str, Any]) -> str:
-    """Return the names of the GPUs that ranks ran on; without ranks, what was asked for."""
+    """Return the names of the ranks' GPUs; without ranks, the requested device."""
     ranks = environment.get("ranks", [])
     names = dict.fromkeys(own.get("gpu", "CPU") for own in ranks)
     asked = str(environment.get("device", ""))
@@ -48,7 +48,7 @@ def _device(environment: Mapping[str, Any]) -> str:
 
 
 class PageSettings(NamedTuple):
-    """What the results depend on.
+    """Settings of torch and variables that the results depend on.
 
     Attributes:
         session: name to value: versions, platform, device, options.
@@ -64,7 +64,7 @@ class PageSettings(NamedTuple):
 
 
 def read_environment(environment: Mapping[str, Any]) -> PageSettings:
-    """Return the environment of a report in the order in which it is read."""
+    """Return the environment entries of a report in display order."""
     session = [
         *environment.get("versions", {}).items(),
         ("platform", environment.get("platform", "")),
