@@ -83,6 +83,7 @@ BAD = {
     "against": ["-x", "--help"],
     "drift": ["pass", "true"],
     "baseline": ["keep", "true"],
+    "may_leave": ["[", "umask[", "[!]"],
     "preload": ["megatron-core", "megatron/core", "megatron."],
     "lines": ["on", "true"],
     "deterministic": ["off", "warn_only"],

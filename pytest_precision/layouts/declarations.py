@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from pytest_precision import te
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.variables import plain_variables
+from pytest_precision.options.option_values import unclosed
 from pytest_precision.te.global_state import without_earlier_layers
 
 Declaring = TypeVar("Declaring", bound=Callable[..., Any])
@@ -71,6 +72,7 @@ def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
 
     Raises:
         TypeError: a pattern is not text.
+        ValueError: a bracket in it is not closed.
     """
     for pattern in patterns:
         if not isinstance(pattern, str):
@@ -79,6 +81,12 @@ def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
                     "patterns that are text",
                     f"{pattern!r} ({type(pattern).__name__})",
                     'write may_leave("environment variable NAME")',
+                )
+            )
+        if unclosed(pattern):
+            raise ValueError(
+                expected_but_got(
+                    "patterns whose brackets are closed", repr(pattern), "write [[] for a bracket"
                 )
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,22 @@ def pattern(text: str) -> str:
     if not text:
         raise ValueError(text)
     return text
+
+
+def leak_pattern(text: str) -> str:
+    """Return a pattern of `fnmatch`, of which each bracket that opens is closed."""
+    if not text or unclosed(text):
+        raise ValueError(text)
+    return text
+
+
+def unclosed(pattern: str) -> bool:
+    """Return whether a pattern of `fnmatch` has a bracket that opens a set and does not close it.
+
+    `fnmatch` takes such a bracket for a character, so that the pattern matches no name.
+    """
+    # Right after the bracket that opens, or after its `!`, one that closes is a member of the set.
+    return "[" in re.sub(r"\[(?:!.|[^!])[^\]]*\]", "", pattern)
 
 
 def folder(text: str) -> Path:

@@ -87,8 +87,8 @@ OPTIONS = (
     ),
     Option(
         "may_leave",
-        option_values.pattern,
-        "a pattern",
+        option_values.leak_pattern,
+        "a pattern whose brackets are closed",
         "PATTERN",
         "state that any job may leave changed, named as in the leak warning, one per line",
         "linelist",

@@ -6,7 +6,7 @@ requested; no rank has inspected its GPU yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_precision.check.transformer_engine import announced
@@ -14,7 +14,6 @@ from pytest_precision.formats.backend import installed_version, native_refusal, 
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import Settings
 from pytest_precision.plugin.supported import untested_torch
-from pytest_precision.ranks.process.preloaded import installed_modules
 from pytest_precision.report.provenance import version_of
 from pytest_precision.report.status import count
 
@@ -49,19 +48,11 @@ class CellCounts(NamedTuple):
         how += ["shard {}/{}".format(*settings.shard)] if settings.shard != (1, 1) else []
         head = f"{count(self.cells, 'cell')} of {count(self.tests, 'test')}"
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
-        parts += _preloaded(settings.preload)
+        if settings.preload:
+            parts.append(f"{', '.join(settings.preload)} preloaded")
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
         parts += [*self.formats, *announced(settings)]
         return "; ".join([*parts, *untested_torch(version_of("torch"))])
-
-
-def _preloaded(names: Sequence[str]) -> Iterator[str]:
-    """Yield which modules are imported before ranks start, and which are not installed."""
-    there = installed_modules(names)
-    if there:
-        yield f"{', '.join(there)} preloaded"
-    if missing := [name for name in names if name not in there]:
-        yield f"{', '.join(missing)} not installed, so not preloaded"
 
 
 class Asked(NamedTuple):

@@ -23,6 +23,7 @@ from pytest_precision.matrix.selection import covering, in_shard, matches, unsel
 from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
 from pytest_precision.plugin.cell_counts import Asked, CellCounts, announcements, refusals
 from pytest_precision.plugin.marker import MARKER, marker_of, out_of_reach
+from pytest_precision.ranks.process.preloaded import missing_modules
 from pytest_precision.report.report_attributes import test_of
 
 
@@ -99,6 +100,8 @@ class Collection:
             dropped = {item for item, _, _ in entries}.difference(kept)
             config.hook.pytest_deselected(items=[item for item in items if item in dropped])
             items[:] = [item for item in items if item not in dropped]
+        if self.settings.enabled and kept:
+            self.errors += self._not_preloaded()
         if not self.settings.enabled:
             skip = pytest.mark.skip(reason="cells run with --precision-matrix only")
             for item in kept:
@@ -205,6 +208,15 @@ class Collection:
     def _refusals(self) -> list[str]:
         matrices = {id(plan.matrix): plan.matrix for plan in self.plans.values()}
         return unselectable(self.settings.select, (c for m in matrices.values() for c in m.cells))
+
+    def _not_preloaded(self) -> Iterator[str]:
+        for module in missing_modules(self.settings.preload):
+            yield expected_but_got(
+                "installed modules in precision_preload",
+                repr(module),
+                "install it, correct its name, or leave it out of the ini file or of "
+                "-o precision_preload=MODULE",
+            )
 
     def _entries(self, items: Iterable[pytest.Item]) -> Iterator[CollectedCell]:
         for item in items:

@@ -28,7 +28,6 @@ from pytest_precision.ranks.launch.launch import Launch
 from pytest_precision.ranks.launch.launch_folder import LaunchRendezvous, forget
 from pytest_precision.ranks.launch.serve import serve
 from pytest_precision.ranks.process.messages import Raised
-from pytest_precision.ranks.process.preloaded import installed_modules
 
 HOSTS = pytest.StashKey[Hosts]()
 """Key of the processes of the launch, set in the process of rank 0 before it runs tests."""
@@ -134,7 +133,7 @@ class RankHolder(Process):
         if not runs(session):
             self.refuse()
             _leave()
-        preload = installed_modules(session.config.stash[SETTINGS].preload)
+        preload = session.config.stash[SETTINGS].preload
         try:
             status = serve(self.launch, self._say, preload)
         except RefusedError:  # rank 0 reports its own failure

@@ -9,7 +9,6 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.other_side import OtherSide
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.pool import RankPool
-from pytest_precision.ranks.process.preloaded import installed_modules
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.server import ensure_running
 from pytest_precision.revisions.other_ranks import OtherRanks
@@ -38,11 +37,10 @@ class Resources:
 
     def ranks(self, settings: Settings) -> RankPool:
         """Return the rank pool for these settings, which is kept between tests."""
-        preload = installed_modules(settings.preload)
         if not self._ranks and settings.ranks != "inline":
             # It imports torch while this process does, which takes seconds in each.
             with contextlib.suppress(OSError):  # the start of the ranks says why
-                ensure_running(preload)
+                ensure_running(settings.preload)
         device = _device(settings.device)
         key = settings.ranks, device, settings.ranks_per_device
         if key not in self._ranks:
@@ -52,7 +50,7 @@ class Resources:
                 device,
                 self._start,
                 settings.ranks_per_device,
-                preload=preload,
+                preload=settings.preload,
             )
         return self._ranks[key]
 

@@ -189,12 +189,16 @@ def test_a_process_that_is_ended_leaves_nothing(
         said.open("w") as stderr,
         subprocess.Popen(words, stderr=stderr, env=environment) as process,
     ):
-        until = time.monotonic() + 60
-        while not (repository.root / "started").exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        script = psutil.Process(int((repository.root / "started").read_text()))
-        assert repository.trees() == 2
-        process.send_signal(number)
+        try:
+            until = time.monotonic() + 60
+            while not (repository.root / "started").exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            script = psutil.Process(int((repository.root / "started").read_text()))
+            assert repository.trees() == 2
+            process.send_signal(number)
+            process.wait(timeout=60)
+        finally:
+            process.kill()  # the block waits for it without a limit
     assert "Traceback" not in said.read_text()
     until = time.monotonic() + 20
     while (runs(script) or repository.trees() > 1) and time.monotonic() < until:

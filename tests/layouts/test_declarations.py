@@ -107,6 +107,13 @@ def test_ranks_of_its_own_make_no_other_layout(parity_in: ParityIn) -> None:
         check(parity_in(ONE_STEP), layouts.fresh_ranks(partial(layouts.ddp)))
 
 
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
+    """`fnmatch` takes a bracket that is not closed for a character, and says nothing."""
+    expected = r"^expected patterns whose brackets are closed but got 'umask\[';"
+    with pytest.raises(ValueError, match=expected):
+        layouts.may_leave("handlers[[]0]", "umask[")
+
+
 def test_after_a_swap_the_other_layout_may_leave_what_it_may(parity_in: ParityIn) -> None:
     """The reference's ranks run the candidate too."""
     check(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp  # has operators of its own
 
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.trace.moment import Wanted
@@ -72,6 +73,21 @@ def test_a_flat_buffer_has_the_values_that_were_joined_in_it() -> None:
     assert joined.results[0].pieces == tuple(value.digest for value in joined.read)
     assert scaled.results[0].pieces == tuple(one.results[0].digest for one in single)
     assert other.results[0].pieces == ()
+
+
+def test_what_nobody_has_written_to_yet_is_no_value() -> None:
+    """FSDP2 puts a rank's part into a buffer, whose rest the gather of all parts fills."""
+    parts = [torch.arange(3.0), torch.arange(2.0)]
+    seen = []
+    for before in (1.0, 2.0):
+        logger = OperationLogger(Wanted(0, 1))
+        buffer = torch.full((10,), before)
+        with logger.installed(), logger.on():
+            torch.ops.fsdp.all_gather_copy_in(parts, buffer, [3, 2], 5, 1)
+        (one,) = logger.log.operations
+        seen.append((one.read, [value.digest for value in one.results]))
+    assert seen[0][1] == seen[1][1]
+    assert [[value.shape for value in read] for read, _ in seen] == [[(3,), (2,)]] * 2
 
 
 def test_a_log_ends_at_its_limit() -> None:

@@ -89,6 +89,13 @@ def test_a_region_of_the_reference_is_said_to_be_one() -> None:
     assert "goes on with a compiled region, which is counted as one operation," in found.text
 
 
+def test_a_module_that_is_compiled_is_logged() -> None:
+    """The compiler traces the hooks that follow modules, too."""
+    model = torch.compile(torch.nn.Sequential(torch.nn.Linear(4, 4)), backend="aot_eager")
+    log = logged(lambda inputs, weight: model(inputs) @ weight)
+    assert [one.base for one in log.operations if not one.backward][1:] == ["addmm", "mm"]
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_operations_of_other_backends_are_named(backend: str) -> None:
     """They run what torch runs, each as an operation of its own."""

@@ -75,6 +75,17 @@ def test_selection(suite: pytest.Pytester, run: Run) -> None:
     )
 
 
+def test_a_module_to_preload_that_is_not_installed(suite: pytest.Pytester, run: Run) -> None:
+    """It is named before any cell runs; a session without cells needs none."""
+    suite.makeini("[pytest]\nprecision_preload = no.such.module json __main_.x")
+    for module in ("no.such.module", "__main_.x"):
+        refused(
+            run("--precision-matrix"),
+            f"expected installed modules in precision_preload but got '{module}'; install it, *",
+        )
+    assert run().ret == pytest.ExitCode.OK
+
+
 def test_selection_that_leaves_nothing(suite: pytest.Pytester) -> None:
     """Known values that no cell has together are refused: nothing would run, and nothing fail."""
     args = "--precision-select=precision=bf16", "--precision-select=primary_weight=quantized"

@@ -151,7 +151,7 @@ def usable() -> tuple[bool, str | None]:
 
 
 def test_the_session_says_what_it_preloads(pytester: pytest.Pytester) -> None:
-    """And what it cannot find here, such as the framework of a GPU on a laptop."""
+    """In the line above the tests."""
     pytester.makepyfile(
         test_a="""
         import sys
@@ -169,9 +169,7 @@ def test_the_session_says_what_it_preloads(pytester: pytest.Pytester) -> None:
             assert cell.world_size == 2
         """
     )
-    pytester.makeini("[pytest]\nprecision_preload = fractions engine_of_a_gpu.pytorch")
+    pytester.makeini("[pytest]\nprecision_preload = fractions")
     result = pytester.runpytest_subprocess("--precision-matrix")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(
-        "*; fractions preloaded; engine_of_a_gpu.pytorch not installed, so not preloaded"
-    )
+    result.stdout.fnmatch_lines("*; fractions preloaded")

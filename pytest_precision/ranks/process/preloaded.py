@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 
 from pytest_precision.errors import expected_but_got
@@ -29,9 +29,15 @@ variables: dict[str, str] = {}
 _refusals: list[str] = []
 
 
-def installed_modules(names: Iterable[str]) -> tuple[str, ...]:
-    """Return which of the modules are installed, without importing them."""
-    return tuple(name for name in names if find_spec(name.partition(".")[0]) is not None)
+def missing_modules(names: Iterable[str]) -> Iterator[str]:
+    """Yield the modules whose package is not installed; none is imported."""
+    for name in names:
+        try:
+            found = find_spec(name.partition(".")[0])
+        except ValueError:  # a module that was not imported, such as __main__
+            found = None
+        if found is None:
+            yield name
 
 
 def take_in() -> None:

@@ -39,6 +39,10 @@ OVERWRITING = frozenset(
 )
 """Names of operators that do not read what they overwrite."""
 
+FILLED_IN_PART = {"all_gather_copy_in": 1}
+"""Names of operators that fill this rank's part of a buffer, whose schemas do not say so, and the
+place of the buffer among their arguments. The rest of it is what the memory held before."""
+
 LONGEST_CONSTANT = 120
 """Characters of a constant that are kept."""
 
@@ -79,6 +83,12 @@ def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
                 yield tensor
 
 
+def filled_in_part(name: str, args: tuple[Any, ...]) -> list[Tensor]:
+    """Return the buffer that an operator fills in part, of which the rest has no value yet."""
+    place = FILLED_IN_PART.get(name, len(args))
+    return [one for one in args[place : place + 1] if readable(one)]
+
+
 def overwritten_unread(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
@@ -88,6 +98,8 @@ def overwritten_unread(
     keys = [*range(len(args)), *kwargs]
     first = places[:1] if name in OVERWRITING else ()
     unread = {place for place, _ in first} | {keys.index(key) for key in outs}
+    if name in FILLED_IN_PART:
+        unread.add(FILLED_IN_PART[name])
     return tuple(sorted(place for place in unread if place < len(keys)))
 
 

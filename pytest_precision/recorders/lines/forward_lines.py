@@ -48,7 +48,7 @@ class Modules:
             yield
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():  # what is traced here calls no hook when it runs
             return
         if id(module) not in self._paths:
             self._kept.append(module)  # so that no other one gets its id
@@ -57,6 +57,8 @@ class Modules:
         self._running.append(module)
 
     def _leave(self, module: nn.Module, _inputs: Any, _result: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if self._running and any(one is module for one in self._running):
             while self._running.pop() is not module:
                 pass

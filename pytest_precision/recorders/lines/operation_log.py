@@ -24,6 +24,7 @@ from pytest_precision._torch.regions import around_regions
 from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.lines.arguments import (
     changed_by,
+    filled_in_part,
     logged_arguments,
     overwritten_unread,
 )
@@ -148,16 +149,18 @@ class OperationLogger:
             arguments.append(generator_state(kwargs.get("generator"), device))
         result = func(*args, **kwargs)
         wait_for(func, result)
-        changed = [*changed_by(func, args, kwargs)]
-        for tensor in changed:
-            self._values.overwritten(tensor)
         name = func.overloadpacket.__name__
+        changed = [*changed_by(func, args, kwargs)]
+        part = filled_in_part(name, args)
+        for tensor in (*changed, *part):
+            self._values.overwritten(tensor)
         made = [one for one in tree_leaves(result) if readable(one)]
         known = {id(one) for one in made}
         made += [one for one in changed if id(one) not in known]
         if not held and not made:
             return result
         self._values.cuts.follow(name, args, held, made, changed)
+        made = [one for one in made if not any(one is buffer for buffer in part)]
         results = () if name.startswith(CHANCE) else tuple(map(self._values.of, made))
         written = overwritten_unread(func, name, args, kwargs)
         self.log.operations.append(
