@@ -47,7 +47,7 @@ class InlineGroup:
         import torch.distributed as dist
 
         from pytest_precision.ranks.state import process_groups, starting_point
-        from pytest_precision.ranks.state.baseline import Baseline
+        from pytest_precision.ranks.state.baseline import Outcome, baseline_of_caller
 
         if dist.is_initialized():
             raise RuntimeError(
@@ -66,11 +66,14 @@ class InlineGroup:
             )
             try:
                 with starting_point.borrowed(), patched(self._variables | place):
-                    baseline = Baseline()
+                    baseline = baseline_of_caller()
+                    baseline.code.renew()
+                    outcome: Outcome | None = None
                     try:
                         outcome = baseline.run(job)
                     finally:
-                        baseline.code.put_back(job.may_leave)
+                        if outcome is None or outcome.leaks:
+                            baseline.code.put_back(job.may_leave)
             finally:
                 process_groups.close_unused()
                 dist.destroy_process_group()

@@ -39,7 +39,7 @@ class Baseline:
         Changes by the imports count as leaks, except in the state that `reset` sets.
         """
         if self._outdated:
-            self.code = Code()
+            self.code.renew()
         job.enter()
         starting_point.reset(threads, warn_only=job.warn_only)
         before = fingerprint.read_state()
@@ -57,4 +57,13 @@ class Baseline:
 @cache
 def baseline_of_process() -> Baseline:
     """Return the `Baseline` of this process; a fork inherits its parent's."""
+    return Baseline()
+
+
+@cache
+def baseline_of_caller() -> Baseline:
+    """Return the baseline of the jobs that run inline, each of which renews it first.
+
+    A rank may itself run jobs inline, whose beginning is not that of the rank's own job.
+    """
     return Baseline()

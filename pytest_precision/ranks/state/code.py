@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, filterfalse
 from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any
@@ -43,14 +43,29 @@ class Code:
     def __init__(self) -> None:
         self._torch = _Unchanging(_torchs())
         self._users: dict[str, list[Namespace]] = {}
-        self._known: set[str] = set()
+        self._known: dict[str, ModuleType] = {}
         self.take_in()
 
     def take_in(self) -> None:
         """Add the user's modules that were imported since the last call."""
         for name, module in self._new():
             self._users[name] = list(_namespaces(name, module))
-        self._known.update(sys.modules)
+        self._known = dict(sys.modules)
+
+    def renew(self) -> None:
+        """Take the present for the beginning, as a new object would.
+
+        Only what has changed is read again: others have run here, who may change their own modules.
+        """
+        if self._torch.changes() or self._torch.names != _names_of_torch():
+            self._torch = _Unchanging(_torchs())
+        for name, namespaces in [*self._users.items()]:
+            module: ModuleType = namespaces[0].holder
+            if sys.modules.get(name) is not module:
+                del self._users[name]
+            elif not _as_they_were(namespaces):
+                self._users[name] = list(_namespaces(name, module))
+        self.take_in()
 
     def late(self) -> tuple[ImportPath, ...]:
         """Return the user's modules that are new since `take_in`, whose initial data is unknown."""
@@ -58,8 +73,8 @@ class Code:
 
     def changes(self) -> tuple[Leak, ...]:
         """Return all changes since the code was taken in."""
-        users = chain.from_iterable(self._users.values())
-        return (*self._torch.changes(), *(leak for found in users for leak in found.changes()))
+        changed = chain.from_iterable(filterfalse(_as_they_were, self._users.values()))
+        return (*self._torch.changes(), *(leak for found in changed for leak in found.changes()))
 
     def put_back(self, but: Sequence[str]) -> None:
         """Undo all changes except those that match a pattern."""
@@ -67,15 +82,18 @@ class Code:
             namespace.put_back(but)
 
     def _new(self) -> Iterator[tuple[str, ModuleType]]:
-        for name in sys.modules.keys() - self._known:
-            if users_file(sys.modules[name]) is not None:
-                yield name, sys.modules[name]
+        if sys.modules == self._known:
+            return
+        for name, module in list(sys.modules.items()):
+            if self._known.get(name) is not module and users_file(module) is not None:
+                yield name, module
 
 
 class _Unchanging:
     """A group of namespaces that rarely change, which are compared all at once."""
 
     def __init__(self, namespaces: Iterable[Namespace]) -> None:
+        self.names = _names_of_torch()
         self.namespaces = list(namespaces)
         self._now = [vars(namespace.holder) for namespace in self.namespaces]
         self._expect()
@@ -94,12 +112,20 @@ class _Unchanging:
         self._before = [value for namespace in self.namespaces for value in namespace.before]
 
 
+def _as_they_were(namespaces: Iterable[Namespace]) -> bool:
+    return all(namespace.is_as_it_was() for namespace in namespaces)
+
+
+def _names_of_torch() -> set[str]:
+    return {name for name in sys.modules if is_torchs(name)}
+
+
 def _torchs() -> Iterator[Namespace]:
-    named = {name: module for name, module in sys.modules.items() if is_torchs(name)}
     seen: set[type] = set()
-    for name in sorted(named, key=len):  # a class is named by its shortest name
-        yield Namespace(name, named[name])
-        for attribute, value in vars(named[name]).items():
+    for name in sorted(_names_of_torch(), key=len):  # a class is named by its shortest name
+        module = sys.modules[name]
+        yield Namespace(name, module)
+        for attribute, value in vars(module).items():
             if issubclass(type(value), type) and issubclass(value, COMPUTING) and value not in seen:
                 seen.add(value)
                 yield Namespace(f"{name}.{attribute}", value)

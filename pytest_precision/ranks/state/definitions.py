@@ -85,6 +85,7 @@ class Definitions:
         return found
 
 
+@cache  # each job asks for all modules of its process
 def is_torchs(name: str) -> bool:
     """Return whether a module, or a class in it, is a watched one of torch."""
     return name in SINGLE_MODULES or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)

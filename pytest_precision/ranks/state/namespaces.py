@@ -36,6 +36,10 @@ class Namespace:
         """The original values of the attributes."""
         return self._before.values()
 
+    def is_as_it_was(self) -> bool:
+        """Return whether nothing has changed, not even what does not count."""
+        return self._same_as(_attributes(self.holder))
+
     def changes(self) -> tuple[Leak, ...]:
         """Return the relevant changes; if there are none, compare with the present from now on."""
         leaks = tuple(leak for _, leak in self._changed())
@@ -57,7 +61,7 @@ class Namespace:
 
     def _changed(self) -> Iterator[tuple[str, Leak]]:
         now = _attributes(self.holder)
-        if self._is_as_it_was(now):
+        if self._same_as(now):
             return
         for name in {**self._before, **now}:
             before, after = self._before.get(name, MISSING), now.get(name, MISSING)
@@ -68,7 +72,7 @@ class Namespace:
                 change = self._change(name, before if copy is None else copy, after)
                 yield name, Leak(f"{self.name}.{name}", change)
 
-    def _is_as_it_was(self, now: Mapping[str, object]) -> bool:
+    def _same_as(self, now: Mapping[str, object]) -> bool:
         same_objects = len(now) == len(self._before) and all(
             map(is_, now.values(), self._before.values())
         )

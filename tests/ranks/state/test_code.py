@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import code_to_watch as user
 import pytest
@@ -146,6 +147,40 @@ def test_a_module_that_is_imported_later_is_late_until_it_is_taken_in(code: Code
     planted_late.COUNT = 1
     assert [str(leak) for leak in code.changes()] == ["planted_late.COUNT was 0, is 1"]
     del sys.modules["planted_late"]
+
+
+def test_what_others_change_between_two_jobs_is_how_the_next_begins(
+    code: Code, monkeypatch: pytest.MonkeyPatch
+):
+    """They fill and replace what is theirs, replace code of torch, and import modules anew."""
+    user.CALLS.append(7)
+    monkeypatch.setattr(user, "Framework", type("Framework", (), {"__module__": user.__name__}))
+    monkeypatch.setattr(F, "gelu", user.gelu)
+    first, second, gone = (ModuleType("planted") for _ in range(3))
+    for count, module in enumerate((first, second, gone)):
+        module.__file__, module.COUNT = user.__file__, count  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "again", first)
+    monkeypatch.setitem(sys.modules, "gone", gone)
+    code.renew()
+    assert code.changes() == ()
+    monkeypatch.setitem(sys.modules, "again", second)
+    monkeypatch.delitem(sys.modules, "gone")
+    code.renew()
+    user.CALLS.append(8)
+    user.Framework.depth = 1
+    F.gelu = user.count  # type: ignore[assignment]
+    for module in (first, second, gone):
+        module.COUNT = 7  # type: ignore[attr-defined]
+    found = sorted(str(leak).replace(user.__name__, "user") for leak in code.changes())
+    code.put_back([])
+    assert user.CALLS == [7]
+    user.CALLS.clear()
+    assert found == [
+        "again.COUNT was 1, is 7",
+        "torch.nn.functional.gelu was replaced by user:count",
+        "user.CALLS was [7], is [7, 8]",
+        "user.Framework.depth was absent, is 1",
+    ]
 
 
 def patch() -> int:
