@@ -241,7 +241,7 @@ class Recordings:
             raise RanksSkipped(
                 expected_but_got(
                     f"new processes, with which sequence={side.cell.sequence!r} goes on,",
-                    "--precision-ranks=inline, which has the calling process alone",
+                    "--precision-ranks=inline, which has only the calling process",
                     "leave it out",
                 )
             )

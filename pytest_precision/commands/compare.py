@@ -57,12 +57,12 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="say all: figures, bounds that would pass, and what is not compared",
+        help="print everything: figures, bounds that would pass, and what is not compared",
     )
     much.add_argument(
         "--brief",
         action="store_true",
-        help="say whether they agree, or what differs first and where it was made, and no more",
+        help="print only whether they agree, or what differs first and the line that made it",
     )
 
 

@@ -71,16 +71,16 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         action="append",
         default=[],
-        help="look at the tensors of these names alone, such as 'layers.0.*', and at losses, norms "
-        "and rates; repeatable",
+        help="record only tensors of these names, such as 'layers.0.*', besides losses, norms and "
+        "learning rates; repeatable",
     )
     parser.add_argument(
         "--every",
         metavar="N",
         type=_count,
         default=1,
-        help="look at tensors in step 1, in every N-th step after it and in the last, and at "
-        "losses, norms and rates in all steps",
+        help="record tensors in step 1, in every N-th step after it and in the last; losses, norms "
+        "and learning rates in all steps",
     )
 
 

@@ -107,7 +107,7 @@ OPTIONS = (
         option_values.whole_count,
         "an int from 1",
         "N",
-        "record each candidate N more times, one rank after the other late, and expect its bits",
+        "record each candidate N more times, each time with one rank late; expect equal bits",
         of_marker=True,
     ),
     Option(
@@ -166,7 +166,7 @@ OPTIONS = (
     Option(
         "drift",
         *option_values.one_of("fail", "report"),
-        "what becomes of a check whose sides have both moved and still agree",
+        "whether a check fails whose sides both moved and still agree",
         of_marker=True,
     ),
     Option(

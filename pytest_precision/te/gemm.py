@@ -247,8 +247,8 @@ def _refuse_blocks(
     for text, is_there in problems.items():
         if is_there:
             raise RuntimeError(
-                f"expected a GEMM of scaled blocks that a GPU computes but got one of which it "
-                f"says: {text}; pad sizes to multiples of 16, and compute what is refused after it"
+                f"expected a block-scaled GEMM that a GPU computes but got one of which it says: "
+                f"{text}; pad sizes to multiples of 16, and apply a refused epilogue afterwards"
             )
 
 

@@ -253,7 +253,7 @@ def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> 
     if not even or group_topk > num_groups or topk // group_topk > size:
         raise RuntimeError(
             expected_but_got(
-                "even groups of experts, of which group_topk give topk experts, each as many,",
+                "groups of equal size, of which group_topk give equally many of the topk experts,",
                 f"topk={topk}, group_topk={group_topk}, num_groups={num_groups}, {experts} experts",
                 "choose a group_topk that divides topk, and num_groups that divides the experts",
             )

@@ -19,9 +19,9 @@ CELL = Cell(sequence="train2-save-load-train2")
     ("forgets", "words"),
     [
         ("moments", "the reference reads a float32 tensor of shape ["),
-        ("generator", "the reference reads the state of a generator of before the restart"),
-        ("count", "what counts or sets a number is as if new: the reference gave 0.25 here"),
-        ("average", "what was saved does not take the place of what this makes"),
+        ("generator", "the reference reads the state of a generator from before the restart"),
+        ("count", "a counter or setting starts anew: the reference gave 0.25 here"),
+        ("average", "the saved value does not replace the one that this line makes"),
     ],
 )
 def test_the_last_line_that_loads_is_named(

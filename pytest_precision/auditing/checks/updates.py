@@ -123,7 +123,7 @@ def _unknown(several: list[Updated]) -> AuditFinding:
     return AuditFinding(
         "update-unknown",
         "warning",
-        f"{name} on {dtype} parameters: no master of them is to be seen{_estimate(several)}",
+        f"{name} on {dtype} parameters: no master weights can be seen{_estimate(several)}",
         AFTER_A_STEP,
         tuple(name for one in several for name in one.names),
     )

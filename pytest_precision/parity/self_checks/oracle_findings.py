@@ -19,8 +19,8 @@ from pytest_precision.trace.recording import Recording
 UNKNOWN = "no wrong rule that is known explains it"
 
 GRADIENT_ADVICE = (
-    "The workload's own model and loss, at the weights that this side has used, give others. If "
-    'that is meant, oracle={"grad": unchecked(reason=...)} turns this judgement off.'
+    "The workload's own model and loss give other values at the weights that this side has used. "
+    'If that is meant, oracle={"grad": unchecked(reason=...)} turns this judgement off.'
 )
 
 

@@ -102,7 +102,7 @@ class Reads:
         except StaleBytecodeError:  # the import takes the source instead
             raise
         except Exception as error:
-            self._unseen[f"it opened what cannot be told: {error}"] = None
+            self._unseen[f"it opened a file that cannot be identified: {error}"] = None
         finally:
             self._inside.hook = False
 

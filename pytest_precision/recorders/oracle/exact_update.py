@@ -69,7 +69,7 @@ def rule(
         return _sgd(before, state, grad)
     claims.expect_numbers(optimizer, before, ADAM_NUMBERS)
     if not {"exp_avg", "exp_avg_sq"} <= state.keys():
-        raise NotMeasurableError(f"{name} keeps no exp_avg and exp_avg_sq of it")
+        raise NotMeasurableError(f"{name} has no exp_avg and exp_avg_sq for this parameter")
     return _adam(optimizer, before, state)
 
 

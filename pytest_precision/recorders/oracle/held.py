@@ -159,7 +159,7 @@ def expect_known_state(
     claims.expect_plain(optimizer, group)
     lacking = [name for name in formula.moments if name not in state] if state else []
     if lacking:
-        raise NotMeasurableError(f"{kind} keeps no {' and no '.join(lacking)} of it")
+        raise NotMeasurableError(f"{kind} has no {' and no '.join(lacking)} for this parameter")
     for name, tensor in {"weight": parameter, **state}.items():
         held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         if isinstance(held, Tensor) and type(held) not in (Tensor, nn.Parameter):

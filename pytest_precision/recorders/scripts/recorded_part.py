@@ -64,13 +64,13 @@ class RecordedPart:
         if self._only:
             patterns = " or ".join(self._only)
             found[f"each tensor but {patterns}"] = (
-                "record --only; what goes wrong there is seen in the losses alone"
+                "record --only; errors there show only in the losses"
             )
         if self._every > 1:
             steps = f"1, {1 + self._every}, {1 + 2 * self._every} … and the last"
             found[f"tensors of other steps than {steps}"] = (
-                f"record --every {self._every}; what goes wrong there is seen in the losses, or at "
-                "the next of these steps if it lasts"
+                f"record --every {self._every}; errors there show in the losses, or at "
+                "the next of these steps if they last"
             )
         return found
 

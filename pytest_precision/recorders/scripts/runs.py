@@ -137,15 +137,15 @@ def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
     for prefix in steps.reader.names.twins:
         yield (
             "names",
-            f"{prefix}* is built as an earlier model is, which is there still and was not called "
-            "again; if it takes its place, delete that one first, or resume in a new run with "
-            "@script(resume=function)",
+            f"{prefix}* has the structure of an earlier model, which still exists and was not "
+            "called again; if the new model replaces it, delete the earlier one first, or resume "
+            "in a new run with @script(resume=function)",
         )
     if steps.reader.unnamed:
         first, *others = steps.reader.unnamed
         more = f" and {len(others)} more" if others else ""
         yield (
             "unnamed",
-            f"what the optimizer has at {first}{more} is in no module that was called, and is "
-            "compared by that place",
+            f"the optimizer's tensor at {first}{more} is in no module that was called, and is "
+            "compared by that position",
         )

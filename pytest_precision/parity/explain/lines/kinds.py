@@ -47,7 +47,7 @@ SAME_CALL = (
 A_REGION = "a compiled region, which is counted as one operation,"
 
 OTHER_DRAWS = (
-    "it draws from a random state that the reference has not: another seed, or another number of "
+    "it draws from another random state than the reference: another seed, or another number of "
     "draws before"
 )
 
@@ -112,7 +112,7 @@ def _given(wrong: Wrong, known: Known) -> ErrorKind:
     value = next(one for one in wrong.unlike)
     counterpart = most_alike(wrong.call, known)
     what = f"a {value.dtype} tensor of shape {[*value.shape]}"
-    words = f"it reads {what}, given from outside, which the reference has not"
+    words = f"it reads {what}, given from outside, which the reference does not have"
     return ErrorKind("data", words, counterpart)
 
 

@@ -57,7 +57,7 @@ def _out_of_place(
             strange = held.kind == kind and not left.issuperset(value.pieces or (value.digest,))
             writer = _writer(log, value) if strange and value.digest not in left else None
             if writer is not None:
-                words = f"{held} is {_whose(value, log)}, which the reference has not left there"
+                words = f"{held} is {_whose(value, log)}, which the reference does not keep there"
                 yield writer, ErrorKind("inputs", words), rank
 
 

@@ -63,7 +63,7 @@ def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestor
             own = {value.digest for call in one.calls if _key(call) == key for value in call.read}
             for other, value in read.get(key, ()):
                 if value.digest not in own:
-                    what = f"the reference reads {_what(value)} of before the restart"
+                    what = f"the reference reads {_what(value)} from before the restart"
                     by = "" if one.call.base == other.base else f" in {other.operation.name}"
                     yield what + by, other, one
 
@@ -102,11 +102,11 @@ def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> 
     """Yield operations that run before the last line that loads."""
     for one in chosen:
         if one.call.number < candidate[one.rank].restores[-1].before:
-            yield "what was saved does not take the place of what this makes", None, one
+            yield "the saved value does not replace the one that this line makes", None, one
 
 
 def _numbers(wrong: Sequence[Wrong], known: Known) -> Unrestored:
     """Yield operations that are passed another number than before the restart."""
     for one in wrong:
         error = kind_of(one, known)
-        yield f"what counts or sets a number is as if new: {error.words}", error.reference, one
+        yield f"a counter or setting starts anew: {error.words}", error.reference, one
