@@ -68,8 +68,9 @@ class WholeTorch(MetaPathFinder):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Install the import hook during the block."""
-        sys.meta_path.insert(0, self)
+        """Install the import hook during the block, until torch is imported."""
+        if "torch" not in sys.modules:
+            sys.meta_path.insert(0, self)
         try:
             yield
         finally:
@@ -88,13 +89,14 @@ class WholeTorch(MetaPathFinder):
         finally:
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Uninterrupted(spec.loader)
+            spec.loader = _Uninterrupted(spec.loader, self)
         return spec
 
 
 class _Uninterrupted(Loader):
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, finder: WholeTorch) -> None:
         self._loader = loader
+        self._finder = finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -104,3 +106,5 @@ class _Uninterrupted(Loader):
         module.__spec__.loader = module.__loader__ = self._loader
         with postponed(), uncollected():
             self._loader.exec_module(module)
+        if self._finder in sys.meta_path:  # of no use to the imports that follow
+            sys.meta_path.remove(self._finder)
