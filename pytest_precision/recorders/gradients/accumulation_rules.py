@@ -21,10 +21,7 @@ from pytest_precision.recorders.gradients.fit import (
     fit_by_dealt,
 )
 from pytest_precision.recorders.gradients.loss_rules import Unexplained, wrong_loss
-from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
-
-MOST_FITTED = 1 << 25
-"""Elements of all microbatches together up to which they are fitted."""
+from pytest_precision.recorders.gradients.plain import MOST_FITTED, PlainLoop, PlainMicrobatch
 
 BEFORE = 8
 """How many steps back the microbatches of a step are looked for."""

@@ -1,47 +1,36 @@
 """Judged: losses and gradients of one step, held to the plain loop within what rounding explains.
 
 Where a tensor is near the plain one, or has the very bits of a sum in its own dtype, no more is
-asked. Else the step is computed twice more, with weights that are off by a unit roundoff each: what
-that moves a gradient by is what rounding may, also where its terms cancel.
+asked. Else the step is computed twice more, see `perturbed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.gradients.accumulation_rules import MOST_FITTED, explained
-from pytest_precision.recorders.gradients.fit import fit_by_dealt
 from pytest_precision.recorders.gradients.held_gradient import (
     HeldGradient,
     absent_gradients,
     held_gradients,
 )
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined, part, start_digest
-from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch, Sums
+from pytest_precision.recorders.gradients.plain import (
+    MOST_FITTED,
+    PlainLoop,
+    PlainMicrobatch,
+    Sums,
+)
 from pytest_precision.recorders.gradients.plain_sums import PlainSums
-from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
+from pytest_precision.trace.gradient_log import GradientLog
 
 NEAR_ROUNDINGS = 64
 """Unit roundoffs of the compute dtype within which a tensor is near the plain one."""
 
 NEAR_AT_MOST = 2.0**-5
 """Largest such share; the same as a factor may leave, see `parity.compare.ratio`."""
-
-SPREADS = 8
-"""How many times as far as a perturbed computation a tensor may be from the plain one."""
-
-MISCOUNTED = 2.0**-3
-"""How far from 1 a microbatch may count in all tensors together. The layouts of
-`fixtures/variations` reach 0.003 in bf16, a mean of means reaches 1 in the package's workloads."""
-
-SEEDS = (1, 2)
-"""Of the perturbations."""
-
-GIVES_ZEROS = "it gives zeros there"
-"""What is said of a gradient of an expert that no token chose, where no wrong rule fits."""
 
 UNREPEATABLE = "the workload gives other gradients at the same weights each time"
 """Why nothing is judged where a forward draws random numbers, or counts its calls."""
@@ -92,6 +81,9 @@ def judge_step(
         log.breaches = absent
         sums.keep(start, plain)
         return
+    # Only here, so that a run whose gradients are right does not import what explains others.
+    from pytest_precision.recorders.gradients.perturbed import unexplained
+
     later = next(loop.microbatches(first.step)) if size > 1 and first.buffers else None
     loop.put(weights, first.buffers, first.scale)
     again = next(loop.microbatches(first.step))
@@ -102,7 +94,7 @@ def judge_step(
     remembers = later is not None and _differs(single[0], later, 0.0)
     remembers &= not _differs(single[0], again, 0.0)
     single = single if len(single) == len(plain.losses) else []
-    wrong = [*_breaches(beyond, held, loop, ranks, weights, near, before, single)]
+    wrong = [*unexplained(beyond, held, loop, ranks, weights, near, before, single)]
     if remembers:  # which leaves nothing that a wrong rule explains
         wrong = [one for one in wrong if one.words]
     log.breaches = [*wrong, *absent]
@@ -161,70 +153,3 @@ def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()
     )
-
-
-def _breaches(
-    beyond: Sequence[HeldGradient],
-    held: Sequence[HeldGradient],
-    loop: PlainLoop,
-    ranks: Sequence[ShownStep],
-    weights: Mapping[str, Tensor],
-    near: float,
-    before: Sequence[ShownStep],
-    single: Sequence[PlainMicrobatch],
-) -> Iterator[GradientBreach]:
-    """Yield gradients that are further off than perturbed weights explain, with the reason."""
-    first, size = ranks[0], max(own.dealt[1] for own in ranks)
-    spread = [0.0] * len(beyond)
-    bounds: list[float] = []
-    for seed in SEEDS:  # the second one only where the first one does not explain all of them
-        loop.put(weights, first.buffers, first.scale, seed)
-        other = Sums.of(loop.microbatches(first.step), size)
-        for number, one in enumerate(beyond):
-            spread[number] = max(spread[number], one.share_of_plain(_of(one, other)))
-        bounds = [
-            near + SPREADS * moved + one.summing for one, moved in zip(beyond, spread, strict=True)
-        ]
-        if all(one.off <= bound for one, bound in zip(beyond, bounds, strict=True)):
-            break
-    wrong = [(one, bound) for one, bound in zip(beyond, bounds, strict=True) if one.off > bound]
-    loop.put(weights, first.buffers, first.scale)
-    if not wrong:
-        miscounted = {*_miscounted(beyond, held, single, size, near)}
-        wrong = [(one, near) for one in beyond if (one.kind, one.rank) in miscounted]
-    if not wrong:
-        return
-    old = {rank: {seen.name: seen.tensor for seen in own.grad} for rank, own in enumerate(before)}
-    words = explained([one for one, _ in wrong], held, loop, first.step, size, near, old, single)
-    for (one, bound), told in zip(wrong, words, strict=True):
-        told = told or ("" if one.plain.any() else GIVES_ZEROS)
-        yield GradientBreach(first.step, one.kind, one.name, one.rank, one.off, bound, told)
-
-
-def _miscounted(
-    beyond: Sequence[HeldGradient],
-    held: Sequence[HeldGradient],
-    single: Sequence[PlainMicrobatch],
-    size: int,
-    near: float,
-) -> Iterator[tuple[str, int | None]]:
-    """Yield kinds and ranks on which microbatches do not count once each.
-
-    Rounding may move a single tensor further than a wrong count does, but it has no direction.
-    """
-    for kind, rank in dict.fromkeys((one.kind, one.rank) for one in beyond if one.kind != "loss"):
-        own = [one for one in held if (one.kind, one.rank) == (kind, rank)]
-        fit = fit_by_dealt(own, single, size, near)
-        if fit and fit.is_clear and any(abs(count - 1) > MISCOUNTED for count in fit.counts):
-            yield kind, rank
-
-
-def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return the tensor of another computation that corresponds to a given one."""
-    if one.kind == "loss":
-        assert one.share is not None
-        return torch.tensor([other.losses[one.share]]).double()
-    if one.share is not None:
-        return other.shares[one.share][one.name]
-    assert one.seen is not None
-    return part(other.total[one.name], one.seen)

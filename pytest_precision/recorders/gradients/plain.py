@@ -57,6 +57,9 @@ class PlainMicrobatch(NamedTuple):
         return positions_of(self.given)
 
 
+MOST_FITTED = 1 << 25
+"""Elements of all microbatches together up to which they are kept, and fitted."""
+
 OTHER_BITS = 1 << 20
 """Steps away are the random bits of a perturbed computation, for stochastic rounding."""
 

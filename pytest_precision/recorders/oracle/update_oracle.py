@@ -35,7 +35,7 @@ from pytest_precision.recorders.oracle.rounding import NO_ROUNDING, Rounding
 from pytest_precision.recorders.oracle.update import State
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
-from pytest_precision.trace.oracle_log import OracleLog
+from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.rules import OptimizerRule
 
@@ -105,16 +105,22 @@ class UpdateOracle:
         breaches = self._judge.breaches(batches, step, self._made)
         self._log.judged += sum(len(batch.parts) for batch in batches)
         if breaches:
-            self._log.break_at(breaches)
-            for breach in breaches:
-                if str(breach.group) not in self._log.apart:
-                    declared = self._plan.at(self._made)[breach.group]
-                    own = held.of_tensor(engine, self._options, breach.name)
-                    self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
-            if self._named < _NAMED:
-                self._named += 1
-                self._judge.fit(batches, self._made)
+            self._explain(engine, batches, breaches)
         self._made += 1
+
+    def _explain(self, engine: Engine, batches: list[Batch], breaches: list[Breach]) -> None:
+        # Only here, so that a run that keeps its rule does not import what explains another one.
+        from pytest_precision.recorders.oracle.fitted_rules import fit
+
+        self._log.break_at(breaches)
+        for breach in breaches:
+            if str(breach.group) not in self._log.apart:
+                declared = self._plan.at(self._made)[breach.group]
+                own = held.of_tensor(engine, self._options, breach.name)
+                self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
+        if self._named < _NAMED:
+            self._named += 1
+            fit(self._judge, batches, self._made)
 
     def save(self, folder: Path) -> None:
         """Write the number of steps next to a checkpoint."""
