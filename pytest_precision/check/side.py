@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +41,8 @@ class Side:
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.rounding_noise`; 0
             for none.
-        start: number of another start, see `recorders.layout_job`; 0 for the usual one.
+        start: number of another start, see `recorders.perturb.perturbation`; 0 for the usual
+            one.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
         beside_exact: whether the first train step is recorded beside the same step in fp64, in
             place of a trace.
@@ -143,16 +146,15 @@ class Side:
         Returns:
             the number of observations that it holds.
         """
-        # Only ranks need torch for this; the controller sends the job without it.
-        from pytest_precision.recorders.perturb.delays import delays
-
         if self.then:
             self._skip_unless_there()
         segment = segment or self.cell.segments[0]
-        with axes_read(), delays(self.delays) as pause:
+        with axes_read(), self._delayed() as pause:
             if self.workload is None:
                 return self._record_script(Path(folder), window, segment)
-            from pytest_precision.recorders.layout_job import LayoutJob, Perturbation
+            # Only ranks need torch for this; the controller sends the job without it.
+            from pytest_precision.recorders.layout_job import LayoutJob
+            from pytest_precision.recorders.perturb.perturbation import Perturbation
 
             layout = self.layout.resolve()
             job = LayoutJob(
@@ -178,6 +180,13 @@ class Side:
             from pytest_precision.recorders.engine_recorder import record_engine
 
             return record_engine(job)
+
+    def _delayed(self) -> AbstractContextManager[Callable[[], None] | None]:
+        if not self.delays:
+            return nullcontext()
+        from pytest_precision.recorders.perturb.delays import delays
+
+        return delays(self.delays)
 
     def _record_script(self, folder: Path, window: Window | None, segment: Segment) -> int:
         script = self.layout.resolve()

@@ -19,9 +19,8 @@ from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
-from pytest_precision.recorders.layout_job import NONE, LayoutJob
-from pytest_precision.recorders.perturb import mutants
-from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
+from pytest_precision.recorders.layout_job import LayoutJob
+from pytest_precision.recorders.perturb.perturbation import NONE
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import (
     FRESH_SEED,
@@ -129,7 +128,7 @@ class EngineRecorder:
                 )
             )
         engine.expect_even_shares()
-        mutants.planted(self.perturbation.mutant, engine)
+        self.perturbation.plant(engine)
         # A layout may draw more random numbers than another while it builds its engine.
         torch.manual_seed(seed)
         return engine
@@ -151,7 +150,7 @@ class EngineRecorder:
         """Run one train step, and observe after each phase."""
         self.step += 1
         self.capture.begin(keeps=not self.perturbation.ends_only)
-        self.perturbation.pause()
+        self.perturbation.wait()
         with (
             self._watching(),
             self._noise("forward_backward"),
@@ -161,7 +160,7 @@ class EngineRecorder:
         self.engine.watch_changes()
         self.observe("forward_backward")
         for call, shown in self._calls():
-            self.perturbation.pause()
+            self.perturbation.wait()
             with self._updating(call), self._noise(call):
                 getattr(self.engine, call)()
                 self._expect_norm(call, shown)
@@ -201,7 +200,7 @@ class EngineRecorder:
         return self.watcher.around(self.engine, call, self.step)
 
     def _noise(self, phase: str) -> AbstractContextManager[object]:
-        return rounding_noise(self.perturbation.noise, self.engine, phase, self.step)
+        return self.perturbation.rounding(self.engine, phase, self.step)
 
     def skip(self) -> None:
         """Run a step with an overflow on one rank; all ranks must leave their state unchanged."""

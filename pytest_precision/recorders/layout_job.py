@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import Segment
-from pytest_precision.recorders.perturb.delays import never
+from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.segment_folders import folder_of
@@ -17,29 +17,6 @@ from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.recipe import TrainingRecipe
 
 Layout = Callable[[Workload, Cell], Engine]
-
-
-class Perturbation(NamedTuple):
-    """The deliberate changes to one run, such as a delay or a mutant; none by default.
-
-    Attributes:
-        pause: called before each phase of a train step.
-        mutant: name of the mutant that is planted into each engine; empty for none.
-        noise: number of the run whose operations are rounded at random; 0 for none.
-        ends_only: whether only what a train step leaves is looked at. Any look in between waits for
-            the device, and so may heal the race that is looked for.
-        start: number of another start, which has other weights and, of a workload of this package,
-            other data; 0 for the one that all runs have.
-    """
-
-    pause: Callable[[], None] = never
-    mutant: str = ""
-    noise: int = 0
-    ends_only: bool = False
-    start: int = 0
-
-
-NONE = Perturbation()
 
 
 class LayoutJob(NamedTuple):

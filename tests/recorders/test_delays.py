@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.recorders.perturb.delays import LONGEST_DELAY, delays, late_rank
+from pytest_precision.recorders.perturb.perturbation import NONE
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -55,9 +56,8 @@ def test_no_collective_is_delayed_afterwards(slept: list[float]) -> None:
 
 def test_a_run_without_a_number_has_none(slept: list[float]) -> None:
     """That of an ordinary check."""
-    with delays(0) as pause:
-        communicate()
-        pause()
+    communicate()
+    NONE.wait()
     assert slept == []
 
 

@@ -33,13 +33,13 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
     """Delay one rank before each collective that Python starts.
 
     Args:
-        number: seed of the lengths; the rank that is late is `late_rank` of it. 0 delays nothing.
+        number: seed of the lengths; the rank that is late is `late_rank` of it.
 
     Yields:
         what delays the rank elsewhere.
     """
-    if not number or dist.get_rank() != late_rank(number, dist.get_world_size()):
-        yield on_time if number else never
+    if dist.get_rank() != late_rank(number, dist.get_world_size()):
+        yield on_time
         return
     drawn = random.Random(number)
 
@@ -59,10 +59,6 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
     finally:
         for name, method in kept.items():
             setattr(group, name, method)
-
-
-def never() -> None:
-    """Delay nothing."""
 
 
 def on_time() -> None:

@@ -55,22 +55,21 @@ def _mutant(name: str, advice: str) -> Callable[[Plant], Plant]:
 
 
 def planted(name: str, engine: Engine) -> None:
-    """Plant the named mutant into an engine; an empty name plants none.
+    """Plant the named mutant into an engine.
 
     Raises:
         NotPlantedError: the engine does not take it, such as for an optimizer without hooks.
     """
-    if name:
-        try:
-            MUTANTS[name].plant(engine)
-        except Exception as error:
-            raise NotPlantedError(
-                expected_but_got(
-                    f"an engine that takes the planted defect {name!r}",
-                    f"{type(error).__name__}: {error}",
-                    "give its optimizer what torch's have, or leave --precision-mutate out",
-                )
-            ) from error
+    try:
+        MUTANTS[name].plant(engine)
+    except Exception as error:
+        raise NotPlantedError(
+            expected_but_got(
+                f"an engine that takes the planted defect {name!r}",
+                f"{type(error).__name__}: {error}",
+                "give its optimizer what torch's have, or leave --precision-mutate out",
+            )
+        ) from error
 
 
 @_mutant("every gradient is doubled", "compare grad, reduced_grad or grad_norm more closely")

@@ -7,7 +7,7 @@ up, down or not at all, and the run shows how far such moves carry. Zeros stay z
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -104,13 +104,11 @@ def rounding_noise(
     alike, they move alike.
 
     Args:
-        number: of the run; 0 moves nothing.
+        number: of the run, from 1.
         engine: that runs it.
         phase: that is run.
         step: the train step.
     """
-    if not number:
-        return nullcontext()
     own = phase == "forward_backward"
     rank = engine.data_parallel[0] + 1 if own else 0
     seed = ((number * 10_007 + step) * 1_009 + rank) * 11 + len(phase)
