@@ -18,7 +18,7 @@ from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.engine.observation import Chunk
 from pytest_precision.errors import RecordingError
 from pytest_precision.parity.compare.bounds import Bitwise
-from pytest_precision.parity.compare.tensors import Difference, compare
+from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.store import Entry, Trace
 
@@ -72,12 +72,12 @@ class LogicalTensor:
         return self.trace.tensor(self.pieces[0]) if self.joined is None else self.joined
 
     def same_bytes(self, other: LogicalTensor) -> bool:
-        """Return whether two logical tensors are known to have the same bytes.
-
-        It is False for tensors that had to be copied together, equal or not.
-        """
-        if self.fault or other.fault or self.joined is not None or other.joined is not None:
+        """Return whether two logical tensors are known to have the same bytes."""
+        if self.fault or other.fault:
             return False
+        if self.joined is not None or other.joined is not None:
+            whole, other_whole = self.tensor, other.tensor
+            return whole is not None and other_whole is not None and same_bytes(whole, other_whole)
         ours, theirs = self.pieces[0], other.pieces[0]
         alike = (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
