@@ -15,7 +15,6 @@ from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
-from pytest_precision.parity.compare.noise import NoiseMeter
 from pytest_precision.parity.explain import curves, required_tolerance
 from pytest_precision.parity.self_checks.consistency import Consistency
 from pytest_precision.parity.self_checks.coverage_gaps import unexercised
@@ -32,6 +31,7 @@ from pytest_precision.trace.recording import Recording
 
 if TYPE_CHECKING:
     from pytest_precision.check.lines import Named
+    from pytest_precision.parity.compare.noise import NoiseMeter
 
 
 class Case:
@@ -144,15 +144,14 @@ class Case:
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
-        """Return the meter of the reference's rounding noise; None if no criterion needs it.
-
-        Sides that cannot be recorded again have none.
-        """
-        if self._again is None:
+        """Return the meter of the reference's rounding noise; None if none can be measured."""
+        runs = self.terms.criteria.noise_runs
+        if self._again is None or not runs:
             return None
-        runs = range(1, self.terms.criteria.noise_runs + 1)
-        noisy = [self._again.noisy(self._window, number).trace for number in runs]
-        return NoiseMeter(self.reference.trace, noisy, self.unit) if noisy else None
+        from pytest_precision.parity.compare.noise import NoiseMeter
+
+        noisy = [self._again.noisy(self._window, number + 1).trace for number in range(runs)]
+        return NoiseMeter(self.reference.trace, noisy, self.unit)
 
     @property
     def unit(self) -> float:

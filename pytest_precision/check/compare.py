@@ -21,6 +21,7 @@ from pytest_precision.parity.verdict import Verdict
 from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.whole_recording import whole_recording
 
 __tracebackhide__ = is_bad_input
 
@@ -77,8 +78,8 @@ def _compared(
 ) -> Verdict:
     started = time.perf_counter()
     sides = (
-        Recording.of_folder("candidate", candidate),
-        Recording.of_folder("reference", reference),
+        whole_recording("candidate", candidate),
+        whole_recording("reference", reference),
     )
     expect_as_many_steps(*sides)
     expect_the_same_part(*sides)

@@ -23,7 +23,6 @@ from pytest_precision.parity.self_checks.oracle_findings import (
     gradient_headline,
     wrong_gradients,
 )
-from pytest_precision.parity.self_checks.tolerance import proves_nothing
 from pytest_precision.parity.self_checks.vacuity import (
     computed_elsewhere,
     disturbed,
@@ -236,6 +235,11 @@ def known_kinds(case: Case) -> Ruling | None:
 @gate
 def tolerances(case: Case) -> Ruling | None:
     """Refuse a tolerance that any value would satisfy."""
+    if case.terms.criteria.bitwise:
+        return None
+    # Only here, so that a check without a tolerance does not import what judges one.
+    from pytest_precision.parity.self_checks.tolerance import proves_nothing
+
     candidate, reference = (side.trace for side in case.sides)
     found = proves_nothing(candidate, reference, case.terms.criteria, case.compared)
     first, *others = (one.words for one in found) if found else ("",)

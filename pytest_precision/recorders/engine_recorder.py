@@ -28,7 +28,6 @@ from pytest_precision.recorders.run_environment import (
     environment_of,
     with_backend,
 )
-from pytest_precision.recorders.skipped_step import SkippedStep
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.data import DataWatch
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
@@ -204,6 +203,9 @@ class EngineRecorder:
 
     def skip(self) -> None:
         """Run a step with an overflow on one rank; all ranks must leave their state unchanged."""
+        # Only here, since few sequences have such a step.
+        from pytest_precision.recorders.skipped_step import SkippedStep
+
         skipped = SkippedStep(self.engine, self.capture, self.cell)
         self.capture.begin()
         skipped.overflow(self.step + 1)

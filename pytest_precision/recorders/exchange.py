@@ -23,7 +23,6 @@ from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.manifest import RECORDED_RANKS, Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sound import (
     sound_list,
     sound_object,
@@ -32,6 +31,7 @@ from pytest_precision.trace.sound import (
     sound_whole,
 )
 from pytest_precision.trace.store import Entry, Header
+from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
 
 SIDECAR = 1
@@ -70,7 +70,7 @@ def export_recording(folder: Path, file: Path) -> None:
         RecordingError: there is none, or digests alone were kept of a step.
         OSError: a file cannot be written.
     """
-    recording = Recording.of_folder("recording", folder)
+    recording = whole_recording("recording", folder)
     trace = recording.trace
     manifest = recording.manifest
     assert manifest is not None
@@ -118,7 +118,7 @@ def import_recording(file: Path, folder: Path) -> None:
     """
     try:
         _import(file, folder)
-        Recording.of_folder("recording", folder)
+        whole_recording("recording", folder)
     except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if isinstance(error, RecordingError):
             raise

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from pytest_precision.__main__ import main
-from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.store import Trace
+from pytest_precision.trace.whole_recording import whole_recording
 
 RecordFile = Callable[..., Path]
 
@@ -29,7 +29,7 @@ def of_step(trace: Trace, step: int) -> set[bool]:
 def test_a_script_is_ended_after_its_steps(record: RecordFile, in_folder: Path) -> None:
     """What it would do afterwards is not done, and the folder has the steps."""
     (in_folder / "train.py").open("a").write("open('after', 'w')\n")
-    trace = Recording.of_folder("candidate", record("a", "--steps", "4")).trace
+    trace = whole_recording("candidate", record("a", "--steps", "4")).trace
     assert [m.step for m in trace.moments if m.phase == "optimizer_step"] == [1, 2, 3, 4]
     assert not (in_folder / "after").exists()
 
@@ -38,7 +38,7 @@ def test_a_script_may_change_its_folder(record: RecordFile, in_folder: Path) -> 
     """As Hydra does, before it trains."""
     text = (in_folder / "train.py").read_text()
     (in_folder / "train.py").write_text(f"import os\nos.chdir('/')\n{text}")
-    assert Recording.of_folder("candidate", record("a", "--steps", "1"))
+    assert whole_recording("candidate", record("a", "--steps", "1"))
 
 
 def test_a_shorter_script_is_recorded_to_its_end(
@@ -46,7 +46,7 @@ def test_a_shorter_script_is_recorded_to_its_end(
 ) -> None:
     """It is whole, and the number of steps is said."""
     folder = record("a", script=("train.py", "0.01", "2"))
-    assert Recording.of_folder("candidate", folder).cell.sequence == "train2"
+    assert whole_recording("candidate", folder).cell.sequence == "train2"
     assert "train.py ended after 2 steps" in capsys.readouterr().err
 
 
@@ -70,9 +70,7 @@ def test_a_script_runs_as_main_with_its_arguments(
 
 def test_a_recording_says_how_it_was_made(record: RecordFile) -> None:
     """So that two of them can be told apart, and made again."""
-    manifest = Recording.of_folder(
-        "candidate", record("a", "--steps", "2", "--values", "1")
-    ).manifest
+    manifest = whole_recording("candidate", record("a", "--steps", "2", "--values", "1")).manifest
     assert manifest is not None
     assert (manifest.script, manifest.arguments) == ("train.py", ("0.01", "9"))
     assert (manifest.steps, manifest.values, manifest.world_size) == (2, (1,), 1)
@@ -86,7 +84,7 @@ def test_the_revision_of_the_script_is_kept(record: RecordFile, in_folder: Path)
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *words], cwd=in_folder, check=True)
     (in_folder / "train.py").open("a").write("\n")
-    manifest = Recording.of_folder("candidate", record("a", "--steps", "1")).manifest
+    manifest = whole_recording("candidate", record("a", "--steps", "1")).manifest
     assert manifest is not None
     assert len(manifest.revision.removesuffix("-dirty")) == 40
     assert manifest.revision.endswith("-dirty")
@@ -97,13 +95,13 @@ def test_values_are_kept_of_the_steps_asked_for(
 ) -> None:
     """Of a run that is not small, digests take no room."""
     monkeypatch.setattr("pytest_precision.recorders.scripts.loop_trace.SMALL_RUN", 0)
-    trace = Recording.of_folder("candidate", record("a", "--steps", "3", "--values", "2")).trace
+    trace = whole_recording("candidate", record("a", "--steps", "3", "--values", "2")).trace
     assert [of_step(trace, step) for step in (0, 1, 2, 3)] == [{False}, {False}, {True}, {False}]
 
 
 def test_a_small_run_keeps_all_values(record: RecordFile) -> None:
     """They take some 10 MB at most, and nobody has to ask for them."""
-    trace = Recording.of_folder("candidate", record("a", "--steps", "2")).trace
+    trace = whole_recording("candidate", record("a", "--steps", "2")).trace
     assert [of_step(trace, step) for step in (0, 1, 2)] == [{True}, {True}, {True}]
 
 
@@ -141,7 +139,7 @@ def test_an_error_of_the_script_is_its_own(in_folder: Path, ending: str) -> None
     with pytest.raises((KeyError, SystemExit, OSError), match=r"own|3|No space left"):
         main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
     with pytest.raises(ValueError, match=r"a whole recording but got a, which rank 0 of 1 has not"):
-        Recording.of_folder("candidate", Path("a"))
+        whole_recording("candidate", Path("a"))
 
 
 RETRYING = """
@@ -180,13 +178,13 @@ def test_a_full_disk_is_told(
         "room for a recording in a but got [Errno 27] File too large; " in capsys.readouterr().err
     )
     with pytest.raises(ValueError, match="a whole recording but got a"):
-        Recording.of_folder("candidate", Path("a"))
+        whole_recording("candidate", Path("a"))
 
 
 def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Path) -> None:
     """Many end with `sys.exit(main())`."""
     (in_folder / "train.py").open("a").write("sys.exit(0)\n")
-    assert Recording.of_folder("candidate", record("a", script=("train.py", "0.01", "2")))
+    assert whole_recording("candidate", record("a", script=("train.py", "0.01", "2")))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +218,7 @@ def test_bad_options_are_refused(
 
 def test_local_gradients_are_recorded_on_demand(record: RecordFile) -> None:
     """As each backward leaves them."""
-    trace = Recording.of_folder("candidate", record("a", "--steps", "1", "--see", "grad")).trace
+    trace = whole_recording("candidate", record("a", "--steps", "1", "--see", "grad")).trace
     assert {"0.weight after microbatch0"} <= trace.dtypes()["grad"].keys()
     assert "grad" not in trace.header.unobservable
 
@@ -233,4 +231,4 @@ def test_a_thread_of_the_script_does_not_keep_the_process(in_folder: Path) -> No
     words = ["-m", "pytest_precision", "record", "--out", "a", "--", "train.py", "0.01", "99"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
     assert (done.returncode, "Thread-1 (wait) still run" in done.stderr) == (0, True)
-    assert Recording.of_folder("candidate", Path("a")).cell.sequence == "train10"
+    assert whole_recording("candidate", Path("a")).cell.sequence == "train10"

@@ -13,7 +13,7 @@ import pytest
 from pytest_precision import RecordingError
 from pytest_precision.__main__ import main
 from pytest_precision.check.compare import expect_the_same_part
-from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.whole_recording import whole_recording
 
 RecordFile = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
@@ -24,7 +24,7 @@ ALWAYS = {"loss", "grad_norm", "lr", "hyper", "flag", "rng"}
 def seen(folder: Path) -> dict[int, dict[str, set[str]]]:
     """Return step to kind to the names of what was recorded."""
     found: dict[int, dict[str, set[str]]] = {}
-    trace = Recording.of_folder("candidate", folder).trace
+    trace = whole_recording("candidate", folder).trace
     for moment in trace.moments:
         kinds = found.setdefault(moment.step, {})
         for entry in trace.entries(moment):
@@ -105,7 +105,7 @@ def test_a_name_that_is_not_there_is_refused(record: RecordFile, capsys: Output)
 def test_the_command_that_records_again_has_the_part(record: RecordFile) -> None:
     """A failure tells it, for values of a step."""
     folder = record("a", "--steps", "2", "--only", "0.*", "--every", "2")
-    manifest = Recording.of_folder("candidate", folder).manifest
+    manifest = whole_recording("candidate", folder).manifest
     assert manifest is not None
     assert " --only '0.*' --every 2 -- train.py" in manifest.again("1")
 
@@ -121,7 +121,7 @@ def test_ranks_record_a_part(in_folder: Path, capsys: Output) -> None:
     capsys.readouterr()
     assert main(["compare", "two", "one"]) == 0
     assert "each tensor but 0.* is not compared: candidate: record" in capsys.readouterr().out
-    two = Recording.of_folder("candidate", in_folder / "two")
+    two = whole_recording("candidate", in_folder / "two")
     assert two.manifest is not None
     wrong = replace(two, manifest=replace(two.manifest, only=("0.*", "layers.*")))
     told = r"--only to match .* got 'layers.\*' in .*two; there are 0.weight, 0.bias, "

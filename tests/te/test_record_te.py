@@ -12,7 +12,7 @@ import te_wheel
 
 from pytest_precision.__main__ import main
 from pytest_precision.te import stand_in
-from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.whole_recording import whole_recording
 
 SCRIPT = """
 import os, sys
@@ -67,7 +67,7 @@ def test_a_script_is_recorded_over_the_stand_in(capsys: pytest.CaptureFixture[st
     recorded("b", "--te=auto", rate="0.01")
     recorded("c", "--te", "cpu", rate="0.02")
     assert "pytest_precision: Transformer Engine 2.20" in said
-    recording = Recording.of_folder("candidate", Path("a"))
+    recording = whole_recording("candidate", Path("a"))
     assert recording.manifest is not None
     assert "on the CPU" in recording.manifest.versions["transformer_engine"]
     assert " --te cpu -- train.py 0.01" in recording.manifest.again("1")
@@ -84,7 +84,7 @@ def test_a_script_is_recorded_over_the_stand_in(capsys: pytest.CaptureFixture[st
 def test_ranks_of_a_launch_are_recorded_over_the_stand_in() -> None:
     """Each has the stand-in, and DDP reduces the gradients of Transformer Engine's layers."""
     recorded("two", "--te", "cpu", rate="0.01", launcher=TORCHRUN)
-    assert Recording.of_folder("candidate", Path("two")).cell.world_size == 2
+    assert whole_recording("candidate", Path("two")).cell.world_size == 2
 
 
 def missing(name: str) -> str:

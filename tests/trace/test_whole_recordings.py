@@ -15,9 +15,9 @@ from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.data import write_data
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import signed
 from pytest_precision.trace.store import Header
+from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
 
 MOMENTS = [INIT, *(Moment(0, "train", 1, phase) for phase in (*STEP_PHASES, END))]
@@ -98,16 +98,16 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("message", CHANGES)
 def test_what_is_not_whole_is_refused(folder: Path, message: str) -> None:
     """The message says what is wrong with it."""
-    assert Recording.of_folder("candidate", folder).cell.world_size == 2
+    assert whole_recording("candidate", folder).cell.world_size == 2
     CHANGES[message](folder)
     with pytest.raises(RecordingError, match=message):
-        Recording.of_folder("candidate", folder)
+        whole_recording("candidate", folder)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """A typing error in a path is the commonest one."""
     with pytest.raises(RecordingError, match=r"folder of a recording but got no .*/none; make one"):
-        Recording.of_folder("candidate", tmp_path / "none")
+        whole_recording("candidate", tmp_path / "none")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
@@ -115,12 +115,12 @@ def test_the_last_rank_makes_it_whole(tmp_path: Path, order: tuple[int, ...]) ->
     """Whichever that is; nothing of what the ranks leave for it stays."""
     record(tmp_path, order[:2], 3)
     with pytest.raises(RecordingError, match=f"rank {order[2]} of 3 has not finished"):
-        Recording.of_folder("candidate", tmp_path)
+        whole_recording("candidate", tmp_path)
     write(tmp_path, order[2], 3)
     with pytest.raises(RecordingError, match="its ranks have not finished"):
-        Recording.of_folder("candidate", tmp_path)
+        whole_recording("candidate", tmp_path)
     Manifest.seal(tmp_path, order[2], 3)
-    assert Recording.of_folder("candidate", tmp_path).cell.world_size == 3
+    assert whole_recording("candidate", tmp_path).cell.world_size == 3
     assert len([*tmp_path.iterdir()]) == 3 * 4 + 1
 
 
@@ -128,4 +128,4 @@ def test_what_says_the_same_is_the_same(folder: Path) -> None:
     """The digest of `recording.json` is one of what it says: a formatter may lay it out anew."""
     path = folder / "recording.json"
     path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
-    assert Recording.of_folder("candidate", folder).cell.world_size == 2
+    assert whole_recording("candidate", folder).cell.world_size == 2

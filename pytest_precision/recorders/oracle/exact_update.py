@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision import optim
 from pytest_precision.engine.groups import state_of
 from pytest_precision.errors import NotMeasurableError
-from pytest_precision.optim import AnyPrecisionAdamW
 from pytest_precision.optim.scaled_state import decode_scaled, scale_name
 from pytest_precision.recorders.oracle import claims
 from pytest_precision.recorders.oracle.adam import ADAM_NUMBERS, AdamScalars
@@ -137,6 +137,6 @@ def _decoupled(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> boo
         return bool(before["decoupled_weight_decay"])
     if hasattr(optimizer, "adam_w_mode"):
         return bool(optimizer.adam_w_mode)
-    if isinstance(optimizer, AnyPrecisionAdamW):
+    if isinstance(optimizer, optim.AnyPrecisionAdamW):
         return True
     raise NotMeasurableError(f"{type(optimizer).__name__} does not say where its weight decay goes")

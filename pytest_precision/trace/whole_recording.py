@@ -1,0 +1,76 @@
+"""Whole recording: one that outlives its session, checked before anything is believed of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
+from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.ways_in import RECORDING
+from pytest_precision.trace.manifest import Manifest, damaged
+from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.sealed import SealedFiles, files_of
+from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
+from pytest_precision.trace.store import Header, Trace
+
+__tracebackhide__ = is_bad_input
+
+SHOWN = 8
+"""Ranks that are named where several have not finished."""
+
+
+def whole_recording(name: str, folder: Path) -> Recording:
+    """Read a recording that `record` made.
+
+    Args:
+        name: `candidate` or `reference`, or what else a message calls it.
+        folder: that was recorded into.
+
+    Raises:
+        RecordingError: the folder holds none that is whole.
+    """
+    manifest = Manifest.read(folder)
+    expect_complete(folder, manifest)
+    try:
+        return _sound(name, folder, manifest)
+    except Exception as error:
+        raise damaged(folder, error) from error
+
+
+def _sound(name: str, folder: Path, manifest: Manifest) -> Recording:
+    """Check all files of a recording, and read them."""
+    files = SealedFiles(folder, manifest.files)
+    ranks = range(manifest.world_size)
+    for rank in ranks:
+        index, held, data, updates = (folder / name for name in files_of(rank))
+        fields = Header.__dataclass_fields__
+        expect_index(files.data(index), fields, len(ranks), files.bytes(held).numel())
+        expect_data(files.data(data))
+        expect_updates(files.data(updates))
+    trace = Trace(folder, manifest.world_size, files=files)
+    cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=manifest.world_size)
+    return Recording(name, cell, trace, manifest, RECORDING)
+
+
+def expect_complete(folder: Path, manifest: Manifest) -> None:
+    """Refuse a recording that a rank has not completed.
+
+    Raises:
+        RecordingError: with the ranks.
+    """
+    ranks = range(manifest.world_size)
+    there = {entry.name for entry in folder.iterdir()}
+    missing = [str(rank) for rank in ranks if f"rank{rank}.json" not in there]
+    if not missing and manifest.files:
+        return
+    some = f"{', '.join(missing[:SHOWN])}{' and others' * (len(missing) > SHOWN)}"
+    raise RecordingError(
+        expected_but_got(
+            "a whole recording",
+            f"{folder}, which "
+            + (f"rank {some} of {manifest.world_size} has" if missing else "its ranks have")
+            + " not finished",
+            "its script still runs, failed, was killed or called os._exit; record it again into "
+            "another folder",
+        )
+    )
