@@ -32,13 +32,6 @@ NEAR_ROUNDINGS = 64
 NEAR_AT_MOST = 2.0**-5
 """Largest such share; the same as a factor may leave, see `parity.compare.ratio`."""
 
-UNREPEATABLE = "the workload gives other gradients at the same weights each time"
-"""Why nothing is judged where a forward draws random numbers, or counts its calls."""
-
-REMEMBERS = "a forward reads buffers that the forwards before it have changed, on each rank its own"
-"""Why nothing is judged where several ranks train what spectral normalisation or a running mean
-computes in training: each rank has gone on from its own microbatches, and one process from all."""
-
 
 def judge_step(
     log: GradientLog,
@@ -76,29 +69,15 @@ def judge_step(
     beyond = _beyond(held, near, log)
     if len(single) == len(plain.losses):  # computing again costs as much as the step itself
         beyond = [one for one in beyond if not _is_rounded_sum(one, single, size, first.scale)]
-    absent = [*absent_gradients(ranks, plain, {*weights}, near)]
+    log.breaches = [*absent_gradients(ranks, plain, {*weights}, near)]
     if not beyond:
-        log.breaches = absent
         sums.keep(start, plain)
         return
     # Only here, so that a run whose gradients are right does not import what explains others.
-    from pytest_precision.recorders.gradients.perturbed import unexplained
+    from pytest_precision.recorders.gradients.perturbed import judge_perturbed
 
-    later = next(loop.microbatches(first.step)) if size > 1 and first.buffers else None
-    loop.put(weights, first.buffers, first.scale)
-    again = next(loop.microbatches(first.step))
-    if _differs(single[0], again, near):
-        log.breaches = absent
-        log.silent = "" if absent else UNREPEATABLE
-        return
-    remembers = later is not None and _differs(single[0], later, 0.0)
-    remembers &= not _differs(single[0], again, 0.0)
-    single = single if len(single) == len(plain.losses) else []
-    wrong = [*unexplained(beyond, held, loop, ranks, weights, near, before, single)]
-    if remembers:  # which leaves nothing that a wrong rule explains
-        wrong = [one for one in wrong if one.words]
-    log.breaches = [*wrong, *absent]
-    log.silent = REMEMBERS if remembers and not log.breaches else ""
+    whole = single if len(single) == len(plain.losses) else []
+    judge_perturbed(log, loop, ranks, before, weights, near, held, beyond, single[0], whole)
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
@@ -145,11 +124,3 @@ def _is_rounded_sum(
             sums[share] = sums[share] + term if share in sums else term
     first, *others = (sums[share] for share in sorted(sums))
     return torch.equal(sum(others, first).reshape(one.seen.tensor.shape), one.seen.tensor)
-
-
-def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
-    """Return whether computing a microbatch again gives another result; NaN equals anything."""
-    return abs(one.loss - again.loss) > near * abs(one.loss) or any(
-        float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
-        for name, gradient in one.gradients.items()
-    )

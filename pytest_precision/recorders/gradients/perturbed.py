@@ -16,7 +16,7 @@ from pytest_precision.recorders.gradients.fit import fit_by_dealt
 from pytest_precision.recorders.gradients.held_gradient import HeldGradient
 from pytest_precision.recorders.gradients.pieces import ShownStep, part
 from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch, Sums
-from pytest_precision.trace.gradient_log import GradientBreach
+from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
 
 SPREADS = 8
 """How many times as far as a perturbed computation a tensor may be from the plain one."""
@@ -31,8 +31,65 @@ SEEDS = (1, 2)
 GIVES_ZEROS = "it gives zeros there"
 """What is said of a gradient of an expert that no token chose, where no wrong rule fits."""
 
+UNREPEATABLE = "the workload gives other gradients at the same weights each time"
+"""Why nothing is judged where a forward draws random numbers, or counts its calls."""
 
-def unexplained(
+REMEMBERS = "a forward reads buffers that the forwards before it have changed, on each rank its own"
+"""Why nothing is judged where several ranks train what spectral normalisation or a running mean
+computes in training: each rank has gone on from its own microbatches, and one process from all."""
+
+
+def judge_perturbed(
+    log: GradientLog,
+    loop: PlainLoop,
+    ranks: Sequence[ShownStep],
+    before: Sequence[ShownStep],
+    weights: Mapping[str, Tensor],
+    near: float,
+    held: Sequence[HeldGradient],
+    beyond: Sequence[HeldGradient],
+    first_given: PlainMicrobatch,
+    single: Sequence[PlainMicrobatch],
+) -> None:
+    """Add to a log what is wrong of a step that is not near the plain one.
+
+    Args:
+        log: has the gradients that are absent.
+        loop: the workload's, which has just computed the step.
+        ranks: what each rank shows.
+        before: likewise of the last step that was judged; nothing of the first one.
+        weights: of the step.
+        near: what rounding leaves of a tensor at least.
+        held: all that was looked at.
+        beyond: those of them that are further off.
+        first_given: the first microbatch as the loop computed it.
+        single: all microbatches; empty where they are too many to be kept.
+    """
+    first, size = ranks[0], max(own.dealt[1] for own in ranks)
+    later = next(loop.microbatches(first.step)) if size > 1 and first.buffers else None
+    loop.put(weights, first.buffers, first.scale)
+    again = next(loop.microbatches(first.step))
+    if _differs(first_given, again, near):
+        log.silent = "" if log.breaches else UNREPEATABLE
+        return
+    remembers = later is not None and _differs(first_given, later, 0.0)
+    remembers &= not _differs(first_given, again, 0.0)
+    wrong = [*_unexplained(beyond, held, loop, ranks, weights, near, before, single)]
+    if remembers:  # which leaves nothing that a wrong rule explains
+        wrong = [one for one in wrong if one.words]
+    log.breaches = [*wrong, *log.breaches]
+    log.silent = REMEMBERS if remembers and not log.breaches else ""
+
+
+def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
+    """Return whether computing a microbatch again gives another result; NaN equals anything."""
+    return abs(one.loss - again.loss) > near * abs(one.loss) or any(
+        float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
+        for name, gradient in one.gradients.items()
+    )
+
+
+def _unexplained(
     beyond: Sequence[HeldGradient],
     held: Sequence[HeldGradient],
     loop: PlainLoop,
