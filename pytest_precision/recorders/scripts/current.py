@@ -34,17 +34,32 @@ class CurrentRecord:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
-        """Describe the loop to the recording that runs, with the arguments of `Record`.
+        """Describe the loop to the recording that runs.
+
+        Args:
+            model: what is trained, where calls do not show it: a model that is never called as a
+                whole; a dict from name to model, where there are several.
+            see: `{"grad"}` for the gradients as each backward leaves them, which costs a copy or a
+                digest of all of them for each microbatch.
+            locate: for parameters of a flat partition: from such a tensor to the pieces of logical
+                tensors that lie one after the other in it, `[(name, shape, start, stop), ...]`, or
+                None for any other tensor. `start` and `stop` are positions in the flattened logical
+                tensor; a piece without a name is padding. Gradients, state, rates and
+                hyperparameters of the parameter belong to the same pieces.
 
         Returns:
-            a context manager, which does nothing: the recording is open already.
+            a context manager, in which the loop runs: the block of a script's `Record`; otherwise
+            it does nothing, since the recording is open already.
 
         Raises:
-            RuntimeError: the loop has begun.
+            TypeError: `model` or `locate` is none.
+            ValueError: nothing but `grad` is seen on demand.
+            RuntimeError: the loop has begun, or a block trains too few steps.
         """
+        self._begin()
         if self._steps is not None:
             self._steps.tell(model, see=see, locate=locate)
-        return nullcontext()
+        return self._block()
 
     def see(
         self,
@@ -55,14 +70,48 @@ class CurrentRecord:
         of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
-        """Observe a tensor at this place of the step, as `Record.see` does."""
+        """Observe a tensor at this place in the step, such as an activation.
+
+        It belongs to the phase that is running: forward and backward up to the clip or the update,
+        clipping up to the end of the update, then the update, up to the next forward. If a step
+        shows one name several times, the later ones are `name #2`, `name #3`.
+
+        Args:
+            kind: one of those in docs/reference/kinds.md, or a new one, which is then compared
+                before weights.
+            name: of the logical tensor.
+            tensor: it, a DTensor, or the piece that `of` describes.
+            of: shape of the logical tensor, and the elements from start to before stop of the
+                flattened one that `tensor` holds; None where it is whole.
+            local: whether every rank has a tensor of its own under this name, rather than a
+                replica.
+
+        Raises:
+            TypeError: what is given has another type.
+            ValueError: `tensor` has not as many elements as `of` says; a piece is local.
+            RuntimeError: the block of `record()` is not open, or no forward was made in it.
+        """
+        self._expect_open()
         if self._steps is not None:
             self._steps.see(kind, name, tensor, of=of, local=local)
 
     def skipped(self) -> None:
-        """Say that the loop leaves out the update of this step, as `Record.skipped` does."""
+        """Say that the loop leaves out this step's update; the next step begins after it.
+
+        For a loop or a framework that finds an overflow by itself, neither by the norm that
+        `clip_grad_norm_` returns nor by `GradScaler`; these are seen.
+        """
         if self._steps is not None:
             self._steps.skipped()
+
+    def _begin(self) -> None:
+        """Begin a block; here there may be any number of them."""
+
+    def _expect_open(self) -> None:
+        """Refuse what is told outside a block; here there is none."""
+
+    def _block(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @contextmanager
     def opened(self, steps: Steps) -> Iterator[None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch.distributed as dist
-from torch import Tensor
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
@@ -15,21 +14,20 @@ from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.ways_in import WayIn
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.scripts import torch_hooks
-from pytest_precision.recorders.scripts.current import record
-from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
-from pytest_precision.recorders.scripts.loop_names import Models
+from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_rules import LoopRules
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import Steps
 
 
-class Record:
+class Record(CurrentRecord):
     """The `record` argument of a script, which says where its loop is: `with record(): loop()`.
 
     While the block is open, torch's global hooks are registered, and `Tensor.backward`, the
     clipping of `torch.nn.utils`, `GradScaler.step` and `GradScaler.unscale_` are wrapped; when it
     ends, also by an error, all is as it was. The block ends by itself where the loop begins the
-    step after the last one of the cell, and the script goes on behind it.
+    step after the last one of the cell, and the script goes on behind it. What it is told, and what
+    it raises then, is as with `CurrentRecord`; besides it refuses a second block with RuntimeError.
 
     Attributes:
         folder: an existing one, the same for all ranks, for the checkpoint of a sequence that
@@ -37,9 +35,12 @@ class Record:
         broken: rules of every loop that the loop has broken, see `LoopRules`.
     """
 
+    _steps: Steps
+
     def __init__(
         self, cell: Cell, steps: Steps, folder: Path, products: Products, way_in: WayIn
     ) -> None:
+        super().__init__()
         self.folder = folder
         self.broken: list[tuple[str, str]] = []
         self._cell = cell
@@ -53,83 +54,19 @@ class Record:
         """Return the step after which the loop must save to `folder`; None for no save."""
         return self._steps.schedule.save_after
 
-    def __call__(
-        self,
-        model: Models = None,
-        *,
-        see: Collection[str] = (),
-        locate: Locate | None = None,
-    ) -> AbstractContextManager[None]:
-        """Return the context manager in which the loop runs.
-
-        Args:
-            model: what is trained, where calls do not show it: a model that is never called as a
-                whole; a dict from name to model, where there are several.
-            see: `{"grad"}` for the gradients as each backward leaves them, which costs a copy or a
-                digest of all of them for each microbatch.
-            locate: for parameters of a flat partition: from such a tensor to the pieces of logical
-                tensors that lie one after the other in it, `[(name, shape, start, stop), ...]`, or
-                None for any other tensor. `start` and `stop` are positions in the flattened logical
-                tensor; a piece without a name is padding. Gradients, state, rates and
-                hyperparameters of the parameter belong to the same pieces.
-
-        Raises:
-            TypeError: `model` or `locate` is none.
-            ValueError: nothing but `grad` is seen on demand.
-            RuntimeError: the script has had its block already, or trains too few steps in it.
-        """
+    def _begin(self) -> None:
         if self._opened:
             raise RuntimeError(
                 "expected one block of record() but got a second one; put the whole loop into one"
             )
         self._opened = True
-        self._steps.tell(model, see=see, locate=locate)
-        return self._block()
 
-    def see(
-        self,
-        kind: str,
-        name: str,
-        tensor: Tensor,
-        *,
-        of: PieceOfTensor | None = None,
-        local: bool = False,
-    ) -> None:
-        """Observe a tensor at this place in the step, such as an activation.
-
-        It belongs to the phase that is running: forward and backward up to the clip or the update,
-        clipping up to the end of the update, then the update, up to the next forward. If a step
-        shows one name several times, the later ones are `name #2`, `name #3`.
-
-        Args:
-            kind: one of those in docs/reference/kinds.md, or a new one, which is then compared
-                before weights.
-            name: of the logical tensor.
-            tensor: it, a DTensor, or the piece that `of` describes.
-            of: shape of the logical tensor, and the elements from start to before stop of the
-                flattened one that `tensor` holds; None where it is whole.
-            local: whether every rank has a tensor of its own under this name, rather than a
-                replica.
-
-        Raises:
-            TypeError: what is given has another type.
-            ValueError: `tensor` has not as many elements as `of` says; a piece is local.
-            RuntimeError: the block of `record()` is not open, or no forward was made in it.
-        """
+    def _expect_open(self) -> None:
         if not self._opened:
             raise RuntimeError(
                 "expected record.see in the block of record() but got it before; move it into "
                 "the loop"
             )
-        self._steps.see(kind, name, tensor, of=of, local=local)
-
-    def skipped(self) -> None:
-        """Say that the loop leaves out this step's update; the next step begins after it.
-
-        For a loop or a framework that finds an overflow by itself, neither by the norm that
-        `clip_grad_norm_` returns nor by `GradScaler`; these are seen.
-        """
-        self._steps.skipped()
 
     @contextmanager
     def _block(self) -> Iterator[None]:
