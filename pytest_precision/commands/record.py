@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
+from pytest_precision.commands.script_traceback import report_script_alone
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 
@@ -154,6 +155,9 @@ def run(given: argparse.Namespace) -> int:
             raise
         advice = "make room, and record it again into another folder"
         given.parser.error(expected_but_got(f"room for a recording in {given.out}", error, advice))
+    except (Exception, KeyboardInterrupt):
+        report_script_alone(file)
+        raise
     if given.moved:
         expect_moved(*given.moved)
     if done < given.steps:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.observable import Observable
 from pytest_precision.engine.observation import Observation, tensors_in
 from pytest_precision.errors import expected_but_got
@@ -114,7 +115,7 @@ class Restorable(Observable):
 
         Raises:
             ValueError: for an optimizer whose state is not kept per parameter: torch would write
-                it and then not load it.
+                it and then not load it; likewise for one of parameters of another model.
         """
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -123,6 +124,20 @@ class Restorable(Observable):
         return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
 
     def _expect_state_by_parameter(self) -> None:
+        own = {id(parameter) for parameter in self.optimized_model.parameters()}
+        foreign = [one for one in updated_tensors(self.optimizer) if id(one) not in own]
+        if foreign:
+            shapes = ", ".join(str([*one.shape]) for one in foreign[:3])
+            raise ValueError(
+                expected_but_got(
+                    "an optimizer of parameters of the engine's model, by which a checkpoint of "
+                    "torch's names its state,",
+                    f"{type(self.optimizer).__name__} with {len(foreign)} others, of shapes "
+                    f"{shapes}{', ...' * (len(foreign) > 3)}",
+                    "make it of the model's parameters, or override state_dict and load_state_dict "
+                    "of the engine",
+                )
+            )
         trained = [
             (name, parameter) for name, parameter in self.masters() if parameter.requires_grad
         ]

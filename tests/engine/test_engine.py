@@ -252,6 +252,17 @@ def test_state_that_is_not_by_parameter_is_not_saved(tmp_path: Path) -> None:
         engine.save(tmp_path)
 
 
+def test_the_state_of_another_models_optimizer_is_not_saved(tmp_path: Path) -> None:
+    """A checkpoint has no name for it: torch ends in a KeyError without a word."""
+    workload = workloads.mlp()
+    other = torch.optim.AdamW(torch.nn.Linear(3, 2).parameters())
+    engine = Engine(workload, CELL, workload.model(CELL), other)
+    with pytest.raises(
+        ValueError, match=r"but got AdamW with 2 others, of shapes \[2, 3\], \[2\];"
+    ):
+        engine.save(tmp_path)
+
+
 def test_a_workload_that_miscounts_its_tokens_is_refused() -> None:
     """The divisor is known before the forward, so it must be the number that the loss counts."""
 

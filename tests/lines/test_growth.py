@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import wrong_engines
@@ -62,3 +64,9 @@ def test_a_sketch_tells_the_relative_error(size: int) -> None:
     sketch, of_other = sketches.of(values, "values"), sketches.of(other, "other")
     assert true / 2 < error(of_other, sketch) < true * 2
     assert error(Sketches().of(values, "again"), sketch) == 0
+
+
+def test_what_has_overflowed_has_a_sketch_without_a_warning() -> None:
+    """A step that a loss scaler leaves out has infinite gradients."""
+    with np.errstate(all="raise"):
+        assert not any(map(math.isfinite, Sketches().of(torch.tensor([torch.inf] * 99), "inf")))

@@ -52,10 +52,11 @@ class Sketches:
         flat = tensor.detach().cpu().reshape(-1)
         flat = flat if flat.dtype in SIGNED else flat.float()  # exact
         rows = flat.to(torch.float64, copy=True) if len(flat) < SUMMED_FROM else _added_up(flat)
-        signed = rows.numpy() * _signs(ROW, len(rows))
-        whole = len(signed) // SKETCH_NUMBERS * SKETCH_NUMBERS
-        numbers = signed[:whole].reshape(-1, SKETCH_NUMBERS).sum(0)
-        numbers[: len(signed) - whole] += signed[whole:]
+        with np.errstate(invalid="ignore", over="ignore"):  # of what has overflowed
+            signed = rows.numpy() * _signs(ROW, len(rows))
+            whole = len(signed) // SKETCH_NUMBERS * SKETCH_NUMBERS
+            numbers = signed[:whole].reshape(-1, SKETCH_NUMBERS).sum(0)
+            numbers[: len(signed) - whole] += signed[whole:]
         return tuple(numbers.tolist())
 
 

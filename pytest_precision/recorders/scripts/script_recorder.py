@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -115,7 +116,24 @@ class Record(CurrentRecord):
 @contextmanager
 def followed(steps: Steps) -> Iterator[None]:
     """Report the loop's events to `steps`; leave the block after the last step."""
-    with closing(steps.hooks), record.opened(steps), suppress(StopRecording):
+    with closing(steps.hooks), record.opened(steps), _quiet_threads(), suppress(StopRecording):
         with torch_hooks.opened(steps):
             yield
         steps.ends.finish()
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Report no error where a thread of the loop is ended after the last step."""
+    report = threading.excepthook
+
+    def unless_ended(error: threading.ExceptHookArgs) -> None:
+        if not issubclass(error.exc_type, StopRecording):
+            report(error)
+
+    threading.excepthook = unless_ended
+    try:
+        yield
+    finally:
+        if threading.excepthook is unless_ended:  # or a hook of the script's own
+            threading.excepthook = report

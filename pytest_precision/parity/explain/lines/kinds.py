@@ -137,7 +137,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
         side: {one.name or f"constant {place + 1}": one.text for place, one in enumerate(given)}
         for side, given in (("candidate", here), ("reference", there))
     }
-    words = _constant_words(call, there, here)
+    words = _constant_words(call, other, there, here)
     return ErrorKind("cast" if dtypes else "constant", words, other, named)
 
 
@@ -270,9 +270,12 @@ VERBS = {
 
 
 def _constant_words(
-    call: SingleCall, there: tuple[Constant, ...], here: tuple[Constant, ...]
+    call: SingleCall, other: SingleCall, there: tuple[Constant, ...], here: tuple[Constant, ...]
 ) -> str:
+    place = "here"
+    if other.line is not None and call.line is not None and other.line.called != call.line.called:
+        place = f"in {other.line.called}" if other.line.called else other.at.strip()
     verb = VERBS.get(call.base, "gave")
     by = "by " if call.base in ("mul", "div") else ""
     before, now = (", ".join(each.text for each in one) for one in (there, here))
-    return f"the reference {verb} {before} here, this {by}{now}"
+    return f"the reference {verb} {before} {place}, this {by}{now}"

@@ -1,0 +1,88 @@
+"""An error that ends a recorded script is reported by the lines of the script."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.__main__ import main
+
+BY_HAND = """
+import torch
+
+model = torch.nn.Linear(2, 2)
+
+
+def train():
+    loss = model(torch.ones(1, 2)).sum()
+    loss.backward()
+    model.weight.data -= model.weight.grad
+
+
+for step in range(20):
+    train()
+"""
+
+REFUSED = """Traceback (most recent call last):
+  File "own.py", line 14, in <module>
+    train()
+  File "own.py", line 9, in train
+    loss.backward()
+RuntimeError: expected steps of an optimizer but got """
+
+IN_LIBRARY = """Traceback (most recent call last):
+  File "own.py", line 2, in <module>
+    torch.zeros(2).view_as(None)
+TypeError: """
+
+INVALID = """  File "own.py", line 2
+    x = = 3
+SyntaxError: invalid syntax
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (BY_HAND, REFUSED),
+        ("import torch\ntorch.zeros(2).view_as(None)\n", IN_LIBRARY),
+        ("import torch\nx = = 3\n", INVALID),
+    ],
+)
+def test_an_error_is_reported_as_without_recording(
+    text: str,
+    shown: str,
+    in_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither what runs the script nor what watches it is in the traceback."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    (in_folder / "own.py").write_text(text)
+    with pytest.raises((RuntimeError, TypeError, SyntaxError)) as error:
+        main(["record", "--out", "a", "--", "own.py"])
+    sys.excepthook(error.type, error.value, error.tb)
+    lines = capsys.readouterr().err.splitlines(keepends=True)
+    # Python 3.11 marks a part of a line, and 3.13 another one.
+    assert "".join(line for line in lines if line.strip(" ^~\n")).startswith(shown)
+
+
+def test_a_loop_in_a_thread_is_ended_without_a_word(
+    record: Callable[..., Path], in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would report the exception by which it ends; other errors are reported."""
+    told: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    script = (in_folder / "train.py").read_text()
+    inside = "".join(f"    {line}\n" for line in script.splitlines())
+    (in_folder / "own.py").write_text(
+        f"import threading\ndef train():\n{inside}for one in (lambda: [][0], train):\n"
+        "    thread = threading.Thread(target=one)\n    thread.start()\n    thread.join()\n"
+    )
+    record("a", "--steps", "2", script=("own.py", "0.01", "9"))
+    assert [one.exc_type for one in told] == [IndexError]
+    assert threading.excepthook == told.append
