@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.commands.script_traceback import report_script_alone
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 
@@ -124,20 +123,36 @@ def run(given: argparse.Namespace) -> int:
         Exception: whatever the script raises.
     """
     expect_script(given)
-    file, *arguments = given.script
     _expect_steps(given)
     _expect_empty(given)
-    if given.te != "off":
-        _let_stand_in(given)
-    from pytest_precision.recorders.scripts.loop_trace import NotWrittenError
-    from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
-    from pytest_precision.recorders.scripts.script_file import record_file
-
+    _let_stand_in(given)
     if given.moved:
         move_imports(*given.moved)
     before = threading.enumerate()
+    done = _recorded(given)
+    if given.moved:
+        expect_moved(*given.moved)
+    if done < given.steps:
+        print(f"pytest_precision: {given.script[0]} ended after {done} steps", file=sys.stderr)
+    _leave_threads(before)
+    return 0
+
+
+def _recorded(given: argparse.Namespace) -> int:
+    """Record the script; return the number of its train steps.
+
+    Raises:
+        Exception: whatever the script raises.
+    """
+    from pytest_precision.recorders.scripts.loop_trace import NotWrittenError
+    from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
+    from pytest_precision.recorders.scripts.script_file import record_file
+    from pytest_precision.recorders.scripts.script_traceback import report_script_alone
+
+    parser: argparse.ArgumentParser = given.parser
+    file, *arguments = given.script
     try:
-        done = record_file(
+        return record_file(
             Path(file),
             arguments,
             given.out.absolute(),  # the script may change the folder
@@ -149,21 +164,15 @@ def run(given: argparse.Namespace) -> int:
             every=given.every,
         )
     except NothingRecordedError as error:
-        given.parser.error(visible(str(error)))
+        parser.error(visible(str(error)))
     except NotWrittenError as error:
         if error.errno not in _NO_ROOM:
             raise
         advice = "make room, and record it again into another folder"
-        given.parser.error(expected_but_got(f"room for a recording in {given.out}", error, advice))
+        parser.error(expected_but_got(f"room for a recording in {given.out}", error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
         raise
-    if given.moved:
-        expect_moved(*given.moved)
-    if done < given.steps:
-        print(f"pytest_precision: {file} ended after {done} steps", file=sys.stderr)
-    _leave_threads(before)
-    return 0
 
 
 def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
@@ -196,6 +205,8 @@ def _let_stand_in(given: argparse.Namespace) -> None:
 
     The script's own process is not put back: it ends with the script.
     """
+    if given.te == "off":
+        return
     from pytest_precision import te
 
     try:

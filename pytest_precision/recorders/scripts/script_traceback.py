@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pytest_precision.errors import InputMessage
-
-PACKAGE = str(Path(__file__).resolve().parent.parent)
+from pytest_precision.recorders.lines.frames import PACKAGE_ROOT, TORCH
 
 
 def report_script_alone(file: str) -> None:
@@ -58,9 +57,7 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_library(entry: TracebackType) -> bool:
-    torch = Path(str(sys.modules["torch"].__file__)).parent
-    file = entry.tb_frame.f_code.co_filename
-    return file.startswith((f"{PACKAGE}/", f"{torch}/"))
+    return entry.tb_frame.f_code.co_filename.startswith((PACKAGE_ROOT, TORCH))
 
 
 def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
