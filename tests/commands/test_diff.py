@@ -180,7 +180,12 @@ def test_a_process_that_is_ended_leaves_nothing(
     repository: Repository, tmp_path: Path, command: list[str], number: signal.Signals
 ) -> None:
     """Neither a work tree nor the script that it runs; nor what it made, if it gets to know."""
-    slow = "import os, time\nopen('started', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    slow = (
+        "import os, pathlib, time\n"
+        "pathlib.Path('starting').write_text(str(os.getpid()))\n"
+        "os.rename('starting', 'started')\n"  # a file that is found has its text
+        "time.sleep(600)\n"
+    )
     repository.commit("three", src__train=slow)
     words = [sys.executable, "-m", "pytest_precision", *command]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
