@@ -6,29 +6,22 @@ silent wherever a right loop may do so, as `tests/recorders/scripts/test_loop_ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
-from pytest_precision._torch.around import untraced
 from pytest_precision._torch.dispatch import version
 from pytest_precision.engine.groups import updated_tensors
-from pytest_precision.ranks.state.accelerator import capturing
 from pytest_precision.recorders.scripts.followed_gradients import (
     FollowedGradients,
     has_plain_values,
 )
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.torch_hooks import has_closure, replaced
+from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
 
 
 class Still(NamedTuple):
@@ -45,7 +38,7 @@ class Still(NamedTuple):
     copy: Tensor | None
 
 
-class LoopRules:
+class LoopRules(LoopEvents):
     """Checks the rules of every training loop, and keeps each broken rule in words.
 
     Args:
@@ -66,9 +59,9 @@ class LoopRules:
         self._still: dict[int, list[Still]] = {}
         self._copies = False
 
-    def before(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Check the gradients that an optimizer is about to read."""
-        if has_closure(_args, _kwargs) or capturing():
+        if closure:
             return
         members = updated_tensors(optimizer)
         self._tell(
@@ -92,10 +85,8 @@ class LoopRules:
                 if own.grad is None and has_plain_values(own)
             ]
 
-    def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Check the weights that an optimizer has moved, and keep the gradients that it leaves."""
-        if capturing():
-            return
         written = [
             one for one in self._still.pop(id(optimizer), ()) if version(one.weight) != one.version
         ]
@@ -114,31 +105,20 @@ class LoopRules:
         self._divided.end(updated_tensors(optimizer))
         self._unscaled = [one for one in self._unscaled if one is not optimizer]
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch loss scalers inside the block."""
-        scaler = torch.amp.GradScaler
-        with (
-            closing(self._old),
-            closing(self._divided),
-            register_optimizer_step_pre_hook(untraced(self.before)),
-            register_optimizer_step_post_hook(untraced(self.after)),
-            replaced(Tensor, "backward", self._backward, None),
-            replaced(scaler, "unscale_", self._unscales, self._has_unscaled),
-            replaced(scaler, "step", None, self._has_stepped),
-        ):
-            yield
-
-    def _backward(self, *_args: Any, **_kwargs: Any) -> None:
+    def backward(self, loss: Tensor) -> Tensor:
+        """Follow the gradients that a backward is about to add to."""
         self._old.backward()
         self._divided.backward()
+        return loss
 
-    def _unscales(self, _scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+    def unscales(self, optimizer: Optimizer) -> None:
+        """Look for gradients that a scaler is about to divide a second time."""
         members = updated_tensors(optimizer)
         self._twice = self._divided.left(members)
         self._divided.end(members)
 
-    def _has_unscaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+    def unscaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
+        """Tell which gradients a scaler has divided twice, and follow them all."""
         self._unscaled.append(optimizer)
         if scaler.is_enabled():
             self._tell(
@@ -149,10 +129,14 @@ class LoopRules:
             )
             self._divided.begin(updated_tensors(optimizer), may_shrink=True)
 
-    def _has_stepped(
-        self, _scaler: torch.amp.GradScaler, optimizer: Optimizer, *_args: Any, **_kwargs: Any
-    ) -> None:
+    def scaled(self, optimizer: Optimizer) -> None:
+        """Follow the divided gradients of an optimizer no further."""
         self._divided.end(updated_tensors(optimizer))
+
+    def close(self) -> None:
+        """Follow no gradient any more."""
+        self._old.close()
+        self._divided.close()
 
     def _tell(self, kind: str, found: Sequence[Tensor], words: str) -> None:
         if not found or words in self._told:

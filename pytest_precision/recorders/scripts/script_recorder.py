@@ -76,7 +76,7 @@ class Record(CurrentRecord):
         products: AbstractContextManager[object] = (
             self._products if self._cell.precision in COMPUTED else nullcontext()
         )
-        with products, followed(self._steps), rules.watching():
+        with products, closing(rules), followed(self._steps, rules):
             yield
         if schedule.operation is not None:
             raise RuntimeError(
@@ -114,10 +114,10 @@ class Record(CurrentRecord):
 
 
 @contextmanager
-def followed(steps: Steps) -> Iterator[None]:
+def followed(steps: Steps, *others: torch_hooks.LoopEvents) -> Iterator[None]:
     """Report the loop's events to `steps`; leave the block after the last step."""
     with closing(steps.hooks), record.opened(steps), _quiet_threads(), suppress(StopRecording):
-        with torch_hooks.opened(steps):
+        with torch_hooks.opened(steps, *others):
             yield
         steps.ends.finish()
 

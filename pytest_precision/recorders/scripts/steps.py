@@ -21,13 +21,14 @@ from pytest_precision.recorders.scripts.model_hooks import ModelHooks, unseen
 from pytest_precision.recorders.scripts.running_step import RunningStep
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
 from pytest_precision.recorders.scripts.step_ends import StepEnds
+from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
 from pytest_precision.recorders.weights import Watched
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
 
 
-class Steps:
+class Steps(LoopEvents):
     """Receives the events of a loop from torch's hooks, and turns them into recorded steps.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, multiprocessing, nn
+from torch.amp import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -20,44 +21,148 @@ from torch.optim.optimizer import (
 from pytest_precision._torch.around import around_calls, untraced
 from pytest_precision._torch.training import function_that_clamps, function_that_scales
 from pytest_precision.ranks.state.accelerator import capturing
-from pytest_precision.recorders.scripts.steps import Steps
+
+Told = Callable[..., object]
+
+
+class LoopEvents:
+    """Hears what a loop does; each method is one event, and does nothing unless overridden."""
+
+    def forward(self, module: nn.Module) -> None:
+        """Hear that a module is about to be called."""
+
+    def backward(self, loss: Tensor) -> Tensor:
+        """Hear that a loss is about to be differentiated; return the loss to start from."""
+        return loss
+
+    def clip(self, norm: Tensor | None) -> None:
+        """Hear that gradients are about to be clipped, by a norm if there is one."""
+
+    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Hear that an optimizer's step begins; a closure has yet to compute gradients."""
+
+    def computed(self, optimizer: Optimizer) -> None:
+        """Hear that a closure of an optimizer's step has returned."""
+
+    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Hear that an optimizer's step has returned."""
+
+    def compiled(self, module: nn.Module) -> None:
+        """Hear that a module has been compiled."""
+
+    def spawned(self) -> None:
+        """Hear that processes are about to be started."""
+
+    def unscales(self, optimizer: Optimizer) -> None:
+        """Hear that a scaler is about to divide an optimizer's gradients."""
+
+    def unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """Hear that a scaler has divided an optimizer's gradients, if it is enabled."""
+
+    def scales(self, scaler: GradScaler) -> None:
+        """Hear that a scaler is about to make an optimizer's step, or to leave it out."""
+
+    def scaled(self, optimizer: Optimizer) -> None:
+        """Hear that a scaler has made an optimizer's step, or has left it out."""
 
 
 @contextmanager
-def opened(steps: Steps) -> Iterator[None]:
-    """Report a loop's events to `steps` inside the block; remove all hooks afterwards."""
-    hooks = _Hooks(steps)
+def opened(*listeners: LoopEvents) -> Iterator[None]:
+    """Report a loop's events to `listeners` inside the block; remove all hooks afterwards.
+
+    Each event is reported to them in the order in which they are given.
+    """
+    hooks = _Hooks(listeners)
     with ExitStack() as stack:
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
         stack.enter_context(register_optimizer_step_pre_hook(untraced(hooks.before_step)))
         stack.enter_context(register_optimizer_step_post_hook(untraced(hooks.after_step)))
-        for replacement in _wrapped(steps):
-            stack.enter_context(replaced(*replacement))
+        for replacement in _wrapped(hooks):
+            stack.enter_context(_replaced(*replacement))
         yield
 
 
 class _Hooks(NamedTuple):
-    """The functions that torch calls before each module and around each optimizer step."""
+    """The functions that torch calls where a loop calls torch."""
 
-    steps: Steps
+    listeners: tuple[LoopEvents, ...]
 
     def forward(self, module: nn.Module, _inputs: Any) -> None:
         if not torch.compiler.is_compiling():  # there it would be traced rather than called
-            self.steps.forward(module)
+            for one in self.listeners:
+                one.forward(module)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if capturing():
             return None
         closure = has_closure(args, kwargs)
-        self.steps.update(optimizer, closure=closure)
+        for one in self.listeners:
+            one.update(optimizer, closure=closure)
         if not closure:
             return None
-        told = partial(_telling, partial(self.steps.computed, optimizer))
+        told = partial(_telling, partial(self.computed, optimizer))
         return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
+
+    def computed(self, optimizer: Optimizer) -> None:
+        for one in self.listeners:
+            one.computed(optimizer)
 
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not capturing():
-            self.steps.updated(optimizer, closure=has_closure(args, kwargs))
+            for one in self.listeners:
+                one.updated(optimizer, closure=has_closure(args, kwargs))
+
+    def backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:
+        for one in self.listeners:
+            loss = one.backward(loss)
+        return loss
+
+    def scales_gradients(
+        self, parameters: Any, max_norm: Any, total_norm: Tensor, foreach: Any = None
+    ) -> None:
+        for one in self.listeners:
+            one.clip(total_norm)
+
+    def clamps_gradients(self, *_: Any, **__: Any) -> None:
+        for one in self.listeners:
+            one.clip(None)
+
+    def has_compiled(self, module: nn.Module, *_: Any, **__: Any) -> None:
+        for one in self.listeners:
+            one.compiled(module)
+
+    def spawns(self, *_: Any, **__: Any) -> None:
+        for one in self.listeners:
+            one.spawned()
+
+    def unscales(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        for one in self.listeners:
+            one.unscales(optimizer)
+
+    def has_unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        for one in self.listeners:
+            one.unscaled(scaler, optimizer)
+
+    def scales(self, scaler: GradScaler, *_: Any, **__: Any) -> None:
+        for one in self.listeners:
+            one.scales(scaler)
+
+    def has_scaled(self, scaler: GradScaler, optimizer: Optimizer, *_: Any, **__: Any) -> None:
+        for one in self.listeners:
+            one.scaled(optimizer)
+
+
+def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
+    """Yield functions of torch that have no hooks: the arguments of `_replaced`."""
+    yield Tensor, "backward", hooks.backward, None
+    yield *function_that_scales(), hooks.scales_gradients, None
+    yield *function_that_clamps(), hooks.clamps_gradients, None
+    yield nn.Module, "compile", None, hooks.has_compiled
+    # In torch.multiprocessing, the function `spawn` hides the module that it is in.
+    for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
+        yield holder, "start_processes", hooks.spawns, None
+    yield GradScaler, "unscale_", hooks.unscales, hooks.has_unscaled
+    yield GradScaler, "step", hooks.scales, hooks.has_scaled
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
@@ -81,37 +186,18 @@ def has_closure(args: Any, kwargs: Any) -> bool:
     return callable(kwargs.get("closure")) or any(map(callable, given))
 
 
-Told = Callable[..., object]
-
-
-def _wrapped(steps: Steps) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
-    """Yield functions of torch to wrap: owner, name, and what to call before and after.
-
-    What the former returns takes the place of the first argument, unless it is None.
-    """
-    yield Tensor, "backward", lambda loss, *_, **__: steps.backward(loss), None
-    yield (
-        *function_that_scales(),
-        lambda parameters, max_norm, total_norm, foreach=None: steps.clip(total_norm),
-        None,
-    )
-    yield *function_that_clamps(), lambda *_, **__: steps.clip(None), None
-    yield nn.Module, "compile", None, lambda module, *_, **__: steps.compiled(module)
-    # In torch.multiprocessing, the function `spawn` hides the module that it is in.
-    for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
-        yield holder, "start_processes", lambda *_, **__: steps.spawned(), None
-    yield (
-        torch.amp.GradScaler,
-        "step",
-        lambda scaler, *_, **__: steps.scales(scaler),
-        lambda _, optimizer, *__, **___: steps.scaled(optimizer),
-    )
-
-
-def replaced(
+def _replaced(
     holder: Any, name: str, before: Told | None, after: Told | None
 ) -> AbstractContextManager[None]:
-    """Wrap functions of torch inside the block; see `_wrapped`."""
+    """Wrap a function of torch inside the block.
+
+    Args:
+        holder: owns it.
+        name: of the function.
+        before: called before it with its arguments; what it returns takes the place of the first
+            argument, unless it is None.
+        after: called after it, likewise.
+    """
     running: list[Any] = []
     # Not `wrapped`: what is compiled of the function itself is to stay compiled.
     before, after = before and untraced(before), after and untraced(after)
