@@ -14,7 +14,7 @@ from torch import Tensor
 def pytest_load_initial_conftests() -> None:
     """Say so once the stand-in is in place, and before a test asks."""
     from pytest_precision.te import cuda
-    from pytest_precision.te.kernels import KERNELS
+    from pytest_precision.te.triton import KERNELS
 
     KERNELS["fused_fma_kernel"] = add_product
     cuda.enter((9, 0))

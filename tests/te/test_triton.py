@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.te import triton
-from pytest_precision.te.kernels import KERNELS
+from pytest_precision.te.triton import KERNELS
 
 
 @pytest.fixture
