@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.wrapper_names import unwrapped
 from pytest_precision.matrix.tensor_key import TensorKey
 
 CLIPPED = "norm is clipped"
@@ -25,7 +26,7 @@ Decisions = Mapping[str, tuple[Tensor, Tensor]]
 def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Observation]:
     """Yield discrete choices and their margins after a microbatch or step."""
     for name, (chosen, margin) in given.items():
-        key = TensorKey(name, microbatch=microbatch)
+        key = TensorKey(unwrapped(name), microbatch=microbatch)
         yield whole("decision", key.name("decision"), chosen.detach().long())
         yield whole("margin", key.name("margin"), margin.detach().double())
 

@@ -22,6 +22,7 @@ from pytest_precision.engine.training_state import (
     of_optimizer,
 )
 from pytest_precision.engine.values import package_of
+from pytest_precision.engine.wrapper_names import unwrapped
 from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.modules.state import quantized_state
 
@@ -81,7 +82,8 @@ class EngineState(TrainingState):
         for optimizer in self._further_optimizers():
             own = ((names[id(p)], p) for _, held in groups.group_members(optimizer) for p in held)
             yield from self._of(optimizer, own)
-        yield from attributes.extra_state(engine.model.named_modules())
+        modules = ((unwrapped(path), module) for path, module in engine.model.named_modules())
+        yield from attributes.extra_state(modules)
         for number, optimizer in attributes.optimizers_in(engine.optimizer):
             yield from attributes.state_by_name(optimizer, number)
         known = {id(p) for p in engine.model.parameters()} | {id(p) for _, p in engine.masters()}
@@ -135,18 +137,23 @@ class EngineState(TrainingState):
     def _updated(self, optimizer: Optimizer, name: str, parameter: Tensor) -> UpdatedTensor:
         engine = self._engine
         capture = self._capture
+        names = [own for own, _ in engine.logical(name, parameter)]
 
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
-            # A step counter or a scale is no tensor of the parameter's elements.
-            per_element = tensor.shape == parameter.shape
-            return engine.show(kind, name + suffix, tensor, capture, split=per_element)
+            # A step counter or a scale is no tensor of the parameter's elements. A counter is that
+            # of each logical tensor; a scale of several would not be that of one of them.
+            if tensor.shape == parameter.shape:
+                yield from engine.show(kind, name + suffix, tensor, capture)
+                return
+            for own in names if len(names) == 1 or kind == "step" else [name]:
+                yield from engine.show(kind, own + suffix, tensor, capture, split=False)
 
         def show_weight() -> Iterator[Observation]:
             first = optimizer is engine.optimizer
             weight = engine.effective(parameter) if first else parameter
             return engine.show("master", name, weight, capture)
 
-        return UpdatedTensor(parameter, {name}, show, show_weight)
+        return UpdatedTensor(parameter, names, show, show_weight)
 
     def _groups_of(self, optimizer: Optimizer) -> groups.Groups:
         engine = self._engine

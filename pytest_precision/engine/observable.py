@@ -18,6 +18,7 @@ from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
+from pytest_precision.engine.wrapper_names import unwrapped
 from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.modules.state import used_quantized
@@ -160,8 +161,12 @@ class Observable:
         return parameter
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split a tensor that stores several logical tensors into (name, tensor)."""
-        yield name, tensor
+        """Split a tensor that stores several logical tensors into (name, tensor).
+
+        Unless overridden, a tensor is one logical tensor, whose name does not have those of
+        wrappers for activation checkpointing, FSDP1 and `torch.compile`.
+        """
+        yield unwrapped(name), tensor
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """Make an observation of this rank's `tensor`, with its place in logical tensor `name`."""

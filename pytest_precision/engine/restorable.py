@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision.engine.capture import Capture
@@ -120,7 +122,8 @@ class Restorable(Observable):
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         self._expect_state_by_parameter()
-        model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
+        with _without_gradients(self.optimizer):
+            model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
         return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
 
     def _expect_state_by_parameter(self) -> None:
@@ -175,12 +178,13 @@ class Restorable(Observable):
         """Load a `state_dict` of an engine of the same layout."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
-        set_state_dict(
-            self.optimized_model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        with _without_gradients(self.optimizer):
+            set_state_dict(
+                self.optimized_model,
+                self.optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
         self.load_state_beside_weights(state)
 
     def load_state_beside_weights(self, state: dict[str, Any]) -> None:
@@ -199,6 +203,19 @@ class Restorable(Observable):
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (logical name, buffer) of the model; each rank has its own buffers."""
         return self.model.named_buffers()
+
+
+@contextmanager
+def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
+    """Set gradients aside: where there are any, torch makes no state that a load could fill."""
+    kept = [(parameter, parameter.grad) for parameter in updated_tensors(optimizer)]
+    for parameter, _ in kept:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
 
 
 def _tensors_and_numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:

@@ -63,6 +63,7 @@ class OracleLog:
         groups: number of the workload's groups.
         apart: group of the workload, where it has a breach, to the numbers in which the optimizer's
             options are not the workload's.
+        frozen: names of the weights that get no gradient in the workload, and that no group has.
     """
 
     rule: str = ""
@@ -79,6 +80,7 @@ class OracleLog:
     estimates: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     groups: int = 0
     apart: dict[str, list[str]] = field(default_factory=dict)
+    frozen: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
@@ -113,6 +115,7 @@ class OracleLog:
         self.silent = self.silent or other.silent
         self.apart = other.apart | self.apart
         self.groups = max(self.groups, other.groups)
+        self.frozen = other.frozen or self.frozen
         self.spared = sorted({*self.spared, *other.spared})
         for group, found in other.estimates.items():
             kept = self.estimates.get(group, found)

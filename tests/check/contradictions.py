@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+from planted_by_property import TrainsFrozen
 
 from pytest_precision import Cell, Engine, Workload, layouts
 from pytest_precision.engine.loss_scale import LossScale
@@ -127,6 +128,17 @@ class EvaluatesHalf(Engine):
                 parameter.copy_(own)
 
 
+class AveragesFrozen(Engine):
+    """Has a weight of its model follow another one, as a momentum encoder's do."""
+
+    @torch.no_grad()
+    def update_weights(self) -> None:
+        super().update_weights()
+        blocks = self.model.get_submodule("blocks")
+        first, frozen = (blocks.get_parameter(f"{number}.linear.weight") for number in (0, 2))
+        frozen.lerp_(first, 0.1)
+
+
 class StaleBytes(Engine):
     """Goes on with the quantized weights of the first step."""
 
@@ -228,6 +240,11 @@ def here(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engi
 def there(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engine:
     """The same on the other side, as a shared helper has it."""
     return here(workload, cell, kind=kind)
+
+
+def trains_frozen(workload: Workload, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    return TrainsFrozen(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
 def gathered_elsewhere(workload: Workload, cell: Cell) -> Engine:

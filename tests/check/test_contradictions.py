@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import contradictions
+import planted_by_property
 import pytest
 
 from pytest_precision import (
@@ -20,7 +21,7 @@ from pytest_precision import (
     workloads,
 )
 from pytest_precision.modules.slots import DelayedScalingState
-from pytest_precision.parity.self_checks.consistency import Consistency
+from pytest_precision.parity.self_checks.consistency import FROZEN, Consistency
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.trace.moment import EVERYTHING
@@ -78,10 +79,12 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         ),
         (contradictions.truncated, BF16, "param", "its master", 1),
         (contradictions.GrowsEachStep, FP16, "loss_scale", "what its rule makes of it", 1),
+        (planted_by_property.DecaysFrozen, FP32, "param", FROZEN, 1),
+        (contradictions.trains_frozen, FP32, "param", FROZEN, 1),
     ],
     ids=[
         *("norm", "norm in fp16", "other weights", "other bf16 weights", "stale bytes"),
-        *("gathered elsewhere", "truncated", "loss scale"),
+        *("gathered elsewhere", "truncated", "loss scale", "decayed", "trained"),
     ],
 )
 def test_a_contradiction_is_named(
@@ -165,6 +168,12 @@ def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
             USED,
         ),
         (layouts.any_precision_adamw, BF16, workloads.mlp, USED),
+        (
+            partial(contradictions.here, kind=contradictions.AveragesFrozen),
+            FP32,
+            workloads.mlp,
+            {f"param is {FROZEN}"},
+        ),
         (layouts.fsdp2, Cell("bf16", "fp32", sequence="train2"), workloads.gpt, USED),
         (
             layouts.adamw,

@@ -22,6 +22,7 @@ from pytest_precision import (
 )
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.optim import FusedAdam
+from pytest_precision.parity.self_checks.oracle_findings import Broken
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.oracle_log import OracleLog
 
@@ -310,3 +311,24 @@ def test_no_optimizer_is_held_to_the_rule_of_another(
 def test_a_class_that_claims_the_rule_is_held_to_it(judged: Judged, kind: type) -> None:
     """By its name, or by what it derives from, if it has no options of its own."""
     assert judged(partial(wrong_rules.other, kind=kind)).breaches
+
+
+class Hastens(Engine):
+    """Steps its scheduler once more after each step, so that the warm-up ends early."""
+
+    def optimizer_step(self) -> None:
+        super().optimizer_step()
+        self.scheduler.step()
+
+
+def hastened(workload: Workload, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    return Hastens(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def test_an_estimate_is_that_of_the_step_that_is_named(judged: Judged) -> None:
+    """A rate that is wrong by another factor in each step is nearly right in the last one."""
+    log = judged(hastened)
+    words = Broken("candidate", log, log.breaches[0]).explanation
+    assert words.startswith("the optimizer has lr=")
+    assert words.endswith("as if the learning rate were 1.5 of it")

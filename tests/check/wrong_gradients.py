@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 
 from pytest_precision import Cell, Engine, Workload
@@ -17,6 +19,19 @@ class Doubling(Engine):
         for weight in self.model.parameters():
             if weight.grad is not None:
                 weight.grad.mul_(2)
+
+
+class MeansUnseen(Engine):
+    """Averages over the ranks, and does not show what each rank gives."""
+
+    unobservable = MappingProxyType({"grad": "it is reduced inside backward"})
+
+    def reduce_grads(self) -> None:
+        """Average the gradients."""
+        super().reduce_grads()
+        for weight in self.model.parameters():
+            if weight.grad is not None:
+                weight.grad.div_(self.cell.world_size)
 
 
 def engine_of(workload: Workload, cell: Cell, *, kind: type[Engine], again: bool = False) -> Engine:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from pytest_precision import Capture, Cell, Engine, layouts, workloads
 from pytest_precision.engine import groups
@@ -169,7 +172,7 @@ def test_a_weight_is_observed_where_it_is_used() -> None:
 
 
 def test_what_a_layout_stores_together_is_observed_apart() -> None:
-    """`logical` splits parameters, gradients and per-element state, but not a step counter."""
+    """`logical` splits parameters, gradients and per-element state; each part has the step."""
 
     class Halves(Engine):
         def logical(self, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
@@ -183,7 +186,48 @@ def test_what_a_layout_stores_together_is_observed_apart() -> None:
     trained = len(list(engine.optimizer.state))
     assert seen["exp_avg"] == seen["master"] == 2 * trained
     assert seen["param"] == 2 * len(list(model.parameters()))
-    assert seen["step"] == trained
+    assert seen["step"] == 2 * trained
+
+
+def test_a_wrapper_adds_nothing_to_names() -> None:
+    """A block that is compiled, or computed again in backward, is the block on the other side."""
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    blocks = model.get_submodule("blocks")
+    for name, wrapper in (
+        ("0", partial(torch.compile, backend="eager")),
+        ("1", checkpoint_wrapper),
+    ):
+        blocks.register_module(name, wrapper(blocks.get_submodule(name)))
+    wrapped = Engine(workload, CELL, model, torch.optim.AdamW(workload.groups(model)))
+    wrapped.start(Capture())
+    plain = adamw()
+
+    def names(engine: Engine) -> list[tuple[str, str]]:
+        shown = (engine.observe(phase, engine.capture) for phase in ("init", *STEP_PHASES))
+        return [(one.kind, one.name) for one in chain.from_iterable(shown)]
+
+    for engine in (wrapped, plain):
+        step(engine, 1)
+    assert names(wrapped) == names(plain)
+
+
+def test_gradients_that_stand_when_it_loads_are_no_obstacle(tmp_path: Path) -> None:
+    """As those in a flat buffer: torch by itself would leave the optimizer's state out."""
+    saved, loaded = adamw(), adamw()
+    step(saved, 1)
+    saved.save(tmp_path)
+    for parameter in loaded.model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    loaded.load(tmp_path)
+    assert all(
+        torch.equal(own["exp_avg"], kept["exp_avg"])
+        for own, kept in zip(
+            loaded.optimizer.state.values(), saved.optimizer.state.values(), strict=True
+        )
+    )
+    assert loaded.optimizer.state
+    assert all(p.grad is not None for p in loaded.model.parameters() if p.requires_grad)
 
 
 def test_an_overflow_leaves_everything_as_it_was() -> None:

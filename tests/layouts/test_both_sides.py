@@ -8,6 +8,7 @@ from functools import partial
 
 import both_sides
 import pytest
+from wrong_gradients import MeansUnseen, engine_of
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, layouts, unchecked
 
@@ -79,3 +80,10 @@ def test_one_side_alone_is_a_divergence(parity_there: ParityIn) -> None:
     assert verdict.gate == "agreement"
     (line,) = (one for one in verdict.details if "Of the candidate" in one)
     assert "it is a mean of the means of all microbatches" in line
+
+
+def test_a_sum_over_the_ranks_has_no_tokens_of_one_rank(parity_there: ParityIn) -> None:
+    """Where no rank's own gradient is shown, a mean over the ranks is called what it is."""
+    sides = (partial(engine_of, kind=MeansUnseen, again=again) for again in (False, True))
+    with pytest.raises(ParityError, match="in both sides: it is divided by the ranks, too; "):
+        parity_there(both_sides.TWO).check(*sides, workload=both_sides.Small)

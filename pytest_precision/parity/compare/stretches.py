@@ -44,10 +44,12 @@ def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
 def stretch_of(ours: Tensor, theirs: Tensor) -> str:
     """Describe the one run of neighbouring elements that differ; empty if there is no single run.
 
-    Rounding scatters: as many elements, drawn at random, must be unlikely to form such a run.
+    Rounding scatters: as many elements, drawn at random, must be unlikely to form such a run. Zeros
+    on both sides do not count as agreement: rows of a table that no token has read have them.
     """
-    differ = (ours != theirs).nonzero().view(-1)
-    if not is_stretch(differ, len(ours)):
+    unequal = ours != theirs
+    differ = unequal.nonzero().view(-1)
+    if not is_stretch(differ, len(ours)) or not ours[~unequal].any():
         return ""
     return f"different in {place(differ, len(ours))} only"
 

@@ -84,8 +84,11 @@ def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
         return None
     if not all(bool(one.theirs.isfinite().all()) for one in compared):
         return None
+    ours, theirs = _joined(compared)
+    if all(bool((side == side[0]).all()) for side in (ours, theirs)):
+        return None  # one pair of numbers, which ranks of a replica have too, has some factor
     eps = max(torch.finfo(one.ours.dtype).eps for one in compared)
-    exact = constant_ratio(*_joined(compared), eps)
+    exact = constant_ratio(ours, theirs, eps)
     if exact is not None:
         return [scaled(compared[0].pair, factor(exact))] * len(compared)
     unit = max(one.unit for one in compared)

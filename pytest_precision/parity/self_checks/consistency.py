@@ -47,6 +47,9 @@ IDENTITY_KINDS = frozenset(
 RESIDENT = ("param", "master", "loss_scale", "recorded_amax", *QUANTIZED.values())
 """Those of what is held between steps."""
 
+FROZEN = "what it was before the step, although the workload freezes it"
+"""What a frozen weight is, in words."""
+
 NO_ENTRIES = Exempt()
 """Leaves nothing out."""
 
@@ -132,6 +135,7 @@ class _Walk:
             yield from self._normed(moment, held["grad_norm"])
             yield from self._cast(moment, held)
             if moment.phase == "optimizer_step":
+                yield from self._still(moment, held["param"])
                 yield from self._quantization.updated(moment, held, self._state)
                 yield from self._scaled(moment, held["loss_scale"])
             if moment.phase == "load":
@@ -160,6 +164,23 @@ class _Walk:
             yield from self._follows(
                 self._shown.claim(moment, "param", name, "its master"), entries, masters
             )
+
+    def _still(self, moment: Moment, params: Mapping[str, list[Entry]]) -> Iterator[Judged]:
+        """Yield weights that the workload freezes and that a step has trained, or decayed.
+
+        Others may move a frozen weight on purpose, as an average of weights that is in the model.
+        """
+        for name in self._log.frozen:
+            now, before = params.get(name), self._state.get("param", {}).get(name)
+            if not now or not before or name in self._quantized or self._shown.same(now, before):
+                continue
+            got, exact = self._shown.whole(now), self._shown.whole(before)
+            if got is None or exact is None or got.shape != exact.shape:
+                continue
+            claim = self._shown.claim(moment, "param", name, FROZEN)
+            found = claim.broken(got, exact.double(), 0.0)
+            if found is not None and (name in self._updated or found.factor is not None):
+                yield found
 
     def _follows(self, claim: Claim, entries: list[Entry], source: list[Entry]) -> Iterator[Judged]:
         """Yield contradictions where a tensor is not its source, rounded to its dtype."""

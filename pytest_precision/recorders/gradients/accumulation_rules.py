@@ -150,19 +150,26 @@ def _rules(
                 yield f"it is a mean of the means of {what}"
         if like([tokens / one.tokens for one in dealt]):
             yield "each microbatch is divided by its own tokens alone"
-    for divisor, what in (
-        (here / tokens if here else 1.0, "it is divided by the rank's own tokens"),
-        (size * here / tokens, "it is divided by the rank's own tokens, and by the ranks"),
-        (1 / tokens, "it is not divided by the tokens"),
-        (float(tokens), "it is divided by the tokens twice"),
-        (float(len(own)), "it is divided by the microbatches, too"),
-        (float(len(dealt)), "it is divided by the rank's microbatches, too"),
-        (positions / tokens, "it is divided by all positions, also those that do not count"),
-        (float(size), "it is divided by the ranks, too"),
-        (1.0 / size, "it is multiplied by the ranks"),
-    ):
-        if abs(divisor - 1) > room and like([1 / divisor] * len(counts)):
-            yield what
+    # A sum over ranks has the tokens of all of them, and no rank's own.
+    by_own = here / tokens if here and len(dealt) < len(own) else 0.0
+    divisors = (
+        (by_own, "divided by the rank's own tokens"),
+        (size * by_own, "divided by the rank's own tokens, and by the ranks"),
+        (1 / tokens, "not divided by the tokens"),
+        (float(tokens), "divided by the tokens twice"),
+        (float(len(own)), "divided by the microbatches, too"),
+        (float(len(dealt)) if by_own else 0.0, "divided by the rank's microbatches, too"),
+        (positions / tokens, "divided by all positions, also those that do not count"),
+        (float(size), "divided by the ranks, too"),
+        (1.0 / size, "multiplied by the ranks"),
+    )
+    fit = [
+        (divisor, what)
+        for divisor, what in divisors
+        if divisor and abs(divisor - 1) > room and like([1 / divisor] * len(counts))
+    ]
+    if fit:  # several have one divisor where there are as many microbatches as ranks
+        yield f"it is {' or '.join(what for divisor, what in fit if divisor == fit[0][0])}"
     yield from _singled_out(counts, dealt, room)
     if max(counts) - min(counts) <= room * max(map(abs, counts)):
         yield f"it is {counts[0] + 0.0:.3g} times what it should be"  # never "-0 times"
@@ -176,13 +183,15 @@ def _singled_out(
     ones = [one.number for one, count in zip(dealt, counts, strict=True) if abs(count - 1) > room]
     if 0 < len(ones) < len(dealt):
         kinds = {round(counts[[d.number for d in dealt].index(number)], 2) for number in ones}
-        which = "microbatch " + " and ".join(map(str, ones))
+        several = len(ones) > 1
+        which = f"microbatch{'es' * several} {_listed(ones)}"
+        count = "count" if several else "counts"
         if kinds == {0.0}:
-            yield f"{which} is left out"
+            yield f"{which} {'are' if several else 'is'} left out"
         elif kinds == {2.0}:
-            yield f"{which} counts twice"
+            yield f"{which} {count} twice"
         else:
-            yield f"{which} counts {', '.join(f'{kind:g}' for kind in sorted(kinds))} times"
+            yield f"{which} {count} {', '.join(f'{kind:g}' for kind in sorted(kinds))} times"
 
 
 def _factor(found: Sequence[Any], near: float) -> str:

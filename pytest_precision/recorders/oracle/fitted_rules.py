@@ -19,7 +19,8 @@ def fit(judge: Judge, batches: Sequence[Batch], made: int) -> None:
     """Log the wrong rules that explain this step and all earlier wrong ones.
 
     What the right rule explains need not be explained: a wrong rule may hold in one group.
-    Where none fits, the options with which the right rule would are logged.
+    At the first of these steps, and where none fits, the options with which the right rule would
+    are logged, too.
 
     Args:
         judge: has found the breaches.
@@ -32,7 +33,7 @@ def fit(judge: Judge, batches: Sequence[Batch], made: int) -> None:
     for batch in wrong:
         tried = _tried(judge, batch, made, alive)
         alive = [words for words in (tried if alive is None else alive) if tried.get(words)]
-    if not alive:
+    if not alive or log.fits is None:
         _estimate(judge, wrong, made)
     for batch in batches if alive else ():
         if all(batch is not one for one in wrong):
@@ -52,8 +53,9 @@ def _estimate(judge: Judge, wrong: Sequence[Batch], made: int) -> None:
             name = " ".join(values)
             parts = [(value, declared(own, one)) for one, value in values.items()]
             found[name] = [number for part in parts for number in part]
+        # What is wrong may change from step to step: the first one is the one that is told.
         kept = judge.log.estimates.get(key, found)
-        judge.log.estimates[key] = {name: found[name] for name in found if name in kept}
+        judge.log.estimates[key] = {name: kept[name] for name in kept if name in found}
 
 
 def _right(judge: Judge, batch: Batch, made: int) -> bool:

@@ -35,6 +35,7 @@ class UpdatePlan:
     Attributes:
         formula: that of the rule.
         groups: logical tensor to the number of its group.
+        frozen: names of the weights that get no gradient, and that no group has.
     """
 
     def __init__(self, workload: Workload, rule: OptimizerRule, cell: Cell) -> None:
@@ -49,6 +50,11 @@ class UpdatePlan:
             for number, group in enumerate(groups)
             for parameter in group["params"]
         }
+        self.frozen = [
+            name
+            for name, parameter in model.named_parameters()
+            if not parameter.requires_grad and name not in self.groups
+        ]
         own = [{**group, "params": [torch.zeros(1)]} for group in groups]
         self._optimizer = _Still(own, {"lr": 1e-3, **asdict(rule)})
         self._scheduler = workload.scheduler(self._optimizer)

@@ -70,6 +70,7 @@ class UpdateOracle:
         self._workload = workload
         self._plan = UpdatePlan(workload, rule, cell)
         self._log = log
+        log.frozen = self._plan.frozen
         self._judge = Judge(self._plan, log)
         self._reduced: dict[tuple[str, Place], Tensor] = {}
         self._before: dict[tuple[str, Place], _Before] = {}

@@ -6,12 +6,8 @@ from collections.abc import Collection, Iterator
 
 from torch import nn
 
+from pytest_precision.engine.wrapper_names import WRAPPER_NAMES
 from pytest_precision.recorders.scripts.compiled import is_compiled
-
-WRAPPER_NAMES = frozenset(
-    {"_checkpoint_wrapped_module", "_forward_module", "_fsdp_wrapped_module", "_orig_mod"}
-)
-"""Names of the child that a wrapper stands for: activation checkpointing, Fabric, FSDP, compile."""
 
 ONLY_CHILDREN = frozenset({"module", "_module"})
 """Names that it has in wrappers without another child: DistributedDataParallel, Opacus."""

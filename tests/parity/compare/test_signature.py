@@ -109,6 +109,12 @@ def test_scattered_rounding_is_no_stretch(size: int, differ: list[int]) -> None:
     assert signature(candidate, REFERENCE[:size]) == "values"
 
 
+def test_rows_that_nothing_has_read_do_not_end_a_stretch() -> None:
+    """Their gradients are 0 on both sides, so that they agree about nothing."""
+    candidate = torch.cat([UNRELATED[:40], torch.zeros(24)])
+    assert signature(candidate, torch.cat([REFERENCE[:40], torch.zeros(24)])) == "values"
+
+
 @pytest.mark.parametrize(
     ("candidate", "reference", "words"),
     [

@@ -63,6 +63,16 @@ def test_one_wrong_element_is_no_factor(look) -> None:
     assert (found.finding.pair.name, found.signature) == ("up", "0.5 times the reference")
 
 
+def test_one_number_of_several_ranks_has_no_factor(write_trace: Write) -> None:
+    """Ranks that share a microbatch have one loss, and each pair of numbers has some ratio."""
+    moment, names = Moment(0, "train", 1, "forward_backward"), ["microbatch0", "microbatch1"]
+    ours, theirs = (
+        write_trace([(moment, [whole("loss", one, torch.tensor(value)) for one in names])])
+        for value in (1.00953, 1.0)
+    )
+    assert diagnose(judge(ours, theirs, Criteria.of(None))).signature == "values"
+
+
 def test_the_telling_tensor_stands_for_the_others(look) -> None:
     """Whatever its place in the order of parameters."""
     found, _ = look(up=noise(7), down=SECOND["down"].bfloat16().float())
