@@ -132,8 +132,6 @@ def _rules(
         room: by which a count may be off.
     """
     tokens = sum(one.tokens for one in own)
-    here = sum(one.tokens for one in dealt)
-    positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats
 
     def like(expected: Sequence[float]) -> bool:
         return all(
@@ -150,22 +148,9 @@ def _rules(
                 yield f"it is a mean of the means of {what}"
         if like([tokens / one.tokens for one in dealt]):
             yield "each microbatch is divided by its own tokens alone"
-    # A sum over ranks has the tokens of all of them, and no rank's own.
-    by_own = here / tokens if here and len(dealt) < len(own) else 0.0
-    divisors = (
-        (by_own, "divided by the rank's own tokens"),
-        (size * by_own, "divided by the rank's own tokens, and by the ranks"),
-        (1 / tokens, "not divided by the tokens"),
-        (float(tokens), "divided by the tokens twice"),
-        (float(len(own)), "divided by the microbatches, too"),
-        (float(len(dealt)) if by_own else 0.0, "divided by the rank's microbatches, too"),
-        (positions / tokens, "divided by all positions, also those that do not count"),
-        (float(size), "divided by the ranks, too"),
-        (1.0 / size, "multiplied by the ranks"),
-    )
     fit = [
         (divisor, what)
-        for divisor, what in divisors
+        for divisor, what in _divisors(dealt, own, size)
         if divisor and abs(divisor - 1) > room and like([1 / divisor] * len(counts))
     ]
     if fit:  # several have one divisor where there are as many microbatches as ranks
@@ -174,6 +159,27 @@ def _rules(
     if max(counts) - min(counts) <= room * max(map(abs, counts)):
         yield f"it is {counts[0] + 0.0:.3g} times what it should be"  # never "-0 times"
     yield f"its microbatches count {', '.join(f'{round(count, 3):g}' for count in counts)} times"
+
+
+def _divisors(
+    dealt: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch], size: int
+) -> Iterator[tuple[float, str]]:
+    """Yield wrong divisors in words, the most specific first; 0 for those that cannot be."""
+    tokens = sum(one.tokens for one in own)
+    here = sum(one.tokens for one in dealt)
+    positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats
+    # A sum over ranks has the tokens and the microbatches of all of them, and no rank's own.
+    of_rank = len(dealt) < len(own)
+    by_own = here / tokens if of_rank else 0.0
+    yield by_own, "divided by the rank's own tokens"
+    yield size * by_own, "divided by the rank's own tokens, and by the ranks"
+    yield 1 / tokens, "not divided by the tokens"
+    yield float(tokens), "divided by the tokens twice"
+    yield float(len(own)), "divided by the microbatches, too"
+    yield float(of_rank * len(dealt)), "divided by the rank's microbatches, too"
+    yield positions / tokens, "divided by all positions, also those that do not count"
+    yield float(size), "divided by the ranks, too"
+    yield 1.0 / size, "multiplied by the ranks"
 
 
 def _singled_out(
