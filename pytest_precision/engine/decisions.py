@@ -13,8 +13,7 @@ from torch import Tensor
 
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.engine.wrapper_names import unwrapped
-from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.matrix.tensor_key import TensorKey, unwrapped
 
 CLIPPED = "norm is clipped"
 """Name of the choice whether gradients are clipped."""

@@ -22,7 +22,7 @@ from pytest_precision.engine.training_state import (
     of_optimizer,
 )
 from pytest_precision.engine.values import package_of
-from pytest_precision.engine.wrapper_names import unwrapped
+from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.modules.state import quantized_state
 

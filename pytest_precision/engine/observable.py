@@ -18,7 +18,7 @@ from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
-from pytest_precision.engine.wrapper_names import unwrapped
+from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.modules.state import used_quantized

@@ -22,10 +22,16 @@ OPERANDS = ("quantized", "scale", "amax", "recorded_amax", "used_quantized")
 WITHOUT_BLANK = ("decision", "margin")
 """Kinds that write the number of a microbatch without a blank before it."""
 
+WRAPPER_NAMES = frozenset(
+    {"_checkpoint_wrapped_module", "_forward_module", "_fsdp_wrapped_module", "_orig_mod"}
+)
+"""Names of the child that a wrapper stands for: activation checkpointing, Fabric, FSDP, compile."""
+
 _MICROBATCH = re.compile(r"microbatch ?(\d+): ")
 _OPERAND = re.compile(r"(.*)\.((?:rowwise|columnwise)(?:\.(?:data|scale|amax))?|history)")
 _SLOT = re.compile(r".*\.quantizers\.\d+\.(input|weight|gradient)")
 _WEIGHT = re.compile(r"(.*\.)?weight(\d*)")
+_WRAPPER = re.compile(rf"(?:^|\.)(?:{'|'.join(sorted(WRAPPER_NAMES))})(?![^.:])")
 
 
 class TensorKey(NamedTuple):
@@ -140,3 +146,12 @@ def is_beside_masters(kind: str) -> bool:
 def is_master(kind: str) -> bool:
     """Return whether optimizer state of this name is a master weight."""
     return "master" in kind and not kind.endswith("_scale")
+
+
+def unwrapped(name: str) -> str:
+    """Return a name without the wrappers in it: `blocks.0._orig_mod.up.weight` without `_orig_mod`.
+
+    Args:
+        name: of a tensor or a module; what follows a colon is not a part of the path.
+    """
+    return _WRAPPER.sub("", name).removeprefix(".")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from torch import nn
 
-from pytest_precision.engine.wrapper_names import WRAPPER_NAMES
+from pytest_precision.matrix.tensor_key import WRAPPER_NAMES
 from pytest_precision.recorders.scripts.compiled import is_compiled
 
 ONLY_CHILDREN = frozenset({"module", "_module"})
