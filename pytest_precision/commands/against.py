@@ -58,8 +58,8 @@ class Against:
             type=Path,
             action="append",
             default=[],
-            help="data in the repository that git does not track and that every commit is to "
-            "have; repeatable",
+            help="untracked file or folder of the repository that every commit needs, such as "
+            "data; repeatable",
         )
         add_recording_options(parser)
         add_judging_options(parser)

@@ -1,10 +1,12 @@
 """Find the first commit between two in which a script, or a matrix test, computes something else.
 
-A test is named by its node id, such as test_it.py::test_it[fp32]. It runs as it is here, which must
-be what BAD computes; its layouts come from each commit. Of a script, that is the first commit with
-other numbers than GOOD; of a test, the first from which on the numbers are those of BAD.
+For a script, this is the first commit whose numbers differ from those of GOOD.
 
-Exit status 0 if there is one, 2 if it cannot be found.
+A test is named by its node id, such as test_it.py::test_it[fp32]. It runs from the files that are
+here now, which must compute what BAD computes; its layouts come from each commit. For a test, the
+command finds the first commit since which the numbers are those of BAD.
+
+Exit status 0 if the commit was found, 2 if not.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def add_to(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("good", metavar="GOOD", help="commit whose numbers are right")
-    parser.add_argument("bad", metavar="BAD", help="later commit whose numbers are others")
+    parser.add_argument("bad", metavar="BAD", help="later commit with other numbers")
     Against.add_options(parser)
     parser.set_defaults(run=lambda given: Against(given, checks=True).run(_found), parser=parser)
 

@@ -1,7 +1,7 @@
 """Compare what a script computes here with what it computes in another commit or installation.
 
 Exit status 0 if the two agree, 1 if not, 2 if they cannot be compared.
-Of several ranks: torchrun --nproc-per-node 2 -m pytest_precision diff HEAD~1 -- train.py
+For several ranks: torchrun --nproc-per-node 2 -m pytest_precision diff HEAD~1 -- train.py
 """
 
 from __future__ import annotations

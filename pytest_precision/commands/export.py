@@ -1,7 +1,7 @@
 """Give a recording to other tools as safetensors, and take one from them.
 
-Beside FILE lies a sidecar of the same name with .json: which tensor is what, and from when.
-docs/reference/recording-format.md describes both.
+A JSON sidecar of the same name beside the safetensors file says which tensor is which, and when it
+was observed. docs/reference/recording-format.md describes both.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ def add_to(commands: Any) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        folder, file = "folder of a recording", "safetensors file"
         source, made = ("recording", "FILE") if name == "export" else ("file", "DIR")
-        parser.add_argument(source, metavar=source.upper(), type=Path)
-        parser.add_argument("--out", metavar=made, type=Path, required=True)
+        texts = (folder, file) if name == "export" else (file, folder)
+        parser.add_argument(source, metavar=source.upper(), type=Path, help=texts[0])
+        parser.add_argument("--out", metavar=made, type=Path, required=True, help=f"new {texts[1]}")
         parser.set_defaults(run=run, parser=parser)
 
 

@@ -56,8 +56,8 @@ def add_to(commands: Any) -> None:
         const=1,
         default=0,
         help="also log all tensor operations, so that a comparison names the line of your code "
-        "that made the first wrong value; a step takes at most 2.5 times as long; RANKS: if "
-        "the other side splits its tensors over ranks, over how many",
+        "that made the first wrong value; a step takes at most 2.5 times as long; give "
+        "RANKS, their number, if the other side splits its tensors over ranks",
     )
     _add_part_options(parser)
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)

@@ -17,12 +17,6 @@ from pytest_precision import _lazy
 if TYPE_CHECKING:
     from pytest_precision.formats.delayed import DelayedScaling
     from pytest_precision.formats.format import Format, Reducible
-    from pytest_precision.formats.layout import (
-        gemm_ready_scale,
-        padded_scale,
-        swizzled_scale,
-        unswizzled_scale,
-    )
     from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
     from pytest_precision.formats.registry import by_name, names, recipe
 
@@ -34,12 +28,8 @@ __all__ = [
     "Reducible",
     "Storage",
     "by_name",
-    "gemm_ready_scale",
     "names",
-    "padded_scale",
     "recipe",
-    "swizzled_scale",
-    "unswizzled_scale",
 ]
 
 __getattr__, __dir__ = _lazy.exports(
@@ -47,7 +37,6 @@ __getattr__, __dir__ = _lazy.exports(
     {
         "delayed": ("DelayedScaling",),
         "format": ("Format", "Reducible"),
-        "layout": ("gemm_ready_scale", "padded_scale", "swizzled_scale", "unswizzled_scale"),
         "quantized": ("Operand", "QuantizedTensor", "Storage"),
         "registry": ("by_name", "names", "recipe"),
     },

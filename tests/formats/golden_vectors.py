@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from pytest_precision import formats
+from pytest_precision.formats import layout
 from pytest_precision.formats.hadamard import transformed
 from pytest_precision.formats.scaling import scale_from_amax
 
@@ -133,7 +134,7 @@ def made(name: str, own: formats.QuantizedTensor, x: torch.Tensor) -> dict[str, 
         found |= {"scale_inv_t": columnwise.scale}
     elif name.startswith("mxfp8"):
         found |= {"scale": rowwise.scale, "data_c": columnwise.data, "scale_c": columnwise.scale}
-        found |= {"scale_swizzled": formats.swizzled_scale(rowwise.scale)}
+        found |= {"scale_swizzled": layout.swizzled_scale(rowwise.scale)}
     else:
         found |= {"scale": rowwise.scale, "amax": rowwise.amax, "data_t": columnwise.data}
         found |= {"scale_t": columnwise.scale, "amax_t": columnwise.amax}

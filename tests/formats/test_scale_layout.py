@@ -7,6 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_precision import formats
+from pytest_precision.formats import layout
 
 
 def numbered(rows: int, columns: int) -> torch.Tensor:
@@ -18,7 +19,7 @@ def numbered(rows: int, columns: int) -> torch.Tensor:
 def test_swizzled_entries_are_where_the_formula_puts_them(shape: tuple[int, int]) -> None:
     """((i/128) ceil(C/4) + j/4) 512 + (i%32) 16 + (i%128)/32 4 + j%4, and zeros elsewhere."""
     scale = numbered(*shape) + 1
-    swizzled = formats.swizzled_scale(scale)
+    swizzled = layout.swizzled_scale(scale)
     for i in range(shape[0]):
         for j in range(shape[1]):
             block = (i // 128) * -(-shape[1] // 4) + j // 4
@@ -32,30 +33,30 @@ def test_swizzled_entries_are_where_the_formula_puts_them(shape: tuple[int, int]
 def test_unswizzling_gives_the_scale_back(shape: tuple[int, int]) -> None:
     """The two functions are inverse to each other."""
     scale = numbered(*shape)
-    assert torch.equal(formats.unswizzled_scale(formats.swizzled_scale(scale), shape), scale)
+    assert torch.equal(layout.unswizzled_scale(layout.swizzled_scale(scale), shape), scale)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 128), (9, 130)])
 def test_a_scale_of_blocks_along_a_column_is_stored_transposed(shape: tuple[int, int]) -> None:
     """MXFP8's columnwise scale, there and back."""
     scale = numbered(*shape)
-    swizzled = formats.swizzled_scale(scale, turned=True)
-    assert torch.equal(swizzled, formats.swizzled_scale(scale.t()))
-    assert torch.equal(formats.unswizzled_scale(swizzled, shape, turned=True), scale)
+    swizzled = layout.swizzled_scale(scale, turned=True)
+    assert torch.equal(swizzled, layout.swizzled_scale(scale.t()))
+    assert torch.equal(layout.unswizzled_scale(swizzled, shape, turned=True), scale)
 
 
 def test_no_fake_tensor_is_kept_for_later_scales() -> None:
     """Real scales of a shape that was fake at first are swizzled as any others."""
     with FakeTensorMode():
-        formats.swizzled_scale(torch.zeros((7, 11), dtype=torch.uint8))
+        layout.swizzled_scale(torch.zeros((7, 11), dtype=torch.uint8))
     scale = numbered(7, 11)
-    assert torch.equal(formats.unswizzled_scale(formats.swizzled_scale(scale), (7, 11)), scale)
+    assert torch.equal(layout.unswizzled_scale(layout.swizzled_scale(scale), (7, 11)), scale)
 
 
 def test_padding_is_zero_and_behind() -> None:
     """The scale keeps its place; MXFP8's columnwise scale is padded the other way."""
     scale = numbered(33, 5)
-    padded = formats.padded_scale(scale, (4, 128))
+    padded = layout.padded_scale(scale, (4, 128))
     assert padded.shape == (36, 128)
     assert torch.equal(padded[:33, :5], scale)
     assert not padded[33:].any()
@@ -77,7 +78,7 @@ def test_blockwise_scales_are_stored_as_the_gemm_reads_them(
     """1 x 128: transposed; both padded to four columns."""
     quantized = formats.by_name(name).quantize(torch.randn(130, 257))
     operand = getattr(quantized, side)
-    scale = formats.gemm_ready_scale(operand.scale, operand.storage.block)
+    scale = layout.gemm_ready_scale(operand.scale, operand.storage.block)
     valid = operand.scale.t() if "1x128" in name else operand.scale
     assert scale.shape == stored
     assert torch.equal(scale[: valid.shape[0], : valid.shape[1]], valid)
@@ -86,8 +87,8 @@ def test_blockwise_scales_are_stored_as_the_gemm_reads_them(
 def test_a_wrong_shape_is_refused() -> None:
     """The number of bytes belongs to one padded shape."""
     with pytest.raises(ValueError, match=r"expected 1024 bytes .* but got swizzled\.numel\(\)=512"):
-        formats.unswizzled_scale(torch.zeros(512, dtype=torch.uint8), (129, 4))
+        layout.unswizzled_scale(torch.zeros(512, dtype=torch.uint8), (129, 4))
     with pytest.raises(
         ValueError, match=r"expected a matrix of scales but got scale\.shape=\(1,\)"
     ):
-        formats.swizzled_scale(torch.ones(1))
+        layout.swizzled_scale(torch.ones(1))
