@@ -90,6 +90,18 @@ def test_what_nobody_has_written_to_yet_is_no_value() -> None:
     assert [[value.shape for value in read] for read, _ in seen] == [[(3,), (2,)]] * 2
 
 
+def test_memory_that_is_about_to_be_written_is_no_value() -> None:
+    """Torch copies a storage, as for `copy.deepcopy`, by tensors that it lays over both."""
+    made = []
+    for before in (1, 2):
+        logger = OperationLogger(Wanted(0, 1))
+        source, target = torch.arange(3.0).untyped_storage(), torch.UntypedStorage(12).fill_(before)
+        with logger.installed(), logger.on():
+            target.copy_(source)
+        made.append([value.digest for one in logger.log.operations for value in one.results])
+    assert made[0] == made[1] != []
+
+
 def test_a_log_ends_at_its_limit() -> None:
     """The rest of a step of a million operations is not logged, and the log says so."""
     log = logged(Wanted(0, 1, limit=4)).log

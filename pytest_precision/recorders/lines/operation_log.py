@@ -44,7 +44,7 @@ from pytest_precision.trace.operations import (
     Value,
 )
 
-CHANCE = ("empty", "new_empty", "_unsafe_empty")
+CHANCE = ("aten.empty", "aten.new_empty", "aten._unsafe_empty", "aten.set_.source_Storage")
 """How names of operators begin whose results nobody has computed."""
 
 
@@ -161,11 +161,12 @@ class OperationLogger:
             return result
         self._values.cuts.follow(name, args, held, made, changed)
         made = [one for one in made if not any(one is buffer for buffer in part)]
-        results = () if name.startswith(CHANCE) else tuple(map(self._values.of, made))
+        operator = operator_name(func)
+        results = () if operator.startswith(CHANCE) else tuple(map(self._values.of, made))
         written = overwritten_unread(func, name, args, kwargs)
         self.log.operations.append(
             LoggedOperation(
-                operator_name(func),
+                operator,
                 tuple(arguments),
                 results,
                 written,
