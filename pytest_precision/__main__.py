@@ -8,6 +8,10 @@ from collections.abc import Sequence
 
 from pytest_precision._interrupts import WholeTorch
 from pytest_precision.commands import audit, bisect, compare, diff, export, init, record, report
+from pytest_precision.errors import expected_but_got
+
+RUN_A_SCRIPT = ("record", "diff", "bisect")
+"""Commands that take a script and its arguments after `--`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     # Everything after `--` belongs to a script.
     end = words.index("--") if "--" in words else len(words)
-    given = parser.parse_args(words[:end], argparse.Namespace(script=words[end + 1 :], words=words))
+    named = argparse.Namespace(script=words[end + 1 :], words=words)
+    given, others = parser.parse_known_args(words[:end], named)
+    if others and end == len(words) and words[0] in RUN_A_SCRIPT:
+        advice = f"write `-- {' '.join(others)}` after the options of {words[0]}"
+        given.parser.error(expected_but_got("a script after `--`", others[0], advice))
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     with WholeTorch().watching():
         return int(given.run(given))
 

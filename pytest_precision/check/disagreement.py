@@ -16,6 +16,12 @@ from pytest_precision.parity.self_checks import identities
 from pytest_precision.parity.self_checks.oracle_findings import breach_lines, gradient_lines
 from pytest_precision.parity.verdict import Ruling
 
+PARTITIONED = (
+    "the optimizer has tensors that no module holds; if each rank updates a part of its own, as in "
+    "ZeRO, give record(locate=function) to say what lies in it; pytest_precision.recipes has the "
+    "function for DeepSpeed and Megatron-core"
+)
+
 
 def disagreement(case: Case, first: Finding) -> Ruling:
     """Return the ruling on a case whose sides differ.
@@ -84,11 +90,17 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
 
 
 def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
-    """Return notes on broken rules of loops, and on how to record values instead of digests."""
+    """Return notes on broken rules of loops, and on what to show of a side that shows too little.
+
+    These are values instead of digests, and what lies in tensors that no module holds.
+    """
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
         made = [side.manifest for side in case.sides if side.manifest is not None]
         yield f"Digests alone were kept of step {step}; to see elements, record again:"
         yield from (f"  {one.again(str(step))}" for one in made if not one.is_imported)
     for side in closer.sides:
+        unnamed = "unnamed" in side.trace.header.unobservable
+        if unnamed and (finding.problem, finding.faulty_side) == ("replicas", side.name):
+            yield f"In the {side.name}: {PARTITIONED}"
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)

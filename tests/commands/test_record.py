@@ -199,6 +199,11 @@ def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Pat
             "a folder that can be made but got --out=train.py",
         ),
         (["--out", "a"], "expected a script but got none; write it after `--`"),
+        (
+            ["--out", "a", "train.py", "--steps", "3", "0.01"],
+            "expected a script after `--` but got train.py; write `-- train.py 0.01` after the "
+            "options of record",
+        ),
         (["--out", "a", "--", "none.py"], "expected a script file but got script='none.py'"),
         (["--out", "a", "--values", "3-1", "--", "train.py"], "expected steps such as 3 or 0,3-5"),
         (["--out", "a", "--values", "11", "--", "train.py"], "--values up to the last step, 10"),

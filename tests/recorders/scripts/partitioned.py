@@ -80,11 +80,11 @@ def replicated(cell: Cell, record: unchanged.Record) -> None:
 
 
 @script
-def flat(cell: Cell, record: unchanged.Record, planted: str = "") -> None:
+def flat(cell: Cell, record: unchanged.Record, planted: str = "", *, located: bool = True) -> None:
     """Every rank updates its part of a flat tensor."""
     model = DistributedDataParallel(unchanged.Net())
     optimizer = FlatAdamW(model, planted)
-    with record(locate=optimizer.locate):
+    with record(locate=optimizer.locate if located else None):
         train(model, optimizer)
 
 

@@ -14,6 +14,7 @@ from test_steps import loss_of
 from torch import nn
 
 from pytest_precision import Cell, unchecked
+from pytest_precision.check.disagreement import PARTITIONED
 
 
 @pytest.mark.parametrize("loop", [partitioned.flat, partitioned.zero])
@@ -59,6 +60,15 @@ def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_in: ParityI
     assert found is not None
     assert (found.step, found.kind, found.rank) == (1, "final_grad", 1)
     assert found.name in dict(unchanged.Net().named_parameters())
+
+
+def test_parts_of_ranks_that_have_no_names_are_told(parity_in: ParityIn) -> None:
+    """Ranks seem to disagree about one tensor, unless the script says what they hold of which."""
+    parity = parity_in(Cell(sequence="train1", world_size=2))
+    sides = (partial(partitioned.flat, planted=text, located=False) for text in ("x", ""))
+    verdict = failed(parity, *sides)
+    assert "master of param_groups.0.params.0 in the candidate: rank 1 and rank 0" in verdict.reason
+    assert f"In the candidate: {PARTITIONED}" in " ".join(verdict.brief)
 
 
 def flat_script(pieces: object, given: object = None) -> Callable[..., None]:
