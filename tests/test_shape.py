@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -83,6 +84,55 @@ def defined(node: ast.stmt) -> list[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return [target.id for target in targets if isinstance(target, ast.Name)]
     return []
+
+
+JUDGES = (
+    "check/ruled_check.py",
+    "recorders/engine_recorder.py",
+    "recorders/perturb/perturbation.py",
+    "trace/recording.py",
+)
+"""The modules that record and judge a cell; what they import, each green cell imports."""
+
+ONLY_RED = (
+    "check/disagreement.py",
+    "check/lines.py",
+    "parity/compare/dense.py",
+    "parity/compare/noise.py",
+    "parity/explain/diagnosis.py",
+    "parity/explain/locate.py",
+    "parity/self_checks/tolerance.py",
+    "recorders/gradients/perturbed.py",
+    "recorders/oracle/fitted_rules.py",
+    "recorders/perturb/mutants.py",
+    "recorders/perturb/rounding_noise.py",
+    "recorders/skipped_step.py",
+    "trace/whole_recording.py",
+)
+"""What explains a red cell, or belongs to a criterion, an option or an operation of few cells."""
+
+
+def imported_with(files: Iterable[str]) -> set[str]:
+    """Return the modules of the package that are imported with some, by way of any number."""
+    due = [*files]
+    found = {*due}
+    while due:
+        for node in ast.parse((PACKAGE / due.pop()).read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                paths = {f"{n.partition('.')[2].replace('.', '/')}.py" for n in names}
+                new = {path for path in paths - found if (PACKAGE / path).exists()}
+                found |= new
+                due += new
+    return found
+
+
+def test_a_green_cell_does_not_import_what_only_red_ones_need() -> None:
+    """So that its way is short to read, and a session that passes imports less."""
+    assert all((PACKAGE / file).exists() for file in (*JUDGES, *ONLY_RED))
+    imported = imported_with(JUDGES)
+    assert len(imported) > 100
+    assert imported.isdisjoint(ONLY_RED), imported.intersection(ONLY_RED)
 
 
 def test_functions_are_short() -> None:
