@@ -102,7 +102,7 @@ def install() -> None:
     Raises:
         RuntimeError: the stand-in cannot run here; the message says why.
     """
-    if _is_installed():
+    if running():
         return
     problem = refusal() or _problem_of_this_process()
     if problem:
@@ -130,7 +130,7 @@ def install_without_gpu() -> None:
     """
     import torch
 
-    if _is_installed() or torch.cuda.is_available():
+    if running() or torch.cuda.is_available():
         return
     if multiprocessing.parent_process() is None:
         raise RuntimeError(
@@ -147,10 +147,6 @@ def running() -> str:
     """Return the name of the stand-in that Transformer Engine uses here; empty if none."""
     module = sys.modules.get(MODULE)
     return f"{module.installed} on the CPU" if isinstance(module, _StandIn) else ""
-
-
-def _is_installed() -> bool:
-    return isinstance(sys.modules.get(MODULE), _StandIn)
 
 
 def _import_package() -> None:
