@@ -82,7 +82,7 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
     """Yield plain attributes of an optimizer, such as its own step count.
 
     Args:
-        optimizer: it.
+        optimizer: the optimizer to read.
         number: ends its name, where an engine's is made of several.
     """
     public = {k: v for k, v in vars(optimizer).items() if not k.startswith("_")}
@@ -149,7 +149,7 @@ def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observatio
     """Yield entries of an optimizer's state that are kept under names, not parameters.
 
     Args:
-        optimizer: it.
+        optimizer: the optimizer to read.
         number: ends its name, where an engine's is made of several.
     """
     kept: dict[Any, Any] = optimizer.state  # by parameter, says torch

@@ -37,7 +37,7 @@ class EngineState(TrainingState):
     """Access to everything in an engine that outlives a step.
 
     Args:
-        engine: it.
+        engine: the engine to read.
         capture: says whether shards are gathered.
         since: what it was at the start.
     """

@@ -77,7 +77,7 @@ class UpdatedTensor(NamedTuple):
     """A tensor that an optimizer updates, with its names.
 
     Attributes:
-        tensor: it.
+        tensor: the tensor.
         names: those of the logical tensors in it.
         show: yields the observations of an entry of its state: kind, end of the name, tensor.
         show_weight: yields the weight that the tensor represents.
@@ -95,7 +95,7 @@ def of_optimizer(
     """Yield the state of an optimizer, and the weights that it updates.
 
     Args:
-        optimizer: it.
+        optimizer: the optimizer to read.
         updated: what it updates.
         grouped: its groups, whose steps are shown where they count them for their parameters.
     """

@@ -208,7 +208,7 @@ class Verdict(Figures):
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Return the lines below `reason`; on a pass, how two recordings were not made alike."""
+        """Return the lines below `reason`; on a pass, how the recordings' environments differ."""
         if self.outcome == "pass":
             return self.ruling.details
         lines = (

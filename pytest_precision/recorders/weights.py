@@ -52,7 +52,7 @@ class Watched:
     """A weight with the copies that are needed from before the step.
 
     Attributes:
-        weight: it.
+        weight: the weight.
         grad: the gradient that the step reads; None for a weight that it leaves alone.
         group: its hyperparameters.
         before: a copy of each of its pieces; none without a gradient.

@@ -89,7 +89,7 @@ class Forgetful(Noisy):
             Forgetful,
             TWO_STEPS.replace(sequence="train2-skip-train2"),
             None,
-            "the workload gave rank 0 other data for step 3 when it asked again in the candidate",
+            "the workload gave rank 0 other data for step 3 in a second call in the candidate",
         ),
     ],
     ids=["by rank", "unseeded", "by world size", "forgetful"],

@@ -92,7 +92,7 @@ def _put_on_meta(
     """Move weights that `fully_shard` would dequantize to the device `meta`.
 
     Args:
-        model: it.
+        model: the model to shard.
         made_of: name of each quantized weight to its values before.
 
     Yields:

@@ -43,9 +43,7 @@ def _within(log: DataLog) -> str | None:
             return f"the workload gave rank {rank} other data than rank 0 {place}"
     for rank, steps in enumerate(log.unsteady):
         if steps:
-            return (
-                f"the workload gave rank {rank} other data for step {steps[0]} when it asked again"
-            )
+            return f"the workload gave rank {rank} other data for step {steps[0]} in a second call"
     return None
 
 

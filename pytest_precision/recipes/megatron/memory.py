@@ -26,7 +26,7 @@ class HeldOperand(NamedTuple):
     Attributes:
         name: logical name of the weight.
         operand: which side and field this is.
-        tensor: it.
+        tensor: the bytes or scales.
         local: whether other ranks have other parts of the weight, which they quantize alone.
     """
 

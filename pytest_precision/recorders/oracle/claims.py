@@ -37,7 +37,7 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
     that a mistake in it is found, unless it takes options of its own: they say that it means more.
 
     Args:
-        optimizer: it.
+        optimizer: the optimizer to check.
         names: of classes with the rule.
 
     Raises:

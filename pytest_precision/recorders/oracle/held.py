@@ -33,7 +33,7 @@ def moments_and_weight(
     """Yield this rank's pieces of the moments and the weight, per logical tensor.
 
     Args:
-        engine: it.
+        engine: the engine to read.
         weight: a parameter of its optimizer.
         formula: names the moments; those that a first step has yet to make are zero.
         now: what this rank holds of the effective weight.

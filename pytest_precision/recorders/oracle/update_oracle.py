@@ -61,7 +61,7 @@ class UpdateOracle:
 
     Args:
         workload: declares the rule.
-        rule: it.
+        rule: the declared rule.
         cell: where it is trained.
         log: takes what is found.
     """

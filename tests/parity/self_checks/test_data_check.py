@@ -62,5 +62,5 @@ def test_data_may_depend_on_axes_of_the_users_own() -> None:
 
 def test_data_that_change_from_call_to_call_are_named() -> None:
     """A skipped step is done again, and an evaluation is held against another one."""
-    words = "the workload gave rank 0 other data for step 2 when it asked again in the reference"
+    words = "the workload gave rank 0 other data for step 2 in a second call in the reference"
     assert compared(log(STEADY), log(STEADY, unsteady=(2,))) == words
