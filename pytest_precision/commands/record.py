@@ -185,6 +185,16 @@ def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
     if not given.script:
         given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
     file = given.script[0]
+    if file == "-m":
+        module = "".join(given.script[1:2]) or "package.train"
+        given.parser.error(
+            expected_but_got(
+                "a script file",
+                f"-m {module}",
+                "name a file with this line: import runpy; "
+                f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)",
+            )
+        )
     if not Path(file.partition("::")[0] if of_check else file).is_file():
         given.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
 

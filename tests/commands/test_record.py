@@ -181,6 +181,18 @@ def test_a_full_disk_is_told(
         whole_recording("candidate", Path("a"))
 
 
+def test_a_module_of_a_package_is_recorded(record: RecordFile, in_folder: Path) -> None:
+    """A file runs it as `python -m` does, and its relative imports are found."""
+    (in_folder / "own").mkdir()
+    (in_folder / "own" / "__init__.py").touch()
+    (in_folder / "own" / "loop.py").write_text((in_folder / "train.py").read_text())
+    (in_folder / "own" / "train.py").write_text("from . import loop\n")
+    run = "import runpy; runpy.run_module('own.train', run_name='__main__', alter_sys=True)"
+    (in_folder / "runs.py").write_text(run)
+    folder = record("a", "--steps", "2", script=("runs.py", "0.01", "9"))
+    assert whole_recording("candidate", folder).cell.sequence == "train2"
+
+
 def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Path) -> None:
     """Many end with `sys.exit(main())`."""
     (in_folder / "train.py").open("a").write("sys.exit(0)\n")
@@ -203,6 +215,11 @@ def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Pat
             ["--out", "a", "train.py", "--steps", "3", "0.01"],
             "expected a script after `--` but got train.py; write `-- train.py 0.01` after the "
             "options of record",
+        ),
+        (
+            ["--out", "a", "--", "-m", "own.train", "x"],
+            "expected a script file but got -m own.train; name a file with this line: "
+            "import runpy; runpy.run_module('own.train', run_name='__main__', alter_sys=True)",
         ),
         (["--out", "a", "--", "none.py"], "expected a script file but got script='none.py'"),
         (["--out", "a", "--values", "3-1", "--", "train.py"], "expected steps such as 3 or 0,3-5"),
