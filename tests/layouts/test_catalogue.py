@@ -40,6 +40,7 @@ def test_a_defect_of_a_real_stack_is_caught(parity_with_lines: ParityIn, entry: 
     found = defect_found(entry, parity_with_lines)
     said = row(entry.name)[4:]
     assert (found.outcome, found.where) == ("fail", entry.where), found.first_line
+    assert found.tensor.startswith(entry.tensor)
     assert said[:2] == ["fail", "yes"]
     assert said[2] == {True: "yes", False: "wrongly", None: "no"}[found.named], found.first_line
     assert (found.error, said[3]) == (entry.error, entry.error)

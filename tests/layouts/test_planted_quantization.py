@@ -7,7 +7,6 @@ from functools import partial
 
 import planted_quantization as planted
 import pytest
-from defects.gradients import RoundsBeforeAccumulating, UsesDummies
 
 from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 
@@ -51,25 +50,16 @@ def test_a_quantized_cell_without_a_quantized_forward_is_vacuous(parity_in: Pari
     assert failure.value.verdict.outcome == "vacuous"
 
 
-@pytest.mark.parametrize(
-    ("kind", "precision", "name"),
-    [
-        (UsesDummies, "mxfp8", "microbatch 0: blocks.1.linear.weight"),
-        (RoundsBeforeAccumulating, "nvfp4", "microbatch 0: blocks.0.linear.weight"),
-        (planted.ForgetsAMicrobatch, "bf16", "microbatch 3: blocks.1.linear.bias"),
-    ],
-)
-def test_the_first_wrong_microbatch_is_named(
-    parity_in: ParityIn, kind: type[planted.MainGradEngine], precision: str, name: str
-) -> None:
-    """Poison is no gradient, and fp32 sums of rounded gradients are not those of exact ones."""
-    candidate = partial(planted.planted_main_grad, kind=kind)
+def test_the_first_wrong_microbatch_is_named(parity_in: ParityIn) -> None:
+    """The last one, which is left out; the catalogue has defects of the first."""
+    candidate = partial(planted.planted_main_grad, kind=planted.ForgetsAMicrobatch)
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell(precision, "bf16", True, sequence="train2")).check(
+        parity_in(Cell("bf16", "bf16", True, sequence="train2")).check(
             candidate, layouts.master_adamw, workload=workloads.mlp
         )
     found = failure.value.verdict.divergence
     assert found is not None
+    name = "microbatch 3: blocks.1.linear.bias"
     assert (found.step, found.kind, found.name) == (1, "grad", name)
 
 

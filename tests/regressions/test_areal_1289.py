@@ -21,7 +21,7 @@ from fine_tuning import STEPS, USUAL_TOLERANCE, WARMUP, FineTuning, relative_gap
 from torch.optim.lr_scheduler import LambdaLR
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts
-from pytest_precision.layouts.compute import compute_in
+from pytest_precision.layouts import compute_in
 
 pytestmark = pytest.mark.precision_regression("AReaL#1289")
 

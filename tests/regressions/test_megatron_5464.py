@@ -49,6 +49,10 @@ at_each_rate = pytest.mark.parametrize(
 """Losses that show nothing where they move more show nothing where they move less, and no defect is
 found by the size of an update, but for one whose test runs at both."""
 
+as_in_the_catalogue = pytest.mark.nightly
+"""CI plants the same defects once, in `tests/layouts/test_catalogue.py`, and holds step, phase,
+kind, tensor and words of what is found, and which losses differ."""
+
 Test = Callable[..., None]
 
 
@@ -113,6 +117,7 @@ def test_the_machinery_without_a_defect(cell: Cell, parity: Parity, lr: float) -
     check(cell, parity, lr, partial(planted, **OVERLAPPED), SHARED)
 
 
+@as_in_the_catalogue
 @in_mxfp8("train2-eval-train2")
 def test_gradients_on_top_of_weights_after_an_evaluation(
     cell: Cell, parity: Parity, lr: float
@@ -136,6 +141,7 @@ def test_the_evaluation_itself_is_to_blame(cell: Cell, parity: Parity, lr: float
         )
 
 
+@as_in_the_catalogue
 @in_bf16("train4")
 def test_a_forward_that_reads_other_memory(cell: Cell, parity: Parity, lr: float) -> None:
     """Its second defect: by value at the point of use, and by address as the diagnosis."""
@@ -165,6 +171,7 @@ def test_masters_that_start_from_dequantized_weights(cell: Cell, parity: Parity,
     assert "up.weight was initialised from dequantized weights" in found
 
 
+@as_in_the_catalogue
 @in_mxfp8("train2-save-train2")
 def test_a_forced_sync_of_what_nobody_staged(cell: Cell, parity: Parity, lr: float) -> None:
     """Megatron-LM #5236: a save overwrites the live weights, without any load."""
@@ -206,6 +213,7 @@ def test_what_such_a_sync_writes_to_the_file(
         assert len(names) == (6 if engine is SyncBeforeStaging else 0)
 
 
+@as_in_the_catalogue
 @in_bf16("train4")
 def test_sums_that_are_rounded_on_their_way(cell: Cell, parity: Parity, lr: float) -> None:
     """TransformerEngine #1618: from the second of a rank's microbatches on, on the grid of bf16."""
@@ -213,6 +221,7 @@ def test_sums_that_are_rounded_on_their_way(cell: Cell, parity: Parity, lr: floa
     assert found.startswith("1 forward_backward grad microbatch 2: embedding.weight: rounded to bf")
 
 
+@as_in_the_catalogue
 @in_mxfp8("train2-save-load-train2")
 def test_columnwise_copies_that_a_load_leaves(cell: Cell, parity: Parity, lr: float) -> None:
     """mcore-bridge #125: the forward is right, and the next backward is that of a fresh model."""
@@ -220,6 +229,7 @@ def test_columnwise_copies_that_a_load_leaves(cell: Cell, parity: Parity, lr: fl
     assert found.startswith("2 load quantized blocks.0.experts.0.up.weight.columnwise")
 
 
+@as_in_the_catalogue
 @in_mxfp8("train4", primary_weight="bf16")
 def test_quantized_weights_that_are_cached_too_long(cell: Cell, parity: Parity, lr: float) -> None:
     """Primus #983: the first step after an update multiplies by the weights before it."""
