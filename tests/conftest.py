@@ -97,6 +97,12 @@ def resources() -> Iterator[Resources]:
 
 
 @pytest.fixture
+def run_on_ranks(resources: Resources) -> Callable[..., list[Any]]:
+    """Run a function on so many ranks on the CPU, and return what each of them returned."""
+    return resources.ranks(Settings(timeout=120, device="cpu")).run
+
+
+@pytest.fixture
 def parity_by(resources: Resources) -> Callable[..., Parity]:
     """The fixture `parity` of a test in the given cell, by the given settings."""
 

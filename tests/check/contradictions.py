@@ -11,10 +11,9 @@ from planted_by_property import TrainsFrozen
 
 from pytest_precision import Cell, Engine, Workload, layouts
 from pytest_precision.engine.loss_scale import LossScale
-from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.scaling import scale_from_amax
-from pytest_precision.layouts.compute import compute_in
-from pytest_precision.layouts.dtypes import resident
+from pytest_precision.layouts import compute_in, resident
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.layouts.replicated import MasterEngine

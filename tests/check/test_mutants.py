@@ -14,14 +14,13 @@ from torch import nn
 
 from pytest_precision import Cell, Engine, Parity, ParityError, layouts, norm, unchecked, workloads
 from pytest_precision.recorders.perturb.mutants import MUTANTS
-from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]
 
 SMALL = partial(workloads.moe, experts=3, depth=1)
 
 
-class Weak(Mlp):
+class Weak(workloads.mlp):
     """One group, a constant rate, no decay, no clipping, and one microbatch."""
 
     max_norm = None
@@ -78,7 +77,7 @@ def test_what_a_loose_criterion_lets_through_is_named(parity_in: ParityIn) -> No
     assert "every gradient is doubled" in found["killed"]
 
 
-def unhooked(workload: Mlp, cell: Cell) -> Engine:
+def unhooked(workload: workloads.mlp, cell: Cell) -> Engine:
     """Build a layout whose optimizer has no hooks."""
     engine = layouts.ddp(workload, cell)
     engine.optimizer.register_step_pre_hook = None  # type: ignore[assignment]

@@ -16,8 +16,7 @@ from pytest_precision import Cell, layouts, workloads
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.errors import SideFailed
-from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks import ImportPath, RankPool
 from pytest_precision.trace.cache import TraceCache
 
 

@@ -10,7 +10,7 @@ import unsteady
 from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 from pytest_precision.check.repeat import further_runs
 from pytest_precision.check.side import Side
-from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks import ImportPath
 
 ParityIn = Callable[[Cell], Parity]
 

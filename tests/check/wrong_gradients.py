@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 
 from pytest_precision import Cell, Engine, Workload
-from pytest_precision.layouts.dtypes import resident
+from pytest_precision.layouts import resident
 
 
 class Doubling(Engine):

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision import Cell, Engine, Workload, workloads
-from pytest_precision.layouts.compute import compute_in
-from pytest_precision.layouts.dtypes import resident
+from pytest_precision.layouts import compute_in, resident
 from pytest_precision.workloads import rules
 from pytest_precision.workloads.recipe import warmup_cosine
 

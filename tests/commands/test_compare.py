@@ -362,8 +362,9 @@ def test_names_are_given_in_the_file(record: RecordFile, in_folder: Path, capsys
 
 def test_five_lines_say_what_was_not_compared() -> None:
     """All are said with -v: two frameworks may keep much that nobody computes with."""
+    from pytest_precision import Verdict
     from pytest_precision.commands.compare import FEW, lines
-    from pytest_precision.parity.verdict import Ruling, Verdict
+    from pytest_precision.parity.verdict import Ruling
 
     names = {f"attribute calls of layer{n}": "the reference has none" for n in range(FEW + 3)}
     verdict = Verdict(

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, layouts, workloads
-from pytest_precision.workloads.perceptron import Mlp
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 CELL = Cell("fp32")
 
 
-class Halving(Mlp):
+class Halving(workloads.mlp):
     """A framework's own rule."""
 
     def clip(self, parameters: list[Tensor], max_norm: float) -> float:
@@ -24,14 +23,14 @@ class Halving(Mlp):
         return 7.0
 
 
-class Silent(Mlp):
+class Silent(workloads.mlp):
     """A rule that keeps the norm to itself."""
 
     def clip(self, parameters: list[Tensor], max_norm: float) -> None:
         pass
 
 
-def with_gradients(workload: Mlp, **options: Any) -> Engine:
+def with_gradients(workload: workloads.mlp, **options: Any) -> Engine:
     torch.manual_seed(0)
     model = workload.model(CELL)
     optimizer = torch.optim.AdamW(workload.groups(model))
@@ -90,7 +89,7 @@ def test_an_unknown_rule_is_refused() -> None:
 def test_flat_shards_have_no_rule_of_their_own() -> None:
     """Another rule would take the norm of one rank's shards for that of all."""
 
-    class ByTorch(Mlp):
+    class ByTorch(workloads.mlp):
         clip = "torch"
 
     engine = layouts.distributed_optimizer(ByTorch(), CELL)

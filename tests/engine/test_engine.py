@@ -17,7 +17,6 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from pytest_precision import Capture, Cell, Engine, layouts, workloads
 from pytest_precision.engine import groups
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.workloads.perceptron import Mlp
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 CELL = Cell("fp32")
@@ -310,7 +309,7 @@ def test_the_state_of_another_models_optimizer_is_not_saved(tmp_path: Path) -> N
 def test_a_workload_that_miscounts_its_tokens_is_refused() -> None:
     """The divisor is known before the forward, so it must be the number that the loss counts."""
 
-    class Miscounting(Mlp):
+    class Miscounting(workloads.mlp):
         def loss(self, model: nn.Module, microbatch: Any) -> tuple[Tensor, int]:
             loss, tokens = super().loss(model, microbatch)
             return loss, tokens + 1
@@ -324,7 +323,7 @@ def test_a_workload_that_miscounts_its_tokens_is_refused() -> None:
 def test_a_loss_that_is_no_sum_with_its_tokens_is_refused(returns: Callable[..., Any]) -> None:
     """Many losses are means; the message says what a trainer of means returns."""
 
-    class Mean(Mlp):
+    class Mean(workloads.mlp):
         def loss(self, model: nn.Module, microbatch: Any) -> Any:
             return returns(*super().loss(model, microbatch))
 
@@ -333,7 +332,7 @@ def test_a_loss_that_is_no_sum_with_its_tokens_is_refused(returns: Callable[...,
         layouts.adamw(Mean(), CELL).forward_backward(1)
 
 
-class Uneven(Mlp):
+class Uneven(workloads.mlp):
     """A workload whose third step has five microbatches, whoever is to share them."""
 
     def microbatches(self, cell: Cell, step: int) -> list[Any]:

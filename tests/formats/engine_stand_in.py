@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_precision.formats import by_name
-from pytest_precision.formats.quantized import Operand, QuantizedTensor
+from pytest_precision.formats import Operand, QuantizedTensor, by_name
 
 Release = tuple[int, int]
 

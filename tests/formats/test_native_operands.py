@@ -9,10 +9,9 @@ import torch
 from torch.nn import functional as F
 
 from pytest_precision import formats
-from pytest_precision.formats.delayed import DelayedScaling
+from pytest_precision.formats import DelayedScaling, Operand
 from pytest_precision.formats.native import Native
 from pytest_precision.formats.native_operands import kernel_operands, valid
-from pytest_precision.formats.quantized import Operand
 from pytest_precision.modules.padding import padded_shape
 from pytest_precision.modules.slots import Quantizers
 

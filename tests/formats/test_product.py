@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pytest_precision import formats
+from pytest_precision.formats import Operand
 from pytest_precision.formats.product import matmul
-from pytest_precision.formats.quantized import Operand
 
 NVFP4 = ("nvfp4_1d", "nvfp4_2d", "nvfp4_1d_4over6")
 

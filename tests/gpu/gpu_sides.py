@@ -183,7 +183,7 @@ def digests_of_a_side_stream(large: int) -> tuple[str, str]:
     import tempfile
     from pathlib import Path
 
-    from pytest_precision.engine.observation import whole
+    from pytest_precision import whole
     from pytest_precision.trace.digests import digest
     from pytest_precision.trace.moment import INIT
     from pytest_precision.trace.writer import TraceWriter

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload, layouts
-from pytest_precision.formats import QuantizedTensor
-from pytest_precision.formats.format import Format
-from pytest_precision.layouts.compute import compute_in
-from pytest_precision.layouts.dtypes import resident
+from pytest_precision.formats import Format, QuantizedTensor
+from pytest_precision.layouts import compute_in, resident
 from pytest_precision.layouts.replicated import MainGradEngine
 from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.padding import quantize_padded

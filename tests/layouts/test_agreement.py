@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from planted import no_engine
 
 from pytest_precision import Cell, Parity, ParityError, layouts, workloads
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -126,9 +125,9 @@ def shard_sizes() -> list[int]:
     return [shard.to_local().numel() for shard in shards]  # type: ignore[attr-defined]
 
 
-def test_shards_are_uneven_and_some_are_empty(resources: Resources) -> None:
+def test_shards_are_uneven_and_some_are_empty(run_on_ranks: Callable[..., list[Any]]) -> None:
     """The agreement above is one of shards that a wrong offset would not survive."""
-    sizes = resources.ranks(Settings(timeout=120, device="cpu")).run(3, shard_sizes)
+    sizes = run_on_ranks(3, shard_sizes)
     by_parameter = list(zip(*sizes, strict=True))
     assert any(len(set(held)) > 1 for held in by_parameter)
     assert any(0 in held for held in by_parameter)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_precision import Cell, layouts
-from pytest_precision.workloads.mixture import Moe
+from pytest_precision import Cell, layouts, workloads
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -25,7 +24,7 @@ class Rotary(nn.Module):
         return angles.cos().to(self.gain.dtype) * self.gain
 
 
-class RotaryMoe(Moe):
+class RotaryMoe(workloads.moe):
     def model(self, cell: Cell) -> nn.Module:
         model = super().model(cell)
         model.position = Rotary(self.width)

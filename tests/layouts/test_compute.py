@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.layouts.compute import compute_in
+from pytest_precision.layouts import compute_in
 
 
 class Twice(nn.Module):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 Layout = Callable[[Workload, Cell], Engine]
 
@@ -46,11 +45,10 @@ def loaded_devices(layout: Layout, folder: str) -> dict[str, set[str]]:
     ids=lambda layout: layout.__name__,
 )
 def test_state_is_loaded_to_where_its_parameter_is(
-    resources: Resources, tmp_path: Path, layout: Layout
+    run_on_ranks: Callable[..., list[Any]], tmp_path: Path, layout: Layout
 ) -> None:
     """A step counter stays on the CPU, as torch keeps it; the next step reads the rest at once."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    (found,) = ranks.run(1, loaded_devices, layout, str(tmp_path / "saved"))
+    (found,) = run_on_ranks(1, loaded_devices, layout, str(tmp_path / "saved"))
     assert found.pop("step", {"cpu"}) == {"cpu"}
     assert {"exp_avg", "exp_avg_sq"} <= found.keys()
     assert found == {key: {"meta"} for key in found}

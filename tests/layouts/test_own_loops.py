@@ -23,8 +23,6 @@ from pytest_precision import (
     unchecked,
     workloads,
 )
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 from pytest_precision.trace.digests import elements
 
 ParityIn = Callable[[Cell], Parity]
@@ -99,10 +97,9 @@ def elements_of_half_a_model() -> int:
     return elements(stage.named_parameters())
 
 
-def test_a_model_that_ranks_share_is_counted_whole(resources: Resources) -> None:
+def test_a_model_that_ranks_share_is_counted_whole(run_on_ranks: Callable[..., list[Any]]) -> None:
     """Or one side would be kept as digests and the other one as values."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    assert ranks.run(2, elements_of_half_a_model) == [3 * 4 + 4 * 5] * 2
+    assert run_on_ranks(2, elements_of_half_a_model) == [3 * 4 + 4 * 5] * 2
 
 
 def test_a_loop_of_ones_own_is_a_side_like_any_other(parity_in: ParityIn) -> None:

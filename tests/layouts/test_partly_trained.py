@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_precision import Cell, Parity, ParityError, layouts
-from pytest_precision.workloads.mixture import Moe
-from pytest_precision.workloads.perceptron import Mlp
+from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -27,7 +25,7 @@ def trained(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-class Frozen(Mlp):
+class Frozen(workloads.mlp):
     """A vector and a weight of a linear layer that are not trained, as beside an adapter."""
 
     def model(self, cell: Cell) -> nn.Module:
@@ -41,7 +39,7 @@ class Frozen(Mlp):
         return trained(super().groups(model))
 
 
-class Unused(Mlp):
+class Unused(workloads.mlp):
     """A parameter that no forward reads."""
 
     def model(self, cell: Cell) -> nn.Module:
@@ -82,7 +80,7 @@ def test_a_bucket_that_never_was_reduced_is_refused(parity_in: ParityIn) -> None
         )
 
 
-class FrozenExperts(Moe):
+class FrozenExperts(workloads.moe):
     """Of some layers all experts are frozen, of one a single expert if `one` says so."""
 
     def __init__(self, *, one: bool = False) -> None:

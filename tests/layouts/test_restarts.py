@@ -12,7 +12,7 @@ import pytest
 
 from pytest_precision import Cell, Engine, Parity, ParityError, layouts, workloads
 from pytest_precision.options import Settings
-from pytest_precision.ranks.pool import RankPool
+from pytest_precision.ranks import RankPool
 from pytest_precision.trace.cache import TraceCache
 
 ParityIn = Callable[[Cell], Parity]

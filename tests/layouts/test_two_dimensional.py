@@ -13,13 +13,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from pytest_precision import Cell, Engine, Parity, Workload
+from pytest_precision import Cell, Engine, Parity, Workload, workloads
 from pytest_precision.layouts.sharded import FSDP2Engine
 from pytest_precision.workloads.batches import Microbatch
-from pytest_precision.workloads.perceptron import Mlp
 
 
-class Shared(Mlp):
+class Shared(workloads.mlp):
     """Eight microbatches a step: as many for each of 1, 2 or 4 ranks; widths that 2 divides."""
 
     def __init__(self) -> None:

@@ -12,9 +12,6 @@ from torch import Tensor
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Workload, close, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -45,9 +42,11 @@ def norms(cell: Cell, names: tuple[str, ...], workload: str) -> dict[str, list[f
 
 @pytest.mark.parametrize("workload", TINY)
 @pytest.mark.parametrize("ranks", [4, 8])
-def test_every_layout_trains(resources: Resources, ranks: int, workload: str) -> None:
+def test_every_layout_trains(
+    run_on_ranks: Callable[..., list[Any]], ranks: int, workload: str
+) -> None:
     """None hangs; and layouts of one arithmetic have the same norm, as far as bf16 goes."""
-    run = partial(resources.ranks(Settings(timeout=120, device="cpu")).run, ranks, norms)
+    run = partial(run_on_ranks, ranks, norms)
     experts = EXPERTS if workload == "moe" else ()
     for names, stored in (
         (FP32, ("fp32",)),
@@ -94,7 +93,7 @@ def test_four_ranks_agree_with_one(parity_in: ParityIn) -> None:
     assert verdict.outcome == "pass"
 
 
-class AlwaysSix(Mlp):
+class AlwaysSix(workloads.mlp):
     """A workload that does not ask how many ranks there are, and cannot be trained."""
 
     def microbatches(self, cell: Cell, step: int) -> list[Any]:
@@ -110,7 +109,7 @@ def test_a_number_that_ranks_cannot_share_is_refused(parity_in: ParityIn) -> Non
         parity_in(Cell(world_size=4)).check(layouts.adamw, layouts.fsdp2, workload=AlwaysSix)
 
 
-class SoMany(Mlp):
+class SoMany(workloads.mlp):
     """A workload whose steps have a number of microbatches of its own."""
 
     def __init__(self, number: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pytest_precision import Cell, layouts, workloads
 from pytest_precision.check.side import Side
 from pytest_precision.matrix.declared import Declared
-from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
 

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
+from typing import Any
 
 import pytest
 
 from pytest_precision.matrix.declared import Declared
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
-from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.te import stand_in
 
+RunOnRanks = Callable[..., list[Any]]
+
 
 @pytest.fixture
-def on_a_rank(resources: Resources) -> Callable[[Callable[[], object]], object]:
+def on_a_rank(run_on_ranks: RunOnRanks) -> Callable[[Callable[[], object]], object]:
     """Run a function on one rank, as the fixture `ranks` does."""
-    run = _running(resources)
-    return lambda function: run(function, 1)[0]
+    return lambda function: _run(run_on_ranks, function, 1)[0]
 
 
 @pytest.fixture
-def on_two_ranks(resources: Resources) -> Callable[[Callable[[], object]], list[object]]:
+def on_two_ranks(run_on_ranks: RunOnRanks) -> Callable[[Callable[[], object]], list[object]]:
     """Run a function on two ranks, and return what each of them returned."""
-    run = _running(resources)
-    return lambda function: run(function, 2)
+    return lambda function: _run(run_on_ranks, function, 2)
 
 
-def _running(resources: Resources) -> Callable[[Callable[[], object], int], list[object]]:
-    pool = resources.ranks(Settings(timeout=120, device="cpu"))
-
-    def run(function: Callable[[], object], number: int) -> list[object]:
-        path = ImportPath.of(function, "function")
-        return pool.run(number, path, needs=Needs.of(path, Declared.of(function)))
-
-    return run
+def _run(run_on_ranks: RunOnRanks, function: Callable[[], object], number: int) -> list[object]:
+    path = ImportPath.of(function, "function")
+    return run_on_ranks(number, path, needs=Needs.of(path, Declared.of(function)))
 
 
 @pytest.fixture

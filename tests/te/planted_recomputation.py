@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision import Cell, Engine, Workload, layouts
+from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.te import cuda
-from pytest_precision.workloads.perceptron import Mlp
 
 MICROBATCHES = 3
 
@@ -148,7 +147,7 @@ def histories_after_a_run() -> int:
     """Train an engine of delayed scaling; return how many histories are updated with its own."""
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager as State
 
-    engine = layouts.te_linears(Mlp(width=64, depth=1), Cell("fp8_delayed"))
+    engine = layouts.te_linears(workloads.mlp(width=64, depth=1), Cell("fp8_delayed"))
     engine.forward_backward(1)
     held = State.quantization_state.global_amax_history_buffer
     return sum(map(len, held.values()))
@@ -168,5 +167,5 @@ def called_before_an_engine() -> list[bool]:
         scales = layer.fp8_meta["scaling_fwd"].scale
         found.append(bool((scales[:2] != 1).all()))
         scales.fill_(1)
-        layouts.te_linears(Mlp(width=64, depth=1), Cell("fp8_delayed"))
+        layouts.te_linears(workloads.mlp(width=64, depth=1), Cell("fp8_delayed"))
     return found

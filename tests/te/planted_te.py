@@ -10,7 +10,7 @@ import golden_vectors as golden
 import torch
 import torch.distributed as dist
 
-from pytest_precision import Cell, Engine, Observation, Workload, formats, layouts
+from pytest_precision import Cell, Engine, Observation, Workload, formats, layouts, workloads
 from pytest_precision.layouts.optimizer_layouts import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
 from pytest_precision.layouts.transformer_engine.casting import store_master
@@ -24,8 +24,6 @@ from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, OutsideMasters
 from pytest_precision.te import cuda, storages
 from pytest_precision.workloads.batches import Microbatch
-from pytest_precision.workloads.mixture import Moe
-from pytest_precision.workloads.perceptron import Mlp
 
 LARGEST = 1 << 15
 """Elements of the golden inputs that are quantized here; all of them are in `tests/formats`."""
@@ -172,7 +170,7 @@ def on_hopper(workload: Workload, cell: Cell, **options: Any) -> Engine:
     return layouts.te_linears(workload, cell, **options)
 
 
-class OneMicrobatch(Mlp):
+class OneMicrobatch(workloads.mlp):
     """Steps of one microbatch a rank, after which Transformer Engine and the emulation update."""
 
     def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
@@ -191,11 +189,11 @@ def without_rows(microbatch: Microbatch) -> Microbatch:
     return microbatch._replace(inputs=microbatch.inputs[:0], targets=microbatch.targets[:0])
 
 
-class IdleMoe(Idle, Moe):
+class IdleMoe(Idle, workloads.moe):
     """Experts to which a rank sends nothing."""
 
 
-class IdleMlp(Idle, Mlp):
+class IdleMlp(Idle, workloads.mlp):
     """Linear layers of which a rank multiplies nothing."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,6 @@ from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layout
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.optim.scaled_state import RANGES, decode_scaled, scale_name
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 Whole = dict[str, dict[str, Tensor]]
@@ -42,12 +41,11 @@ def trained(folder: str, options: dict[str, str], *, save: bool) -> dict[str, Wh
 
 @pytest.mark.parametrize("loaded_on", [1, 3])
 def test_a_checkpoint_does_not_know_the_world_size(
-    resources: Resources, tmp_path: Path, loaded_on: int
+    run_on_ranks: Callable[..., list[Any]], tmp_path: Path, loaded_on: int
 ) -> None:
     """Saved on two ranks, loaded on one and three: by names, without the padding of buckets."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    saved = ranks.run(2, trained, str(tmp_path), {}, save=True)[0]
-    for loaded in ranks.run(loaded_on, trained, str(tmp_path), {}, save=False):
+    saved = run_on_ranks(2, trained, str(tmp_path), {}, save=True)[0]
+    for loaded in run_on_ranks(loaded_on, trained, str(tmp_path), {}, save=False):
         assert loaded.keys() == saved.keys()
         for part in saved:
             assert loaded[part].keys() == saved[part].keys()
@@ -64,15 +62,14 @@ def values(kept: dict[str, Tensor], key: str) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize(("saved_on", "loaded_on"), [(2, 2), (1, 2), (2, 1), (3, 2)])
 def test_scaled_state_survives_another_cut(
-    resources: Resources, tmp_path: Path, saved_on: int, loaded_on: int
+    run_on_ranks: Callable[..., list[Any]], tmp_path: Path, saved_on: int, loaded_on: int
 ) -> None:
     """Bit for bit where a shard was part of one; else it is rounded once, under a scale for all.
 
     The rounding of fp16 and e4m3: half a step of the mantissa, or of the smallest number.
     """
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    saved = ranks.run(saved_on, trained, str(tmp_path), SCALED, save=True)[0]["optimizer"]
-    loaded = ranks.run(loaded_on, trained, str(tmp_path), SCALED, save=False)[0]["optimizer"]
+    saved = run_on_ranks(saved_on, trained, str(tmp_path), SCALED, save=True)[0]["optimizer"]
+    loaded = run_on_ranks(loaded_on, trained, str(tmp_path), SCALED, save=False)[0]["optimizer"]
     moved = False
     for name, kept in saved.items():
         for key in ("exp_avg", "exp_avg_sq", "master_param"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,6 @@ from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Span, Workload, layouts, workloads
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
-from pytest_precision.workloads.perceptron import Mlp
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -227,7 +225,7 @@ def test_scaled_shards_survive_every_operation(
     )
 
 
-class Unrounded(Mlp):
+class Unrounded(workloads.mlp):
     """Weights that bf16 does not hold."""
 
     def model(self, cell: Cell) -> nn.Module:
@@ -357,9 +355,9 @@ def spans() -> list[tuple[str, Span, int]]:
     return [(s.name, s.owned, s.slot.parameter.numel()) for s in made(3).shards]
 
 
-def test_shards_cut_across_parameters(resources: Resources) -> None:
+def test_shards_cut_across_parameters(run_on_ranks: Callable[..., list[Any]]) -> None:
     """Every element is updated by one rank; some parameters are cut and some are elsewhere."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu")).run(3, spans)
+    ranks = run_on_ranks(3, spans)
     sizes = {name: numel for held in ranks for name, _, numel in held}
     pieces = [(name, span) for held in ranks for name, span, _ in held]
     assert sum(span.stop - span.start for _, span in pieces) == sum(sizes.values())
@@ -376,8 +374,8 @@ def padding() -> tuple[bool, int]:
     return bool(buffer.params[pads].isnan().all()), int(pads.sum())
 
 
-def test_padding_is_poison(resources: Resources) -> None:
+def test_padding_is_poison(run_on_ranks: Callable[..., list[Any]]) -> None:
     """Whoever reads behind a parameter finds NaN, and zeros would be lost in a sum."""
-    for poisoned, number in resources.ranks(Settings(timeout=120, device="cpu")).run(2, padding):
+    for poisoned, number in run_on_ranks(2, padding):
         assert poisoned
         assert number > 0

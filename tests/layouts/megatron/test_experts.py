@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,6 @@ from torch import Tensor
 
 from pytest_precision import Cell, Contract, Engine, Parity, ParityError, layouts, workloads
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -91,11 +90,12 @@ def saved(layout: Callable[..., Engine], folder: str) -> dict[str, Tensor]:
     return {**state["master"], **state["model"]}
 
 
-def test_checkpoints_have_one_format(resources: Resources, tmp_path: Path) -> None:
+def test_checkpoints_have_one_format(
+    run_on_ranks: Callable[..., list[Any]], tmp_path: Path
+) -> None:
     """Names of single experts, masters and bytes alike, whichever layout has saved."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
     of_grouped, of_discrete = (
-        ranks.run(1, saved, layout, str(tmp_path / name))[0]
+        run_on_ranks(1, saved, layout, str(tmp_path / name))[0]
         for name, layout in (("g", layouts.grouped_experts), ("d", layouts.discrete_experts))
     )
     assert of_grouped.keys() == of_discrete.keys()
@@ -112,9 +112,10 @@ def stored(precision: str, primary_weight: str) -> tuple[list[str], list[tuple[i
 
 
 @pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
-def test_one_weight_lies_in_the_buffer(resources: Resources, primary_weight: str) -> None:
+def test_one_weight_lies_in_the_buffer(
+    run_on_ranks: Callable[..., list[Any]], primary_weight: str
+) -> None:
     """All experts are one parameter, and it lies where the distributed optimizer gathers it."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    ((violations, shapes),) = ranks.run(1, stored, "nvfp4", primary_weight)
+    ((violations, shapes),) = run_on_ranks(1, stored, "nvfp4", primary_weight)
     assert violations == []
     assert shapes == [(3, 41, 29)]

@@ -27,8 +27,6 @@ from pytest_precision.layouts.megatron.experts import arrange
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.modules.parameter import tensors_of
-from pytest_precision.options import Settings
-from pytest_precision.plugin.resources import Resources
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -83,11 +81,10 @@ def differing(precision: str, world_size: int, options: dict[str, Any]) -> tuple
     ],
 )
 def test_shards_are_cast_as_the_whole(
-    resources: Resources, precision: str, options: dict[str, Any], world_size: int
+    run_on_ranks: Callable[..., list[Any]], precision: str, options: dict[str, Any], world_size: int
 ) -> None:
     """Bytes, scales and amaxes of both operands, whichever of the two ways they were made."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    for compared, different in ranks.run(world_size, differing, precision, world_size, options):
+    for compared, different in run_on_ranks(world_size, differing, precision, world_size, options):
         assert compared >= 6 * 4
         assert different == []
 
@@ -102,9 +99,11 @@ def cuts(precision: str, world_size: int) -> list[tuple[tuple[int, ...], Span]]:
     ]
 
 
-def test_shards_end_within_rows_and_between_codes_of_one_byte(resources: Resources) -> None:
+def test_shards_end_within_rows_and_between_codes_of_one_byte(
+    run_on_ranks: Callable[..., list[Any]],
+) -> None:
     """What makes the casts above a test of the reduction."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu")).run(3, cuts, "nvfp4", 3)
+    ranks = run_on_ranks(3, cuts, "nvfp4", 3)
     ends = [
         (owned.stop % (shape[1] * shape[2]), shape[2])
         for held in ranks
@@ -191,8 +190,7 @@ def reloaded(precision: str, folder: str, options: dict[str, Any]) -> list[str]:
     [("nvfp4", {}), ("fp8_block", {}), ("mxfp8", {"reuse_grad_buffer_for_param_gather": True})],
 )
 def test_nothing_of_before_is_gathered_after_a_load(
-    resources: Resources, tmp_path: Path, precision: str, options: dict[str, Any]
+    run_on_ranks: Callable[..., list[Any]], tmp_path: Path, precision: str, options: dict[str, Any]
 ) -> None:
     """Parameters that lagged behind when they were loaded are up to date."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
-    assert ranks.run(2, reloaded, precision, str(tmp_path), options) == [[], []]
+    assert run_on_ranks(2, reloaded, precision, str(tmp_path), options) == [[], []]

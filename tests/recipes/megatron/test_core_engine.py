@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pytest_precision.recipes.megatron import placement
-from pytest_precision.recipes.megatron.core_engine import MegatronEngine
+from pytest_precision.recipes.megatron import MegatronEngine, placement
 
 
 def test_a_norm_is_on_the_device_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
