@@ -82,6 +82,17 @@ class GrowsEachStep(Engine):
         self.scaler.scale *= 2
 
 
+class CountsSkipped(Engine):
+    """Counts a step that has overflowed as a good one."""
+
+    def optimizer_step(self) -> None:
+        assert self.scaler is not None
+        good = self.scaler.good_steps
+        super().optimizer_step()
+        if not torch.isfinite(self.grad_norm):
+            self.scaler.good_steps = good + 1
+
+
 class Constant(LossScale):
     """A loss scale with a rule of its own, which is no contradiction."""
 

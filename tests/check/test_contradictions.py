@@ -79,12 +79,20 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         ),
         (contradictions.truncated, BF16, "param", "its master", 1),
         (contradictions.GrowsEachStep, FP16, "loss_scale", "what its rule makes of it", 1),
+        (contradictions.CountsSkipped, FP16, "loss_scale", "what its rule makes of it", 1),
         (planted_by_property.DecaysFrozen, FP32, "param", FROZEN, 1),
         (contradictions.trains_frozen, FP32, "param", FROZEN, 1),
     ],
     ids=[
         *("norm", "norm in fp16", "other weights", "other bf16 weights", "stale bytes"),
-        *("gathered elsewhere", "truncated", "loss scale", "decayed", "trained"),
+        *(
+            "gathered elsewhere",
+            "truncated",
+            "loss scale",
+            "count of good steps",
+            "decayed",
+            "trained",
+        ),
     ],
 )
 def test_a_contradiction_is_named(

@@ -137,7 +137,12 @@ class _Walk:
             if moment.phase == "optimizer_step":
                 yield from self._still(moment, held["param"])
                 yield from self._quantization.updated(moment, held, self._state)
-                yield from self._scaled(moment, held["loss_scale"])
+                norms = self._shown.numbers(self._norms).values()
+                shown = held["loss_scale"] if norms else {}
+                overflowed = not all(map(isfinite, norms))
+                yield from self._scaled(moment, shown, overflowed=overflowed)
+            if moment.phase == "skip":
+                yield from self._scaled(moment, held["loss_scale"], overflowed=True)
             if moment.phase == "load":
                 self._quantization.loaded()
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
@@ -252,17 +257,18 @@ class _Walk:
                 claim = self._shown.claim(moment, "grad_norm", name, "the norm of reduced_grad")
                 yield identities.normed(claim, norm, gradients, scale)
 
-    def _scaled(self, moment: Moment, shown: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield a loss scale that does not follow from the previous one and the norm."""
+    def _scaled(
+        self, moment: Moment, shown: Mapping[str, list[Entry]], *, overflowed: bool
+    ) -> Iterator[Judged]:
+        """Yield a loss scale that does not follow from the previous one."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
             return
         before = self._shown.numbers(self._state.get("loss_scale", {}))
-        norms = self._shown.numbers(self._norms)
-        if not before or not norms:
+        if not before:
             return
         rule = LossScale()
         rule.load_state_dict(before)
-        rule.update(overflowed=not all(map(isfinite, norms.values())))
+        rule.update(overflowed=overflowed)
         for name, got in self._shown.numbers(shown).items():
             claim = self._shown.claim(moment, "loss_scale", name, "what its rule makes of it")
             exact = torch.tensor(rule.state_dict()[name], dtype=torch.float64)
