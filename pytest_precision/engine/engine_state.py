@@ -62,7 +62,7 @@ class EngineState(TrainingState):
         for prefix, module in engine.model.named_modules():
             # The buffers of delayed scaling are quantized state.
             if not isinstance(module, DelayedScalingState):
-                for name, buffer in module.named_buffers(prefix, recurse=False):
+                for name, buffer in module.named_buffers(unwrapped(prefix), recurse=False):
                     yield from engine.show("buffer", name, buffer, capture, split=False, local=True)
 
     def flags(self) -> Iterator[Observation]:

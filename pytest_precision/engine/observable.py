@@ -144,7 +144,8 @@ class Observable:
 
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
-        names = {id(p): name for name, p in self.optimized_model.named_parameters()}
+        named = self.optimized_model.named_parameters()
+        names = {id(parameter): unwrapped(name) for name, parameter in named}
         for place, parameter in groups.places(groups.group_members(self.optimizer)):
             yield names.get(id(parameter), place), parameter
 

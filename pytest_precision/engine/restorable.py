@@ -17,6 +17,7 @@ from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.observable import Observable
 from pytest_precision.engine.observation import Observation, tensors_in
 from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.ranks.state.accelerator import generator_states, set_generator_states
 
 CHECKPOINT_ELSEWHERE = frozenset(
@@ -202,7 +203,7 @@ class Restorable(Observable):
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (logical name, buffer) of the model; each rank has its own buffers."""
-        return self.model.named_buffers()
+        return ((unwrapped(name), buffer) for name, buffer in self.model.named_buffers())
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
+from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.modules.state import quantized_state
 from pytest_precision.recorders.engine_recorder import EngineRecorder
 from pytest_precision.recorders.layout_job import LayoutJob
@@ -77,7 +78,8 @@ class LoggedRun(EngineRecorder):
 
 def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
     """Yield name and tensor of an engine's whole state between operations."""
-    for name, parameter in engine.model.named_parameters():
+    for path, parameter in engine.model.named_parameters():
+        name = unwrapped(path)
         yield Holding("param", name), parameter
         gradient = engine.gradient(parameter)
         if gradient is not None:
@@ -85,7 +87,7 @@ def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
     for kind, name, tensor in quantized_state(engine.model):
         yield Holding(kind, name), tensor
     for name, buffer in engine.model.named_buffers():
-        yield Holding("buffer", name), buffer
+        yield Holding("buffer", unwrapped(name)), buffer
     for name, master in engine.masters():
         yield Holding("master", name), master
         if master.grad is not None:

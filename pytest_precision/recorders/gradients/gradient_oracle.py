@@ -20,6 +20,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.recorders.gradients.judged import judge_step
 from pytest_precision.recorders.gradients.pieces import (
     ShownStep,
@@ -95,7 +96,7 @@ class GradientOracle:
         self._due -= 1
         shown = ShownStep(step, engine.data_parallel)
         shown.buffers = {
-            name: buffer.detach().to("cpu", copy=True)
+            unwrapped(name): buffer.detach().to("cpu", copy=True)
             for name, buffer in engine.model.named_buffers()
         }
         if engine.scaler is not None:
