@@ -144,6 +144,11 @@ class FollowedGradients:
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_left]
 
+    def untouched(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return the parameters whose gradient is the followed one, as it was."""
+        found = (self._followed.get(id(own)) for own in parameters)
+        return [one.parameter for one in found if one is not None and one.is_there]
+
     def end(self, parameters: Iterable[Tensor]) -> None:
         """Stop following the gradients of these parameters."""
         for parameter in parameters:

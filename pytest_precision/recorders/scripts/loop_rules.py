@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -56,6 +56,7 @@ class LoopRules(LoopEvents):
         self._divided = FollowedGradients()
         self._twice = list[Tensor]()
         self._unscaled: list[Optimizer] = []
+        self._just_stepped: list[Optimizer] = []
         self._still: dict[int, list[Still]] = {}
         self._copies = False
 
@@ -70,6 +71,13 @@ class LoopRules(LoopEvents):
             "was updated at step {} by a gradient that was added to that of the step before, which "
             "nobody had zeroed",
         )
+        if any(one is optimizer for one in self._just_stepped):
+            self._tell(
+                "grad",
+                self._old.untouched(members),
+                f"was updated at step {{}} by the gradient of the step before: "
+                f"{type(optimizer).__name__} stepped twice with no forward or backward in between",
+            )
         if any(one is optimizer for one in self._unscaled) and not skips_by_itself(optimizer):
             self._tell(
                 "grad",
@@ -104,9 +112,15 @@ class LoopRules(LoopEvents):
         self._old.begin(updated_tensors(optimizer))
         self._divided.end(updated_tensors(optimizer))
         self._unscaled = [one for one in self._unscaled if one is not optimizer]
+        self._just_stepped.append(optimizer)
+
+    def forward(self, module: nn.Module) -> None:
+        """Expect new gradients of all optimizers."""
+        self._just_stepped.clear()
 
     def backward(self, loss: Tensor) -> Tensor:
         """Follow the gradients that a backward is about to add to."""
+        self._just_stepped.clear()
         self._old.backward()
         self._divided.backward()
         return loss

@@ -70,6 +70,17 @@ def adamw(model: nn.Module, **options: Any) -> Optimizer:
 
 
 @broken
+def steps_twice() -> None:
+    model = net()
+    optimizer = adamw(model)
+    for batch in data():
+        optimizer.zero_grad()
+        of(model, batch).backward()
+        optimizer.step()
+        optimizer.step()
+
+
+@broken
 def never_zeroed() -> None:
     model = net()
     optimizer = adamw(model)
@@ -199,6 +210,32 @@ def zeroing(zero: Callable[[nn.Module, Optimizer], object]) -> None:
         of(model, batch).backward()
         optimizer.step()
         zero(model, optimizer)
+
+
+@kept
+def gradients_written_by_hand() -> None:
+    """Twice a step, as of two draws of an evolution strategy; no backward is there."""
+    model = net()
+    optimizer = adamw(model)
+    for batch in data():
+        of(model, batch).backward()
+        for _ in range(2):
+            for weight in model.parameters():
+                weight.grad = torch.full_like(weight, float(batch.sum()))
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+@kept
+def two_optimizers_of_one_gradient() -> None:
+    """Each of them reads it once, as where an average of weights has a rate of its own."""
+    model = net()
+    first, second = adamw(model), torch.optim.SGD(model.parameters(), lr=1e-3)
+    for batch in data():
+        first.zero_grad()
+        of(model, batch).backward()
+        first.step()
+        second.step()
 
 
 @kept
