@@ -1,1 +1,1 @@
-"""Engine: one live training loop, and what it shows after each phase."""
+"""Engine: one side's training loop, run phase by phase, and the tensors each phase shows."""

@@ -1,4 +1,4 @@
-"""Attributes: what modules and optimizers keep in Python, which no tensor of them says."""
+"""Attributes: what modules and optimizers keep in Python attributes, outside of their tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Leaves = Iterator[tuple[str, Any]]
 
 
 def own_class(module: nn.Module) -> type:
-    """Return the original class of a module, without the one that `fully_shard` puts in front."""
+    """Return a module's class from before `fully_shard` (FSDP2) put a subclass in its place."""
     bases = (one for one in type(module).__mro__ if not one.__module__.startswith(SHARDING))
     return next(bases)
 
@@ -46,7 +46,7 @@ def of_torch(module: nn.Module) -> bool:
 
 
 def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
-    """Yield attributes of user-defined modules, and the number of hooks of every module.
+    """Yield attributes of modules of user-defined classes, and the number of hooks of every module.
 
     What torch's own modules keep is shown as `flag`. A wrapper does its own bookkeeping, by which
     nothing is computed.
@@ -64,14 +64,18 @@ def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
 
 
 def numbers_of(held: object) -> Leaves:
-    """Yield the numbers and tensors in an object's attributes, as of a `GradScaler`."""
+    """Yield (name, value) for each number and tensor among an object's attributes."""
     for key, value in vars(held).items():
         if isinstance(value, (bool, int, float, Tensor)):
             yield f"{key.strip('_')} of {type(held).__name__}", value
 
 
 def optimizers_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the torch optimizers in an optimizer, or itself; numbered from the second one on."""
+    """Yield (suffix, optimizer) for each torch optimizer in a container that chains several.
+
+    The suffix is empty for the first one, and a number from the second one on. An optimizer that is
+    no container is yielded alone.
+    """
     parts = [] if isinstance(optimizer, Optimizer) else getattr(optimizer, "optimizers", [])
     chained = parts and all(isinstance(one, Optimizer) for one in parts)
     for number, one in enumerate(parts if chained else [optimizer], 1):
@@ -79,7 +83,7 @@ def optimizers_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
-    """Yield plain attributes of an optimizer, such as its own step count.
+    """Yield an optimizer's public attributes besides its state and groups, such as a step count.
 
     Args:
         optimizer: the optimizer to read.
@@ -109,7 +113,7 @@ def saves_more(module: nn.Module) -> bool:
 
 
 def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observation]:
-    """Yield the leaves of what modules save by `get_extra_state`.
+    """Yield the tensors and numbers that modules return from `get_extra_state`.
 
     What a module has pickled is an `attribute`, which an evaluation may change, as it records
     amaxes. It is shown as the objects in the bytes, since equal ones may have unequal bytes.
@@ -138,7 +142,7 @@ def _bytes(held: Tensor) -> bytes:
 
 
 def _unpickled(held: Tensor) -> Any:
-    """Return the object that a module of this process has just pickled; None if unknown."""
+    """Return the object that these bytes pickle; None if they cannot be unpickled."""
     try:
         return pickle.loads(_bytes(held))
     except Exception:  # whatever a class of the user's own raises
@@ -146,7 +150,7 @@ def _unpickled(held: Tensor) -> Any:
 
 
 def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observation]:
-    """Yield entries of an optimizer's state that are kept under names, not parameters.
+    """Yield entries of an optimizer's state whose key is a string, not a parameter.
 
     Args:
         optimizer: the optimizer to read.

@@ -1,4 +1,4 @@
-"""Capture: what a recorder passes to an engine, and what the engine hands over while phases run.
+"""Capture: a buffer for what an engine shows during a phase, until the recorder reads it.
 
 A `ModuleHook` is how it learns of a forward.
 """
@@ -39,7 +39,7 @@ class Capture:
         self._keeps = True
 
     def begin(self, *, keeps: bool = True) -> None:
-        """Forget all buffered observations; the engine calls this before each forward.
+        """Clear all buffered observations; the engine calls this before the forward of a step.
 
         Args:
             keeps: whether anything is kept from now on.
@@ -48,7 +48,7 @@ class Capture:
         self._keeps = keeps
 
     def keep(self, kind: str, name: str, seen: Iterable[Observation]) -> None:
-        """Buffer copies of observations, unless that kind and name is buffered already.
+        """Copy observations into the buffer, unless it already has some of this kind and name.
 
         Args:
             kind: kind of the observations.
@@ -82,7 +82,7 @@ class Capture:
 
 
 class ModuleHook:
-    """A forward hook that calls a given function, and that copies of the module lose.
+    """A forward hook that calls a function; a copy or pickle of the hooked module calls nothing.
 
     A deep copy of the module, such as an average of weights, or a pickle of it has this hook too:
     there it holds nothing, so that it neither copies what observes the module nor tells of the
@@ -96,10 +96,10 @@ class ModuleHook:
         self._call = call
 
     def __call__(self, *given: Any) -> None:
-        """Call the function; returning None leaves the forward unchanged."""
+        """Call the hook's function, and return None, so that the module's output is unchanged."""
         if self._call is not None:
             self._call(*given)
 
     def __reduce__(self) -> tuple[type[ModuleHook], tuple[()]]:
-        """Return an empty hook for copies and pickles of the module."""
+        """Return a hook without a function, for copies and pickles of the hooked module."""
         return ModuleHook, ()

@@ -1,4 +1,4 @@
-"""Changes: what has become of Python's objects and generators since the first update.
+"""Changes: Python attributes and random states that differ from their values at the first update.
 
 Frameworks and wrappers keep other attributes than a plain loop, so what they start with is nobody's
 concern. What changes later may decide about numbers: it is shown from then on.
@@ -19,7 +19,7 @@ HeldLeaves = Iterable[tuple[str, Any]]
 
 
 class Changes:
-    """Shows, as one kind, the values that differ from those at the start.
+    """Compares named values with those at the start, and yields the changed ones as observations.
 
     Args:
         kind: of what is shown.
@@ -34,12 +34,12 @@ class Changes:
         self.begun = False
 
     def begin(self, held: HeldLeaves) -> None:
-        """Remember the start values, except for names that have one already."""
+        """Remember each name's value as its start value, unless the name already has one."""
         self.begun = True
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
-        """Yield values that have changed; new ones count as unchanged until they change."""
+        """Yield each value that differs from its start value; a new name counts as unchanged."""
         for name, leaf in held:
             if self.differs(name, leaf):
                 tensor = as_tensor(leaf)
@@ -47,13 +47,13 @@ class Changes:
                 yield whole(self._kind, name, tensor)
 
     def differs(self, name: str, leaf: Any) -> bool:
-        """Return whether a value has changed; a new one counts as unchanged."""
+        """Return whether a name's value differs from its start value; False for a new name."""
         now = fingerprint(leaf) if self.begun else None
         return self.begun and self._start.setdefault(name, now) != now
 
 
 class Since:
-    """The start values of an engine, in one attribute that does not clash with a user's.
+    """What an engine remembers of the start of training, to show only what changes later.
 
     Attributes:
         settings: of torch's modules; see `modes.module_settings`.

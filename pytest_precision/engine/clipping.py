@@ -20,7 +20,7 @@ CLIP_RULES = ("fp64", "torch")
 
 
 def expect_rule(clip: object) -> None:
-    """Refuse a workload's `clip` that is not a known rule or a callable.
+    """Raise unless `clip` is the name of a known clipping rule or a callable.
 
     Raises:
         ValueError: it is neither one of `CLIP_RULES` nor callable.
@@ -36,7 +36,7 @@ def expect_rule(clip: object) -> None:
 
 
 def clip_by(rule: str | Clip, owners: Sequence[Tensor], max_norm: float | None) -> Tensor:
-    """Clip the gradients of `owners` by torch's rule or a callable; return the norm before.
+    """Clip gradients by a given function or by torch's; return their norm before clipping.
 
     The norm is a scalar tensor.
 
@@ -64,13 +64,13 @@ def total_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def scale_down(owners: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
-    """Scale the gradients of `owners` down to `max_norm`, given their norm."""
+    """Scale the gradients of `owners` so that their L2 norm, `norm`, is at most `max_norm`."""
     for part in _by_mesh(owners):
         nn.utils.clip_grads_with_norm_(part, max_norm, norm)
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Group tensors by device mesh, since one torch operation takes only one mesh."""
+    """Yield lists of tensors that share a device mesh, as torch's norm operations need."""
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     for mesh in dict.fromkeys(meshes or [None]):
         yield [tensor for tensor, its in zip(tensors, meshes, strict=True) if its == mesh]

@@ -1,4 +1,4 @@
-"""Dealing: which microbatches of a step a rank has, and what their losses are."""
+"""Dealing: how the microbatches of a step are shared out to ranks, and how losses are reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Dealing(Restorable):
 
     @property
     def overflow_factor(self) -> float:
-        """Return infinity on the rank that overflows in a `skip`, else 1."""
+        """Return the factor on this rank's loss: infinity to overflow in a `skip`, else 1."""
         return self.capture.overflow_factor
 
     @property
@@ -58,10 +58,11 @@ class Dealing(Restorable):
         return scale * self.grad_factor * self.overflow_factor
 
     def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
-        """Yield this rank's microbatches, each with its number among those of all ranks.
+        """Yield (number, microbatch) for this rank's microbatches of a step.
 
-        They are dealt one by one: a data-parallel rank has `microbatches[rank::size]`. Before each,
-        the model's layers are told its number and `microbatch_context` is entered.
+        Numbers count the microbatches of all ranks. They are dealt one by one: a data-parallel rank
+        has `microbatches[rank::size]`. Before each, the model's layers are told its number and
+        `microbatch_context` is entered.
         """
         microbatches = self.workload.microbatches(self.cell, step)
         self._expect_shares(step, len(microbatches))
@@ -77,11 +78,14 @@ class Dealing(Restorable):
         self._computed = None
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return the context to enter for one microbatch; `last` ends the accumulation."""
+        """Return the context that a microbatch runs in, such as DDP's `no_sync()`.
+
+        `last` tells that it is the step's last one on this rank.
+        """
         return nullcontext()
 
     def report_loss(self, number: int, loss: Tensor) -> None:
-        """Show the loss of a microbatch; loops that do not use `losses` must call this.
+        """Record the loss of a microbatch; an engine that does not use `losses` must call this.
 
         Args:
             number: the microbatch's number among those of all ranks, from `my_microbatches`.
@@ -110,13 +114,13 @@ class Dealing(Restorable):
         self.capture.keep("loss", str(number), [seen])
 
     def _keep_of_microbatch(self, kind: str, name: str, tensor: Tensor) -> None:
-        """Buffer a tensor now, since the next microbatch will change it."""
+        """Copy a tensor of this microbatch now, since the next microbatch overwrites it."""
         numbered = TensorKey(name, microbatch=self.microbatch).name(kind)
         seen = self.show(kind, numbered, tensor, self.capture, split=False, local=True)
         self.capture.keep(kind, numbered, seen)
 
     def start(self, capture: Capture) -> None:
-        """Register hooks before the first phase, for values that must be copied at once.
+        """Register the forward hook that records the model's discrete decisions.
 
         Args:
             capture: receives it.
@@ -130,7 +134,9 @@ class Dealing(Restorable):
             self.capture.keep("decision", str(self._computed), made)
 
     def expect_even_shares(self) -> None:
-        """Refuse, before training, a step whose microbatches the ranks cannot share evenly.
+        """Raise, before training, if a step's microbatches do not divide evenly among ranks.
+
+        Only an engine with collectives in forward or backward needs this.
 
         Raises:
             ValueError: this engine needs even shares, and ranks cannot share some step evenly.
@@ -162,7 +168,7 @@ class Dealing(Restorable):
 
 
 def expect_sum(workload: str, given: object) -> None:
-    """Refuse a workload's `loss` result that is not a scalar with a number of tokens.
+    """Raise unless a workload's `loss` returned a pair of a scalar tensor and a number of tokens.
 
     Raises:
         TypeError: with the name of the workload, and what a trainer that averages has to return.
@@ -182,7 +188,7 @@ def expect_sum(workload: str, given: object) -> None:
 
 
 def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
-    """Return (rank, size) of the data-parallel dimension; all ranks by default.
+    """Return the checked (rank, size) of the data-parallel dimension; all ranks for None.
 
     Raises:
         ValueError: the size does not divide the number of ranks, or the rank is not below it.

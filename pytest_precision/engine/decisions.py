@@ -1,4 +1,4 @@
-"""Decisions: discrete choices, each with the margin by which it was made.
+"""Decisions: discrete choices (an expert, a clipped norm), each with the margin that decided it.
 
 A choice either agrees or has flipped, and what follows from a flipped one is no rounding error. The
 margin tells whether rounding can have flipped it.
@@ -23,7 +23,7 @@ Decisions = Mapping[str, tuple[Tensor, Tensor]]
 
 
 def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Observation]:
-    """Yield discrete choices and their margins after a microbatch or step."""
+    """Yield observations of a microbatch's or step's discrete choices and of their margins."""
     for name, (chosen, margin) in given.items():
         key = TensorKey(unwrapped(name), microbatch=microbatch)
         yield whole("decision", key.name("decision"), chosen.detach().long())
@@ -31,7 +31,7 @@ def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Obser
 
 
 def of_step(norm: Tensor, max_norm: float | None) -> Decisions:
-    """Return the decisions of a step that follow from its gradient norm: clip and skip."""
+    """Return whether a gradient norm makes its step clip or skip, each with a margin."""
     norm = full(norm.detach()).double().reshape(())
     finite = torch.isfinite(norm)
     made = {"step is skipped": (~finite, torch.where(finite, torch.inf, 0.0))}

@@ -167,7 +167,7 @@ class Engine(Dealing):
     # --- the phases of a step -------------------------------------------------------------------
 
     def forward_backward(self, step: int) -> None:
-        """Accumulate the gradients of the microbatches of `step` that this rank computes."""
+        """Run forward and backward of this rank's microbatches; gradients accumulate."""
         self.optimizer.zero_grad()
         for loss in self.losses(step):
             self.backward(loss * self.loss_factor)
@@ -175,7 +175,7 @@ class Engine(Dealing):
         modules.finish_step(self.model, self.reduce_amax)
 
     def losses(self, step: int) -> Iterator[Tensor]:
-        """Yield the loss of each microbatch of this rank, divided by the tokens of all ranks.
+        """Yield the loss of each of this rank's microbatches, divided by the whole step's tokens.
 
         Raises:
             TypeError: `loss` returns no sum with its number of tokens.
@@ -199,14 +199,14 @@ class Engine(Dealing):
             yield loss
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward of one microbatch; its `loss` is already divided and scaled."""
+        """Run the backward of a microbatch's loss, which is already divided and scaled."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     def microbatch_done(self) -> None:
-        """Do what a subclass needs after the backward of a microbatch; empty unless overridden."""
+        """Do nothing; a subclass may override this to act after the backward of each microbatch."""
 
     def reduce_amax(self, amaxes: Tensor) -> Tensor:
-        """Replace each amax (fp32) by its maximum over all ranks and return all; a collective."""
+        """Replace each absolute maximum (fp32) by its maximum over all ranks; a collective."""
         dist.all_reduce(amaxes, dist.ReduceOp.MAX)
         return amaxes
 
@@ -242,7 +242,7 @@ class Engine(Dealing):
         self.clip([p for _, p in self.masters() if p.grad is not None])
 
     def clip(self, owners: list[Tensor]) -> None:
-        """Unscale the gradients of `owners` (all have one), then scale them down to `max_norm`."""
+        """Undo the loss scale in the gradients of `owners`, then clip their norm to `max_norm`."""
         gradients = [p.grad for p in owners if p.grad is not None]
         if self.scaler is not None:
             for gradient in gradients:
@@ -270,7 +270,7 @@ class Engine(Dealing):
             self.scheduler.step()
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the observations of a phase.
+        """Yield the observations that `phase` has made or changed on this rank.
 
         Before an update, these include whether the engine clips the gradients and whether it skips
         the update.
@@ -280,7 +280,7 @@ class Engine(Dealing):
         yield from super().observe(phase, capture)
 
     def update_weights(self) -> None:
-        """Update the weights: the part of `optimizer_step` before the scheduler."""
+        """Run the optimizer's step, without the learning rate scheduler's."""
         self.optimizer.step()
 
     @torch.no_grad()

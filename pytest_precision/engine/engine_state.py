@@ -1,4 +1,4 @@
-"""Engine state: what outlives a step of an engine, of its model, optimizers and attributes."""
+"""Engine state: all that an engine's model, optimizers and attributes carry to the next step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENGINE_ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
 
 
 class EngineState(TrainingState):
-    """Access to everything in an engine that outlives a step.
+    """Reads all that an engine carries from one step to the next, as observations.
 
     Args:
         engine: the engine to read.
@@ -48,7 +48,7 @@ class EngineState(TrainingState):
         self.since = since
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield the state of the engine's main optimizer; `beside` has that of others."""
+        """Yield the state and weights of `engine.optimizer`; other optimizers are in `beside`."""
         return self._of(self._engine.optimizer, self._engine.masters())
 
     def weights(self) -> Iterator[Observation]:
@@ -66,17 +66,17 @@ class EngineState(TrainingState):
                     yield from engine.show("buffer", name, buffer, capture, split=False, local=True)
 
     def flags(self) -> Iterator[Observation]:
-        """Yield training modes, and changes of `requires_grad`."""
+        """Yield which modules are in training mode, and whose `requires_grad` has changed."""
         yield from modes(self._engine.model.named_modules(), start=self.since.settings)
         yield from thawed(self.gets_gradients(), self.since.trained)
 
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the loss scaler's state, if the engine has one."""
+        """Yield the state of the engine's dynamic loss scaler; nothing without one."""
         scaler = self._engine.scaler
         return of_loss_scale({} if scaler is None else scaler.state_dict())
 
     def beside(self) -> Iterator[Observation]:
-        """Yield tensors of further optimizers and modules in the engine's attributes."""
+        """Yield the tensors of further optimizers and modules among the engine's attributes."""
         engine = self._engine
         names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
         for optimizer in self._further_optimizers():
@@ -92,11 +92,11 @@ class EngineState(TrainingState):
                 yield whole("average", path, tensor)
 
     def policies(self) -> Leaves:
-        """Yield counters and settings of the engine's schedulers."""
+        """Yield (name, value) for the counters and settings of the engine's rate schedulers."""
         return further.policies(vars(self._engine).values())
 
     def attributes(self) -> Leaves:
-        """Yield plain Python attributes of the model, the optimizers and the engine."""
+        """Yield (name, value) for Python attributes of the model, the optimizers and the engine."""
         engine = self._engine
         yield from attributes.attributes_of_modules(engine.model.named_modules())
         further_ones = [*self._further_optimizers()]
@@ -112,14 +112,14 @@ class EngineState(TrainingState):
                 yield from further.plain_values(name, vars(held), elsewhere, packages)
 
     def gets_gradients(self) -> dict[str, bool]:
-        """Return, by name, whether each parameter or its master requires a gradient."""
+        """Return the `requires_grad` of each parameter and optimizer-updated tensor, by name."""
         engine = self._engine
         held = chain(engine.optimized_model.named_parameters(), engine.masters())
         masters = ((f"the master of {name}", master) for name, master in held)
         return trained(engine.model.named_parameters()) | trained(masters)
 
     def all_groups(self) -> list[groups.NamedGroup]:
-        """List the parameter groups of all optimizers, with names of logical tensors."""
+        """Return the parameter groups of all optimizers, each with its tensors' logical names."""
         more = map(self._groups_of, self._further_optimizers())
         return [*self._engine.named_groups(), *chain.from_iterable(more)]
 

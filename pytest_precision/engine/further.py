@@ -1,4 +1,4 @@
-"""Further: what an engine holds in attributes beside its model and its optimizer."""
+"""Further: additional optimizers, modules, schedulers and numbers among an engine's attributes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_precision.matrix.tensor_key import TensorKey
 
 
 def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iterator[Optimizer]:
-    """Yield the engine's other optimizers that update parameters of the model.
+    """Yield optimizers among an engine's attributes that update parameters the main one does not.
 
     Args:
         held: attributes of an engine.
@@ -51,7 +51,7 @@ def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[
 
 
 def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a module that are whole on this rank."""
+    """Yield (name, tensor) for a module's parameters and buffers that are not sharded DTensors."""
     for tensors in (module.named_parameters(), module.named_buffers()):
         for path, tensor in tensors:
             if not is_dtensor(tensor) and not unreadable(tensor):
@@ -62,7 +62,7 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def policies(held: Iterable[object]) -> Leaves:
-    """Yield counters and settings of the schedulers among some objects."""
+    """Yield (name, value) for the attributes of the rate schedulers among some objects."""
     numbers: dict[str, int] = {}
     for one in held:
         if isinstance(one, LRScheduler):
@@ -73,7 +73,7 @@ def policies(held: Iterable[object]) -> Leaves:
 
 
 def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
-    """Yield the attributes of a scheduler and of the schedulers inside it."""
+    """Yield (path, value) for the attributes of a scheduler and of the schedulers it contains."""
     for key, value in vars(scheduler).items():
         if key not in ("optimizer", SCHEDULER_RATES):
             inner = value if isinstance(value, (list, tuple)) else ()
@@ -87,7 +87,7 @@ def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
 def plain_values(
     name: str, held: Mapping[str, Any], without: Iterable[str], packages: Collection[str]
 ) -> Leaves:
-    """Yield numbers and texts among the attributes of an object, except given ones.
+    """Yield (name, value) for the numbers and texts in an object's public attributes.
 
     Args:
         name: of the object.

@@ -53,14 +53,14 @@ def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
 
 
 def places(members: Members) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor in parameter groups, with its group and index."""
+    """Yield (place, tensor) for each tensor of parameter groups, as `param_groups.0.params.3`."""
     for g, (_, parameters) in enumerate(members):
         for p, parameter in enumerate(parameters):
             yield f"param_groups.{g}.params.{p}", parameter
 
 
 def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Groups:
-    """Yield each parameter group with the names of its tensors.
+    """Yield each parameter group with the logical names of its tensors.
 
     Args:
         members: the groups.
@@ -73,7 +73,7 @@ def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Gro
 
 
 def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
-    """Yield the step count of each parameter in groups that keep one for all.
+    """Yield a step count for each parameter whose group, not its own state, keeps the count.
 
     Args:
         groups: the groups.
@@ -95,7 +95,7 @@ def learning_rates(groups: Groups) -> Iterator[Observation]:
 
 
 def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Observation]:
-    """Yield every other numeric option of each parameter, named as `eps of head.weight`.
+    """Yield each parameter's value of each option but `lr` and `step`, as `eps of head.weight`.
 
     Args:
         groups: each group with the names of its parameters.
@@ -109,19 +109,19 @@ def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Ob
 
 
 def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:
-    """Yield non-numeric options of each group, once for all its parameters."""
+    """Yield (place, value) for each group's options but `lr` and `step`, as `0.eps`."""
     for place, (group, _) in enumerate(groups):
         yield from ((f"{place}.{option}", value) for option, value in _options_of(group))
 
 
 def _options_of(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and value of a group's options that are of kind `hyper`."""
+    """Yield (name, value) for a group's options except `lr`, `step` and ones like `fused`."""
     for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
         yield from ((f"{key}{path}", value) for path, value in _options(group[key]))
 
 
 def unshown(optimizer: Optimizer) -> dict[str, str]:
-    """Return the parts of an optimizer that no tensor can show: name to class, in words."""
+    """Return an optimizer's options and state that cannot become tensors, with their classes."""
     found: dict[str, str] = {}
     kind = type(optimizer).__name__
     for group, parameters in group_members(optimizer):
@@ -139,7 +139,7 @@ def unshown(optimizer: Optimizer) -> dict[str, str]:
 
 
 def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
-    """Return the optimizer state of one parameter by name; a nameless value is `state`."""
+    """Return an optimizer's state of one parameter as a mapping from name to value."""
     state = optimizer.state.get(parameter, {})
     named = state if isinstance(state, Mapping) else {"state": state}
     return {str(key): value for key, value in named.items()}
@@ -156,7 +156,7 @@ def _number(value: Any) -> Tensor | None:
 
 
 def switches(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
-    """Yield the options of each parameter group that choose how it is updated."""
+    """Yield (name, value) for `foreach`, `fused` and other options of how an update is computed."""
     for place, (group, _) in enumerate(group_members(optimizer)):
         for key in sorted(group.keys() & SWITCHES):
             yield f"{key} of group {place} of {type(optimizer).__name__}", group[key]
@@ -167,7 +167,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _options(value: Any) -> list[tuple[str, Tensor]]:
-    """List the numbers, texts and tensors in an option's value, each with its path."""
+    """Return (path, tensor) for each number, text or tensor in a group's option; [] if over 64."""
     found = [(path, number(leaf)) for path, leaf in islice(leaves(value), MANY + 1)]
     shown = [(path, held) for path, held in found if held is not None]
     return shown if len(found) <= MANY else []

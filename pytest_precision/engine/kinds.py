@@ -1,4 +1,4 @@
-"""Kinds: what an observation can be, causes before effects.
+"""Kinds: the table of what an observation can be (a loss, a gradient), causes before effects.
 
 A row is all that the comparison has to know about a kind. State that an optimizer keeps under a
 name of its own is a kind without a row; see `causal_rank`.
@@ -162,25 +162,25 @@ _ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
 
 
 def causal_rank(kind: str) -> int:
-    """Return a kind's position in causal order; unknown state comes before `master`."""
+    """Return a kind's place in the table, where causes precede effects."""
     return _ORDER.get(kind, _ORDER["master"] - 1)
 
 
 def is_made_late(kind: str) -> bool:
-    """Return whether an optimizer may create this state as late as in its first step."""
+    """Return whether an optimizer may create state of this kind only in its first step."""
     return kind not in KINDS or KINDS[kind].made_late
 
 
 def is_state(kind: str) -> bool:
-    """Return whether a step updates this kind and it outlives the step; true of unknown kinds."""
+    """Return whether tensors of this kind outlive a step; True for a kind not in the table."""
     return kind not in KINDS or KINDS[kind].lasts == "state"
 
 
 def is_local(kind: str) -> bool:
-    """Return whether each rank has its own tensors of this kind."""
+    """Return whether every rank has tensors of its own of this kind, which are no shards."""
     return kind in KINDS and KINDS[kind].local
 
 
 def lasting(lasts: str) -> frozenset[str]:
-    """Return the kinds whose `Kind.lasts` has this value."""
+    """Return the kinds whose `Kind.lasts` equals `lasts`: "passing", "setting" or "state"."""
     return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

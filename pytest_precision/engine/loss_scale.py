@@ -34,6 +34,6 @@ class LossScale:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Load what `state_dict` returned."""
+        """Set the scale and the count of good steps to those in a checkpoint."""
         self.scale = state["scale"]
         self.good_steps = int(state["good_steps"])

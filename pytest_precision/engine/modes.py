@@ -1,4 +1,4 @@
-"""Modes: whether a model is in training mode, and settings of its modules that have changed."""
+"""Modes: the training mode of a model and its modules, and module settings that have changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ModuleSettings = Mapping[str, Mapping[str, Any]]
 
 
 def module_settings(modules: Iterable[tuple[str, nn.Module]]) -> ModuleSettings:
-    """Return the settings of torch's modules, and every dropout probability."""
+    """Return, by module, the settings of torch's own modules, such as a dropout probability."""
     return {name: own for name, module in modules if (own := _settings(module))}
 
 
@@ -48,7 +48,7 @@ def _is_setting(value: Any) -> bool:
 def modes(
     modules: Iterable[tuple[str, nn.Module]], prefix: str = "", start: ModuleSettings | None = None
 ) -> Iterator[Observation]:
-    """Yield whether a model is in training mode, and module settings that have changed.
+    """Yield the model's training mode, modules in the other mode, and module settings that changed.
 
     Layouts may divide a model into other modules; those that are in the mode of the whole, and are
     set to what they were at the start, are left out, so that it makes no difference.
@@ -84,12 +84,12 @@ def _short(value: Any) -> str:
 
 
 def trained(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, bool]:
-    """Return, by name, whether each parameter requires a gradient."""
+    """Return the `requires_grad` of each parameter, by name."""
     return {name: parameter.requires_grad for name, parameter in parameters}
 
 
 def thawed(now: Mapping[str, bool], start: Mapping[str, bool]) -> Iterator[Observation]:
-    """Yield the parameters whose `requires_grad` differs from the start."""
+    """Yield an observation for each parameter whose `requires_grad` differs from the start."""
     for name, own in now.items():
         if own != start.get(name, own):
             change = "is trained since" if own else "is frozen since"

@@ -1,4 +1,4 @@
-"""Observable: what can be observed of a training loop after each phase, and under which names."""
+"""Observable: which tensors of a training loop are observed after each phase, by which names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_precision.ranks.state.accelerator import capturing
 
 
 class Observable:
-    """The part of an engine that shows what its phases did.
+    """The base of an engine that yields the tensors each phase of a step has computed or changed.
 
     Attributes:
         model: holds the resident parameters, which are observed as `param`.
@@ -61,7 +61,7 @@ class Observable:
         self._since = Since()
 
     def start(self, capture: Capture) -> None:
-        """Register hooks before the first phase, for values that must be copied at once.
+        """Register the forward hooks that copy each weight when a module is about to read it.
 
         Args:
             capture: receives it.
@@ -75,7 +75,7 @@ class Observable:
                 module.register_forward_pre_hook(hook)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield, as pieces of logical tensors, what `phase` can have changed on this rank.
+        """Yield the tensors that `phase` may have changed, as pieces of logical tensors.
 
         - `forward_backward`: weights as the forward read them, decisions, losses, and this rank's
           gradients.
@@ -109,16 +109,17 @@ class Observable:
             yield from self.observe_state(capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, except options of parameter groups."""
+        """Yield all state carried to the next step, except options of parameter groups."""
         return self._training_state(capture).observe()
 
     def _training_state(self, capture: Capture) -> EngineState:
         return EngineState(self, capture, self._since)
 
     def watch_changes(self) -> None:
-        """Remember attributes of Python objects; later only changes are shown.
+        """Remember the start values of Python attributes, so that only changes are shown later.
 
-        Called after the first forward and backward, in which frameworks finish to set things up.
+        It is called after the first forward and backward, in which frameworks finish to set things
+        up.
         """
         if not self._since.attributes.begun:
             state = self._training_state(self.capture)
@@ -131,16 +132,19 @@ class Observable:
         return self.model
 
     def paths(self) -> set[str]:
-        """Return the code paths of `contract.PATHS` that ran; override for other kernels."""
+        """Return the names of kernels and code paths that the model's layers have taken."""
         layers = (module for module in self.model.modules() if isinstance(module, Layer))
         return {path for layer in layers for path in layer.taken}
 
     def violations(self) -> Iterator[str]:
-        """Yield a sentence for each tensor that breaks a storage promise of this layout."""
+        """Yield a sentence for each tensor that is not stored as the layout promises.
+
+        A layout that promises something overrides this.
+        """
         return iter(())
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (logical name, tensor) for each tensor that the optimizer updates, in its order.
+        """Yield (logical name, tensor) for each tensor that the optimizer updates, in group order.
 
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
@@ -150,19 +154,20 @@ class Observable:
             yield names.get(id(parameter), place), parameter
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the tensor in which a parameter's gradient accumulates, or None."""
+        """Return the tensor in which a parameter's gradient accumulates; None if it has none."""
         return parameter.grad
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the weight that an optimizer's parameter stands for, in the same shape.
+        """Return the high-precision weight that the optimizer keeps for a parameter.
 
-        An optimizer that keeps a master, a remainder or a compensation for it has a more precise
-        weight than `parameter` itself; that weight is observed as `master`.
+        It has the parameter's shape, and is the parameter unless overridden. An optimizer that
+        keeps a master, a remainder or a compensation for it has a more precise weight than
+        `parameter` itself; that weight is observed as `master`.
         """
         return parameter
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split a tensor that stores several logical tensors into (name, tensor).
+        """Split a stored tensor into (logical name, tensor) pairs, such as a fused QKV weight.
 
         Unless overridden, a tensor is one logical tensor, whose name does not have those of
         wrappers for activation checkpointing, FSDP1 and `torch.compile`.
@@ -170,7 +175,7 @@ class Observable:
         yield unwrapped(name), tensor
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Make an observation of this rank's `tensor`, with its place in logical tensor `name`."""
+        """Return an observation of this rank's shard, with its place in the logical tensor."""
         return piece(kind, name, _plain(tensor), local=local)
 
     def show(
@@ -183,7 +188,7 @@ class Observable:
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the observations of a tensor; nothing if its kind is `unobservable`.
+        """Yield the observations of a stored tensor; nothing if its kind is `unobservable`.
 
         Args:
             kind: see `Observation`.
@@ -230,27 +235,30 @@ class Observable:
         yield from capture.kept("loss")
 
     def keep_rates(self) -> None:
-        """Buffer the learning rates before an update that also changes them."""
+        """Copy the learning rates before an update that also runs the scheduler."""
         self.capture.keep("lr", "groups", self._observe_groups(self._since.options))
 
     def _observe_groups(self, changes: Changes | None = None) -> Iterator[Observation]:
-        """Yield learning rates and other options: all, or those that `changes` names."""
+        """Yield the learning rates and the other options of parameter groups.
+
+        With `changes`, only the other options that have changed are yielded.
+        """
         named = self._training_state(self.capture).all_groups()
         yield from groups.learning_rates(named)
         yield from groups.other_numbers(named, changes)
 
     def named_groups(self) -> groups.Groups:
-        """Yield each parameter group of the optimizer with names of logical tensors."""
+        """Yield each parameter group of the optimizer with the logical names of its tensors."""
         logical = (self.logical(name, master) for name, master in self.masters())
         members = groups.group_members(self.optimizer)
         return groups.groups_with_names(members, ([name for name, _ in parts] for parts in logical))
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return the values of a parameter that is stored quantized; others unchanged."""
+    """Return a quantized parameter dequantized, and any other tensor unchanged."""
     return tensor.dequantize() if isinstance(tensor, QuantizedParameter) else tensor
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return the whole tensor; a collective if it is sharded."""
+    """Return a DTensor gathered whole, which is a collective, and any other tensor unchanged."""
     return tensor.full_tensor() if is_dtensor(tensor) else tensor

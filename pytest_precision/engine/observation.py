@@ -1,4 +1,4 @@
-"""Observation: one rank's piece of one logical tensor at one moment, and its kind."""
+"""Observation: a rank's part of a tensor at one moment, with its kind, its name and its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_precision.errors import expected_but_got
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A hyper-rectangle of the logical tensor, such as the shard of a DTensor.
+    """A block of the unsharded tensor, such as a DTensor's local shard.
 
     Attributes:
         offsets: where it starts in each dimension.
@@ -31,7 +31,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The elements from `start` to before `stop` of the flattened logical tensor."""
+    """The elements from `start` to before `stop` of the flattened, unsharded tensor."""
 
     start: int
     stop: int
@@ -42,7 +42,7 @@ Place = Chunk | Span
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One rank's piece of one logical tensor.
+    """A rank's part of one tensor of the unsharded model, its logical tensor, at one moment.
 
     Attributes:
         kind: one of `KINDS`, or the optimizer's own name of a state tensor.
@@ -70,7 +70,7 @@ class Observation:
 
 
 def cloned(seen: Observation) -> Observation:
-    """Copy an observation's tensor, which may be overwritten before it is written.
+    """Return an observation with its tensor copied to the CPU, safe from later writes.
 
     The copy is on the host: a device has little more memory than the run itself needs.
     """
@@ -78,7 +78,7 @@ def cloned(seen: Observation) -> Observation:
 
 
 def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-    """Observe a tensor that this rank holds whole.
+    """Return an observation of a tensor that this rank holds whole.
 
     Args:
         kind: see `Observation`.
@@ -95,7 +95,7 @@ def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
 
 
 def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-    """Observe this rank's shard of a DTensor, or a plain tensor whole.
+    """Return an observation of a DTensor's local shard, or of a plain tensor as a whole.
 
     Raises:
         ValueError: for a DTensor that is a partial sum, which is no part of the logical tensor.
@@ -115,7 +115,7 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
 
 
 def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in a value of optimizer state, each with its path.
+    """Yield (path, tensor) for the tensors and numbers in a value of optimizer state.
 
     Numbers become 0-dim tensors in Python's own precision; None holds nothing. What cannot be shown
     as a tensor is left out; `unshown_in` names it.
@@ -124,12 +124,15 @@ def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def unshown_in(value: Any) -> Iterator[str]:
-    """Yield descriptions of the parts of optimizer state that are not tensors."""
+    """Yield a description of each part of an optimizer's state that cannot become a tensor."""
     return (held for _, held in _leaves(value) if isinstance(held, str))
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Tensor | str]]:
-    """Yield the leaves of a value with their paths: tensors, or descriptions of others."""
+    """Yield (path, tensor) for each tensor or number in a nested value.
+
+    What cannot become a tensor is yielded as a description of it.
+    """
     if isinstance(value, Tensor):
         yield "", unreadable(value) or value
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -1,4 +1,4 @@
-"""Readable: find the memory of an observed tensor, and refuse tensors that have none."""
+"""Readable: find the plain tensors in which an observed tensor's bytes lie, or say why none do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHOUT_ZEROS = {
 
 
 class Stored(NamedTuple):
-    """One of the plain tensors of which an observed tensor subclass consists.
+    """One of the plain tensors that a tensor subclass consists of, with the kind it is observed as.
 
     Attributes:
         kind: kind of the observed tensor, followed by the part's name unless it is the value.
@@ -37,7 +37,7 @@ class Stored(NamedTuple):
 
 
 def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
-    """Yield the tensors in a tensor subclass: its dequantized value first, then its parts.
+    """Yield the plain tensors that a tensor consists of, a subclass's dequantized value first.
 
     Any other tensor is its own value, a sparse one with its zeros. A subclass without `dequantize`
     has inner tensors only.
@@ -62,12 +62,12 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
 
 
 def with_zeros(tensor: Tensor) -> Tensor:
-    """Return a dense tensor; a sparse one is converted."""
+    """Return a sparse tensor as a dense one, and a dense tensor unchanged."""
     return tensor.to_dense() if tensor.layout in WITHOUT_ZEROS else tensor
 
 
 def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
-    """Yield scale and zero point of one of torch's quantized tensors."""
+    """Yield the scale and the zero point of one of torch's quantized tensors."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         scale = torch.tensor(tensor.q_scale(), dtype=torch.float64)
         zero_point = torch.tensor(tensor.q_zero_point())
@@ -78,7 +78,7 @@ def _quantization(kind: str, tensor: Tensor) -> Iterator[Stored]:
 
 
 def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
-    """Refuse a tensor whose bytes cannot be read, and say why.
+    """Raise if a tensor's bytes cannot be read, with the reason.
 
     Raises:
         ValueError: for a tensor that has no bytes in one piece of memory.
@@ -95,7 +95,7 @@ def expect_readable(kind: str, name: str, tensor: Tensor) -> None:
 
 
 def unreadable(tensor: Tensor) -> str:
-    """Return why the bytes of a tensor cannot be read; empty if they can.
+    """Return why a tensor's bytes cannot be read; an empty text if they can.
 
     The parts of a subclass are looked at when they are shown.
     """
@@ -108,7 +108,7 @@ def unreadable(tensor: Tensor) -> str:
 
 
 def expect_known(model: nn.Module) -> None:
-    """Refuse a model whose parameters an engine cannot train in its cell.
+    """Raise if a model has complex parameters or embeddings with sparse gradients.
 
     Raises:
         ValueError: for complex parameters and for sparse gradients.
@@ -162,7 +162,7 @@ def _problem(tensor: Any) -> str:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Return whether a tensor has memory of its own."""
+    """Return whether a tensor has memory; a fake tensor of a compiler has none."""
     try:
         return bool(tensor.data_ptr())
     except RuntimeError:  # of a fake tensor, which a compiler keeps of what it has traced
@@ -170,7 +170,7 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def in_graph(tensor: Tensor) -> bool:
-    """Return whether a tensor is the result of operations in an autograd graph."""
+    """Return whether a tensor was computed by operations that autograd recorded."""
     try:
         return tensor.grad_fn is not None
     except RuntimeError:  # a view from before its base became such a result, says torch

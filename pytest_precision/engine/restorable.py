@@ -1,4 +1,4 @@
-"""Restorable: what a checkpoint holds, and how an engine loads it."""
+"""Restorable: what an engine writes into a checkpoint, and how it loads one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Restorable(Observable):
     rank: int
 
     def expect_world_sizes(self, world_sizes: Collection[int]) -> None:
-        """Refuse, before training, a sequence that changes a fixed world size.
+        """Raise, before training, if ranks change though the engine's checkpoints forbid it.
 
         Args:
             world_sizes: numbers of ranks that run a part of the sequence.
@@ -77,7 +77,10 @@ class Restorable(Observable):
             )
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what `phase` can have changed; after a save or load, the checkpoint."""
+        """Yield what `phase` can have changed, and after a save or load also checkpoint entries.
+
+        Those are the entries that a subclass's own `state_dict` adds.
+        """
         yield from super().observe(phase, capture)
         if phase in ("save", "load") and type(self).state_dict is not Restorable.state_dict:
             beside = self.state_beside_weights().keys()
@@ -85,7 +88,7 @@ class Restorable(Observable):
             yield from self._show_further(state, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield everything that outlives a step, except options of parameter groups."""
+        """Yield all state carried to the next step, with the checkpoint's further entries."""
         yield from super().observe_state(capture)
         yield from self._show_further(self.state_beside_weights(), capture)
 
@@ -101,7 +104,7 @@ class Restorable(Observable):
         save(self.state_dict(), checkpoint_id=folder)
 
     def load(self, folder: Path) -> None:
-        """Load the state of a checkpoint."""
+        """Load a checkpoint into this engine, also if fewer ranks have saved it."""
         from torch.distributed.checkpoint.state_dict_loader import load
 
         state = self.state_dict()
@@ -162,7 +165,7 @@ class Restorable(Observable):
         )
 
     def state_beside_weights(self) -> dict[str, Any]:
-        """Return the entries of `state_dict` beyond model and optimizer."""
+        """Return checkpoint entries for generators, buffers, scheduler and loss scale."""
         # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
         # a buffer in the model's state is that of one rank.
         buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
@@ -176,7 +179,7 @@ class Restorable(Observable):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a `state_dict` of an engine of the same layout."""
+        """Load what `state_dict` returned on an engine of the same layout."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         with _without_gradients(self.optimizer):
@@ -189,7 +192,7 @@ class Restorable(Observable):
         self.load_state_beside_weights(state)
 
     def load_state_beside_weights(self, state: dict[str, Any]) -> None:
-        """Load a result of `state_beside_weights`."""
+        """Load generators, buffers, scheduler and loss scale from a checkpoint."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None:
@@ -202,13 +205,13 @@ class Restorable(Observable):
             buffer.copy_(buffers[name])
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (logical name, buffer) of the model; each rank has its own buffers."""
+        """Yield (logical name, buffer) for the model's buffers, which each rank has its own of."""
         return ((unwrapped(name), buffer) for name, buffer in self.model.named_buffers())
 
 
 @contextmanager
 def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Set gradients aside: where there are any, torch makes no state that a load could fill."""
+    """Remove the gradients inside the context; with any, torch makes no optimizer state."""
     kept = [(parameter, parameter.grad) for parameter in updated_tensors(optimizer)]
     for parameter, _ in kept:
         parameter.grad = None
@@ -220,7 +223,7 @@ def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
 
 
 def _tensors_and_numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors and numbers in a part of a checkpoint."""
+    """Yield (name, tensor) for the tensors and numbers in an entry of a checkpoint."""
     if isinstance(value, Mapping):
         for key, entry in value.items():
             yield from _tensors_and_numbers(f"{name}.{key}", entry)

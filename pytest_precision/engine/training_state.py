@@ -1,4 +1,4 @@
-"""Training state: what outlives a step, in one list for engines and for scripts."""
+"""Training state: all that a training loop carries to its next step, for engines and scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_precision.ranks.state.accelerator import generator_states
 
 
 class TrainingState(ABC):
-    """Everything in a training loop that outlives a step; engines and scripts subclass it.
+    """All that a training loop carries from step to step; engines and scripts implement its parts.
 
     Attributes:
         since: what it was at the start, and what has changed from then on.
@@ -27,7 +27,7 @@ class TrainingState(ABC):
     since: Since
 
     def observe(self) -> Iterator[Observation]:
-        """Yield everything that outlives a step, except options of parameter groups."""
+        """Yield all state carried to the next step, except options of parameter groups."""
         yield from self.optimizers_state()
         yield from self.weights()
         yield from self.flags()
@@ -39,14 +39,14 @@ class TrainingState(ABC):
         yield from self.since.attributes.observe(self.attributes())
 
     def begin(self) -> None:
-        """Remember the start values of everything of which only changes are shown."""
+        """Remember attributes, schedulers and random states; later only changes are shown."""
         self.since.attributes.begin(self.attributes())
         self.since.policies.begin(self.policies())
         self.since.generators.begin(generators())
 
     @abstractmethod
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield the optimizers' state, and the weights that they update."""
+        """Yield the state of the optimizers, and the weights that they update."""
 
     @abstractmethod
     def weights(self) -> Iterator[Observation]:
@@ -54,27 +54,27 @@ class TrainingState(ABC):
 
     @abstractmethod
     def flags(self) -> Iterator[Observation]:
-        """Yield training modes, and changes of `requires_grad`."""
+        """Yield which modules are in training mode, and whose `requires_grad` has changed."""
 
     @abstractmethod
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the loss scale; see `of_loss_scale`."""
+        """Yield the dynamic loss scale and its count of steps without an overflow."""
 
     @abstractmethod
     def beside(self) -> Iterator[Observation]:
-        """Yield further tensors, such as averages of the weights."""
+        """Yield tensors beside model and main optimizer, such as averages of the weights."""
 
     @abstractmethod
     def policies(self) -> Leaves:
-        """Yield counters and settings that decide later steps, as of a scheduler."""
+        """Yield (name, value) for counters and settings of schedulers and the like."""
 
     @abstractmethod
     def attributes(self) -> Leaves:
-        """Yield plain Python attributes of the loop's objects."""
+        """Yield (name, value) for Python attributes of the model, the optimizers and the loop."""
 
 
 class UpdatedTensor(NamedTuple):
-    """A tensor that an optimizer updates, with its names.
+    """A tensor that an optimizer updates, with its logical names and functions that show its state.
 
     Attributes:
         tensor: the tensor.
@@ -92,7 +92,7 @@ class UpdatedTensor(NamedTuple):
 def of_optimizer(
     optimizer: Optimizer, updated: Iterable[UpdatedTensor], grouped: groups.Groups
 ) -> Iterator[Observation]:
-    """Yield the state of an optimizer, and the weights that it updates.
+    """Yield an optimizer's state, the weights that it updates, and its groups' step counts.
 
     Args:
         optimizer: the optimizer to read.
@@ -111,12 +111,12 @@ def of_optimizer(
 
 
 def of_loss_scale(state: Mapping[str, float]) -> Iterator[Observation]:
-    """Yield the loss scale, and the number of steps since it last changed."""
+    """Yield the entries of a loss scaler's state: the scale, and its count of good steps."""
     for name, value in state.items():
         yield whole("loss_scale", name, torch.tensor(value, dtype=torch.float64))
 
 
 def rng() -> Iterator[Observation]:
-    """Yield the states of torch's generators of the CPU and of the device."""
+    """Yield the states of torch's random generators on the CPU and on the device."""
     for kind, state in generator_states().items():
         yield whole("rng", kind, state, local=True)

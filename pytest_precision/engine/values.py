@@ -1,4 +1,4 @@
-"""Values: what Python objects hold that may decide about numbers, leaf by leaf, and as tensors."""
+"""Values: find the numbers, texts and tensors in nested Python objects, and make them tensors."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _OPAQUE = (
 def leaves(
     value: Any, known: set[int] | None = None, packages: Collection[str] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a nested value with their paths; the path of a plain value is empty.
+    """Yield (path, value) for the numbers, texts and tensors in a nested value.
 
-    Containers and objects of Python are looked into; functions, classes, modules, optimizers,
-    loggers and torch's own objects are not.
+    The path of a value that is not nested is empty. Containers and objects of Python are looked
+    into; functions, classes, modules, optimizers, loggers and torch's own objects are not.
 
     Args:
         value: anything.
@@ -79,7 +79,7 @@ def _leaves(
 
 
 def _is_leaf(value: Any) -> bool:
-    """Return whether a value can be shown as a tensor."""
+    """Return whether a value becomes a tensor by itself, without a look at its entries."""
     if isinstance(value, Tensor):
         return not (in_graph(value) or unreadable(value))
     return isinstance(value, _PLAIN) or as_tensor(value) is not None
@@ -99,7 +99,7 @@ def _entries(value: Any, packages: Collection[str]) -> Mapping[Any, Any]:
 
 
 def _name(key: Any, place: int) -> Any:
-    """Return an entry's name: its key, or its position if keys differ between processes."""
+    """Return a mapping's key, or `#` and its position if the key may differ between processes."""
     return key if _is_name(key) else f"#{place}"
 
 
@@ -112,12 +112,12 @@ def _is_name(key: Any) -> bool:
 
 
 def package_of(kind: type) -> str:
-    """Return the package that defines a class."""
+    """Return the name of the top-level package that defines a class."""
     return kind.__module__.partition(".")[0]
 
 
 def as_tensor(value: Any) -> Tensor | None:
-    """Return a number, text or other plain value as a tensor; None for others."""
+    """Return a number, text, tensor or random state as a tensor; None for any other value."""
     value = plain_number(value)
     if isinstance(value, Tensor):
         return _readable(value)
@@ -134,7 +134,7 @@ def as_tensor(value: Any) -> Tensor | None:
 
 
 def _readable(value: Tensor) -> Tensor | None:
-    """Return a tensor's memory; None if it has none or belongs to a graph."""
+    """Return this rank's plain tensor of a tensor; None without memory or in an autograd graph."""
     if in_graph(value) or unreadable(value):
         return None
     held = value.detach()
@@ -143,7 +143,7 @@ def _readable(value: Tensor) -> Tensor | None:
 
 
 def _state_of(value: Any) -> Tensor | None:
-    """Return the state of a random generator, or the bytes of an in-memory file."""
+    """Return a random generator's state, or an in-memory file's bytes, as a tensor; else None."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, random.Random):
@@ -161,15 +161,15 @@ def _whole(state: object) -> str:
 
 
 def text_bytes(value: str | bytes | bytearray) -> Tensor:
-    """Return a text as a uint8 tensor."""
+    """Return a text's or bytes' content as a uint8 tensor, with one zero byte if it is empty."""
     held = value.encode() if isinstance(value, str) else value
     return torch.frombuffer(bytearray(held or b"\0"), dtype=torch.uint8)
 
 
 def number(value: Any) -> Tensor | None:
-    """Return a number in float64 if that is exact, so that 0 equals 0.0; else unchanged.
+    """Return a value as a tensor, a number in float64 where that is exact, so that 0 equals 0.0.
 
-    None, which stands for what an optimizer then chooses, is nothing.
+    None gives None: it stands for what an optimizer then chooses.
     """
     given = None if value is None else as_tensor(value)
     if given is None or given.dtype in (torch.bool, torch.uint8) or given.is_complex():
@@ -182,7 +182,7 @@ def number(value: Any) -> Tensor | None:
 
 
 def plain_number(value: Any) -> Any:
-    """Return a numpy number as Python's, and a numpy array as a tensor if possible."""
+    """Return a numpy scalar as a Python number, a numpy array as a tensor, else the value."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -191,7 +191,7 @@ def plain_number(value: Any) -> Any:
 
 
 def fingerprint(leaf: Any) -> object:
-    """Return a value that is equal only for leaves with equal bits."""
+    """Return a value that two objects share only if they have equal type and bits."""
     if isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
         return type(leaf), repr(leaf)
     held = as_tensor(leaf)

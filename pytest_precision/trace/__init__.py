@@ -1,1 +1,1 @@
-"""Recordings at rest: written, stored, sealed, read."""
+"""Trace: recordings on disk, how they are written, indexed, checked for damage and read."""

@@ -1,4 +1,4 @@
-"""The traces of a session: where they lie, and which of them can be used again."""
+"""Cache: the traces that this pytest session has recorded, and which of them can be used again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class KeptTrace:
-    """A recorded trace that later checks may use, with what it depends on.
+    """A recorded trace that a later check may use again, with the files it was made from.
 
     Attributes:
         folder: where it lies.
@@ -44,7 +44,7 @@ class KeptTrace:
 
 
 class TraceCache:
-    """The recorded traces of a session, by what they were recorded from.
+    """The traces that a pytest session has recorded, found again by what they were recorded from.
 
     Attributes:
         lock: to be held while a kept folder is read, since keeping another one may remove it.
@@ -57,7 +57,7 @@ class TraceCache:
 
     @contextmanager
     def new_folder(self) -> Iterator[Path]:
-        """Make a folder for the caller to fill and drop; remove it on errors."""
+        """Yield a new temporary folder for a trace; remove it if the context raises."""
         self._home.restore()  # somebody may have emptied the temporary folder
         folder = Path(tempfile.mkdtemp(dir=self._home.path))
         try:
@@ -67,7 +67,7 @@ class TraceCache:
             raise
 
     def find(self, key: Hashable) -> Path | None:
-        """Return the folder of a current trace for `key`; None if there is none."""
+        """Return the folder of a kept trace whose sources are unchanged; None if there is none."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -78,9 +78,9 @@ class TraceCache:
         return kept.folder
 
     def keep(self, key: Hashable, folder: Path, sources: Sources) -> bool:
-        """Keep a trace if the files that it read are unchanged; return whether it was kept.
+        """Keep a trace for later checks if its sources are unchanged; return whether it was kept.
 
-        Whoever asked for one that is not kept drops it.
+        A trace that is not kept is for the caller to remove.
         """
         if not sources.hold():
             return False
@@ -90,11 +90,11 @@ class TraceCache:
         return True
 
     def drop(self, folder: Path) -> None:
-        """Remove one folder."""
+        """Remove a trace's folder from disk."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove all folders."""
+        """Remove the folders of all traces."""
         self._kept.clear()
         self._home.close()
 

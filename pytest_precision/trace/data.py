@@ -1,4 +1,4 @@
-"""The data that a workload gave: a digest per microbatch, kept next to the trace of each rank.
+"""Data: a digest of each microbatch that a workload gave, stored beside the trace of each rank.
 
 Runs on different data differ whatever their layouts do. So what each rank was given is recorded
 where the rank asks for it, and compared before anything else.
@@ -42,7 +42,7 @@ class DataLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
-        """Read the logs of all ranks and segments."""
+        """Read the digests that all ranks wrote in all segments of a sequence."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
@@ -94,7 +94,7 @@ class DataWatch:
             self._unsteady[step] = None
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write the digests next to the trace of the run."""
+        """Write this rank's digests of microbatches into a folder beside its trace."""
         write_data(folder, rank, self._given, [*self._unsteady], self._tokens)
 
 
@@ -105,7 +105,7 @@ def write_data(
     unsteady: Sequence[int] = (),
     tokens: Mapping[int, Set[int]] | None = None,
 ) -> None:
-    """Write the log of one rank; for a script, which shows no data, an empty one."""
+    """Write a rank's digests of microbatches as JSON; a script writes an empty log."""
     counts = {step: sorted(own) for step, own in (tokens or {}).items()}
     write_whole(
         log_path(folder, "data", rank),
@@ -122,7 +122,7 @@ def data_digest(microbatch: Any) -> str:
 
 
 def _parts(value: Any, within: frozenset[int]) -> Iterator[Any]:
-    """Yield the bytes of all tensors, arrays, numbers and texts in `value`, with its structure.
+    """Yield the bytes of a nested value: of its tensors, arrays, numbers, texts and structure.
 
     Args:
         value: containers, dataclasses and objects with attributes are opened; of anything else
@@ -156,7 +156,7 @@ def _tensor(tensor: Tensor, within: frozenset[int]) -> Iterator[Any]:
 
 
 def contents_of(value: Any) -> list[tuple[object, Any]]:
-    """List the contents of a container or object, each with key, index or name."""
+    """Return the (key, value) pairs of a container, or of an object's attributes."""
     if isinstance(value, Mapping):
         return [*value.items()]
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Digests: what a trace keeps of tensors that are too large to keep at every moment."""
+"""Digests: hashes that a trace stores in place of tensors too large to keep at every phase."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def digest(tensor: Tensor) -> str:
 
 
 def in_order(tensor: Tensor) -> Tensor:
-    """Return a tensor with its bytes in row-major order, without lazy conjugation."""
+    """Return a tensor on the CPU with its bytes in row-major order and no lazy conjugation."""
     return memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
 
 
 def digested(seen: Observation) -> Observation:
-    """Return an observation with a digest in place of its values, unless these are small."""
+    """Return an observation with a digest in place of its values, unless they are few bytes."""
     if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
         return cloned(seen)
     return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))
 
 
 def kept_as_it_is(kind: str, nbytes: int) -> bool:
-    """Return whether even a trace of digests stores the values of a tensor."""
+    """Return whether a trace of digests still stores a tensor's values, as of a loss."""
     return nbytes <= UNDIGESTED_BYTES or kind in READ
 
 
@@ -69,7 +69,7 @@ def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
 
 
 def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
-    """Return the number of parameter elements on all ranks, counting each name once.
+    """Return the number of parameter elements over all ranks, counting each name once.
 
     It is a collective. The number decides what is recorded, and so must be the same on both sides,
     although a rank may hold only a part of the model, such as a stage of a pipeline.

@@ -1,4 +1,4 @@
-"""Files of a trace: an index is whole or not there, and bytes are mapped rather than read."""
+"""Files: write a trace's JSON files all or nothing, and map its binary files into memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_precision.errors import expected_but_got
 
 
 def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
-    """Write `value` as JSON completely or not at all.
+    """Write `value` as JSON so that the file is never seen half written.
 
     Args:
         path: where to.
@@ -31,14 +31,14 @@ def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
 
 
 class TraceFiles:
-    """The files of a trace that this session wrote."""
+    """Reads the files of a trace that this pytest session wrote."""
 
     def has(self, path: Path) -> bool:
-        """Return whether the trace has a file."""
+        """Return whether a file exists."""
         return path.exists()
 
     def data(self, path: Path) -> Any:
-        """Return the content of a JSON file."""
+        """Return the parsed content of a JSON file."""
         return json.loads(path.read_text())
 
     def bytes(self, path: Path) -> Tensor:
@@ -60,7 +60,7 @@ def mapped(file: int, size: int) -> Tensor:
 
 @contextmanager
 def regular(path: Path) -> Iterator[tuple[int, int]]:
-    """Open a regular file and yield its descriptor and its size.
+    """Open a regular file and yield its descriptor and its size in bytes.
 
     Folders, devices, pipes and links are refused, and none of them is waited for.
 
@@ -85,5 +85,5 @@ def regular(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def no_regular(path: Path) -> ValueError:
-    """Return the error for a file that is a link, a folder, a pipe or a device."""
+    """Return the error for a path that is a link, a folder, a pipe or a device."""
     return ValueError(expected_but_got("a regular file", f"{path.name}, which is none"))

@@ -1,4 +1,4 @@
-"""The log of recomputed gradients: what was held to a plain loop, next to the trace of rank 0."""
+"""Gradient log: how a run's losses and gradients compare with the workload's own, on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RightSteps = dict[str, tuple[int, float]]
 
 @dataclass(frozen=True)
 class GradientBreach:
-    """A loss or gradient that differs from the workload's own.
+    """A loss or gradient that is too far from the one recomputed from the workload.
 
     Attributes:
         step: train step.
@@ -38,7 +38,7 @@ class GradientBreach:
 
 @dataclass
 class GradientLog:
-    """The losses and gradients of one run that were judged, and those that are wrong.
+    """The result of comparing a run's losses and gradients with recomputed ones.
 
     Attributes:
         judged: number of losses and gradients.
@@ -60,7 +60,7 @@ class GradientLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
-        """Read and join the logs of all segments; a script has none."""
+        """Read and join the results of all segments; a script has none."""
         log = cls()
         for _, place, rank in holders(folder, world_sizes):
             if rank == 0:
@@ -75,7 +75,7 @@ class GradientLog:
         return log
 
     def add(self, other: GradientLog) -> None:
-        """Add the log of later steps."""
+        """Add the results of later steps to these."""
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)
         self.silent = self.silent or other.silent
@@ -84,11 +84,11 @@ class GradientLog:
         self.sums |= other.sums
 
     def write(self, folder: Path) -> None:
-        """Write the log."""
+        """Write the results as JSON into a folder."""
         write_whole(_path(folder), asdict(self))
 
     def first(self, judges: Callable[[str, str], bool]) -> GradientBreach | None:
-        """Return the first breach that the test has not exempted; None if there is none."""
+        """Return the first wrong loss or gradient that the test compares; None if there is none."""
         return next(
             (b for b in self.breaches if judges(b.kind, b.name) and judges("grad", b.name)), None
         )

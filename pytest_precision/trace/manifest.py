@@ -1,4 +1,4 @@
-"""Manifest: how a recording was made: the file `recording.json` next to the trace."""
+"""Manifest: the file `recording.json`, which says how a recording was made."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
 
 @dataclass(frozen=True)
 class Manifest:
-    """How a recording was made: command, environment, settings.
+    """How a recording was made: its command line, versions, settings and files.
 
     Attributes:
         format: version of the format.
@@ -107,7 +107,7 @@ class Manifest:
         only: Sequence[str] = (),
         every: int = 1,
     ) -> Manifest:
-        """Return the manifest of a recording that this process will make."""
+        """Return the manifest of a recording that this process is about to make."""
         return cls(
             format=FORMAT,
             command=tuple(sys.orig_argv),
@@ -150,7 +150,7 @@ class Manifest:
 
     @classmethod
     def seal(cls, folder: Path, rank: int, world_size: int) -> None:
-        """Write the digests of a rank's files; the last rank completes the recording."""
+        """Write the digests of a rank's files; the last rank to do so completes the recording."""
         files = put_seals(folder, rank, world_size)
         if files is not None:
             replace(cls.read(folder), files=files).write(folder, world_size, writer=rank)
@@ -162,7 +162,7 @@ class Manifest:
         return self.script.endswith(".json")
 
     def again(self, values: str = "", *, lines: int = 0) -> str:
-        """Return the command that makes the recording again.
+        """Return the command line that makes the recording again.
 
         Args:
             values: steps whose values are kept; none unless given.
@@ -182,7 +182,7 @@ class Manifest:
 
 
 def damaged(folder: Path, error: Exception) -> RecordingError:
-    """Return the error for a recording whose files cannot be read."""
+    """Return the error that says that a recording's files cannot be read, and why."""
     why = " ".join(str(error).split())
     why = why if len(why) <= ERROR_CHARACTERS else f"{why[:ERROR_CHARACTERS]} ..."
     what = f"{folder}, whose files are damaged: {type(error).__name__}: {why}"
@@ -190,7 +190,7 @@ def damaged(folder: Path, error: Exception) -> RecordingError:
 
 
 def _manifest(found: dict[str, Any]) -> Manifest:
-    """Parse the content of a manifest.
+    """Check the parsed content of `recording.json`, and return it as a manifest.
 
     Raises:
         ValueError: it names what cannot be.
@@ -247,7 +247,7 @@ def _path(folder: Path) -> Path:
 
 
 def _revision(folder: Path) -> str:
-    """Return git's description of the commit in a folder; empty without git."""
+    """Return git's description of the commit of a folder; empty without git or repository."""
     # Without locks, since somebody may be working in the repository.
     words = ["git", "--no-optional-locks", "describe", "--always", "--abbrev=40", "--dirty"]
     try:

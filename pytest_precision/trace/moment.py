@@ -1,4 +1,4 @@
-"""Moment: when something was observed; Window and Wanted: which values and operations are kept."""
+"""Moment: the step and phase of an observation; Window and Wanted: what of a run is recorded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
 
 
 class Window(NamedTuple):
-    """The train steps of which values are kept; the run ends after the last one.
+    """The range of train steps whose values are kept; the run ends after the last one.
 
     Attributes:
         first: number of the first one; 0 is the state before any.
@@ -46,7 +46,7 @@ class Window(NamedTuple):
 
     @classmethod
     def around(cls, step: int) -> Window:
-        """Return a window of a step, the one before it, and some after it."""
+        """Return the window from one step before a step to `SPREAD` steps after it."""
         return cls(max(0, step - 1), step + SPREAD)
 
 
@@ -65,7 +65,7 @@ LOGGED_OPERATIONS = 200_000
 
 
 class Wanted(NamedTuple):
-    """Which operations of a run are logged, and with how much detail.
+    """Which part of a run's tensor operations is logged, and in how much detail.
 
     Attributes:
         op: index of the operation in the sequence; -1 is what makes the engine.

@@ -1,4 +1,4 @@
-"""Operation files: the log of a rank's operations, written next to its trace.
+"""Operation files: write and read a rank's log of tensor operations as JSON.
 
 What many operations have in common (names, places, values) stands in the file once, so that an
 operation takes little of it.
@@ -32,7 +32,7 @@ RECORD_AGAIN = "record both sides once more, with --lines"
 
 
 def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
-    """Write the log of a rank next to its trace."""
+    """Write a rank's log of tensor operations as JSON beside its trace."""
     values, lines, names, modules, sites, stacks = (_Interned() for _ in range(6))
 
     def argument(given: LoggedArgument) -> Any:
@@ -75,7 +75,7 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
 
 
 def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> OperationLog:
-    """Read the log that a rank wrote next to a trace.
+    """Read the log of tensor operations that a rank wrote beside a trace.
 
     Raises:
         ValueError: another version of the package wrote it in another form.
@@ -120,7 +120,7 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
 
 
 def path_of(folder: Path, rank: int) -> Path:
-    """Return the file to which a rank writes its log."""
+    """Return the path of a rank's log of tensor operations."""
     return folder / log_of(rank)
 
 
@@ -142,7 +142,7 @@ def _argument(given: Any, values: list[Value]) -> LoggedArgument:
 
 
 class _Interned:
-    """Numbers distinct objects in the order of their first use."""
+    """Gives each distinct object a number, in the order of first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Operations: what a log of a part of a run holds: tensor operations, and what its lines did else.
+"""Operations: a rank's log of tensor operations, with the source lines that called them.
 
 Values are told apart by their digest and by the memory that they lie in.
 """
@@ -32,7 +32,7 @@ class CodeLine(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A line of a package or of the recorder that calls something.
+    """A source line outside the user's code that was on the call stack.
 
     Of this package, the file is told from its folder on.
     """
@@ -78,7 +78,7 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of the setting and of its owner."""
+        """Return the option and its owner, such as `lr of group 0`."""
         return f"{self.what} of {self.owner}"
 
 
@@ -104,17 +104,17 @@ class Value(NamedTuple):
 
     @property
     def uniform(self) -> bool:
-        """Return whether all elements are equal."""
+        """Return whether all elements of the tensor have equal bytes."""
         return self.digest.startswith("=")
 
     @property
     def element(self) -> bytes:
-        """Return the bytes of one element, if all are equal."""
+        """Return the bytes of one element if all are equal; else empty bytes."""
         return bytes.fromhex(self.digest[1:].partition("x")[0]) if self.uniform else b""
 
     @property
     def elements(self) -> int:
-        """Return the number of elements."""
+        """Return the tensor's number of elements."""
         number = 1
         for size in self.shape:
             number *= size
@@ -122,12 +122,12 @@ class Value(NamedTuple):
 
 
 def is_zero(digest: str) -> bool:
-    """Return whether a digest is that of zeros."""
+    """Return whether a digest is that of a tensor whose bytes are all zero."""
     return digest.startswith("=") and not digest[1:].partition("x")[0].strip("0")
 
 
 class Constant(NamedTuple):
-    """An argument that is not a tensor, as name (empty if positional) and text."""
+    """A non-tensor argument of an operation, as its name (empty if positional) and text."""
 
     name: str
     text: str
@@ -179,12 +179,12 @@ class LoggedOperation(NamedTuple):
 
     @property
     def is_foreach(self) -> bool:
-        """Return whether the operation works on lists of tensors."""
+        """Return whether the operator works on lists of tensors, as `_foreach_add` does."""
         return FOREACH in self.name
 
     @property
     def is_region(self) -> bool:
-        """Return whether the entry stands for a whole compiled region."""
+        """Return whether the entry stands for a whole region of `torch.compile`."""
         return self.name == REGION
 
     @property
@@ -199,13 +199,13 @@ class LoggedOperation(NamedTuple):
 
     @property
     def base(self) -> str:
-        """Return the operator's name without namespace, overload, foreach and in-place marks."""
+        """Return the operator's bare name: `add` for `aten._foreach_add_.List`."""
         name = self.name.split(".")[1].removeprefix(FOREACH).rstrip("_")
         return SYNONYMS.get(name, name)
 
     @property
     def read(self) -> tuple[Value, ...]:
-        """Return the values that the operation reads."""
+        """Return the tensors among the arguments, without those that are only overwritten."""
         found: list[Value] = []
         for place, argument in enumerate(self.arguments):
             if place in self.written or isinstance(argument, Constant):
@@ -215,7 +215,7 @@ class LoggedOperation(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """The kind and name of a tensor of a run, such as `master of head.weight`."""
+    """The kind and name by which a tensor of a run is known, such as `master of head.weight`."""
 
     kind: str
     name: str
@@ -226,7 +226,7 @@ class Holding(NamedTuple):
 
 @dataclass
 class OperationLog:
-    """The operations that one rank logged, with the tensors at start and end.
+    """The tensor operations that a rank logged, with the tensors before and after them.
 
     Attributes:
         operations: in the order of their calls.

@@ -1,4 +1,4 @@
-"""The log of the oracle: what it found on each rank, next to the trace, and on all together."""
+"""Oracle log: how a run's weight updates compare with the optimizer's rule in fp64, on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_precision.trace.segment_folders import holders, log_path
 
 @dataclass(frozen=True)
 class Breach:
-    """The worst element of the first tensor whose update breaks the rule.
+    """The worst element of a tensor whose update breaks the optimizer's rule.
 
     Attributes:
         step: train step.
@@ -38,13 +38,13 @@ class Breach:
 
     @property
     def when(self) -> tuple[int, ...]:
-        """Return a sort key: which of two breaches came first."""
+        """Return a key that sorts breaches by when they happened."""
         return self.step, *self.order
 
 
 @dataclass
 class OracleLog:
-    """The judged updates of one run, and those that break the optimizer's rule.
+    """The result of checking a run's weight updates against the optimizer's rule in fp64.
 
     Attributes:
         rule: name of the workload's rule.
@@ -84,7 +84,7 @@ class OracleLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read and join the logs of all ranks and segments; a script has none."""
+        """Read and join the results of all ranks and segments; a script has none."""
         paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")
@@ -100,11 +100,11 @@ class OracleLog:
         return log
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write the log of one rank."""
+        """Write one rank's results as JSON into a folder."""
         write_whole(log_path(folder, "oracle", rank), asdict(self))
 
     def add(self, other: OracleLog) -> None:
-        """Add the log of another rank."""
+        """Add another rank's or segment's results to these."""
         self.rule = other.rule
         self.shown_by = other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2
@@ -125,16 +125,16 @@ class OracleLog:
             self.fit(other.fits)
 
     def first(self, judges: Callable[[str, str], bool]) -> Breach | None:
-        """Return the first breach that the test has not exempted; None if there is none."""
+        """Return the first broken update that the test compares; None if there is none."""
         return next((own for own in self.breaches if judges(own.kind, own.name)), None)
 
     def break_at(self, breaches: Iterable[Breach]) -> None:
-        """Keep the first breach of each kind and tensor."""
+        """Add broken updates, and keep only the first of each kind and tensor."""
         first: dict[tuple[str, str], Breach] = {}
         for breach in sorted([*self.breaches, *breaches], key=lambda own: (own.when, -own.ratio)):
             first.setdefault((breach.kind, breach.name), breach)
         self.breaches = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
-        """Keep only the wrong rules that explain one more step or rank, too."""
+        """Keep only those wrong rules that explain another step's or rank's updates, too."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]

@@ -1,4 +1,4 @@
-"""Recording: all that one side left behind, as the gates of a check read it."""
+"""Recording: the trace and logs of one side of a comparison, read from disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKEN_RULES = "rules"
 
 @dataclass(frozen=True)
 class Recording:
-    """One side's trace, with the logs beside it.
+    """The trace of one side of a comparison, with the logs that lie beside it.
 
     Attributes:
         name: `candidate` or `reference`.
@@ -52,29 +52,29 @@ class Recording:
         window: Window | None,
         way_in: WayIn = LAYOUT,
     ) -> Recording:
-        """Read the files that all ranks of `cell` wrote into `folder`."""
+        """Read the trace that the ranks of a cell wrote into a folder."""
         trace = Trace(folder, *(segment.world_size for segment in recorded_segments(cell, window)))
         note(trace.header.read)  # the ranks' cells were copies, and the trace may be a kept one
         return cls(name, cell, trace, way_in=way_in)
 
     @cached_property
     def updates(self) -> UpdateLog:
-        """Return the lost updates of each tensor; only a recording of the whole run has them."""
+        """Return how many updates of each tensor rounding lost; only a whole run has this."""
         return UpdateLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def oracle(self) -> OracleLog:
-        """Return the judgement of updates; only a recording of the whole run has it."""
+        """Return how the weight updates compare with fp64 ones; only a whole run has this."""
         return OracleLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def gradients(self) -> GradientLog:
-        """Return the judgement of losses and gradients; only a whole run has it."""
+        """Return how losses and gradients compare with recomputed ones, of a whole run."""
         return GradientLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def broken_rules(self) -> dict[str, str]:
-        """Return the rules of every loop that a script has broken; empty for an engine.
+        """Return the mistakes of a script's training loop, each with the kind it concerns.
 
         Returns:
             words to the kind of what is wrong, which a test may leave unchecked.
@@ -87,7 +87,7 @@ class Recording:
 
     @cached_property
     def data(self) -> DataLog:
-        """Return digests of the microbatches that each rank was given."""
+        """Return the digests of the microbatches that the workload gave to each rank."""
         return DataLog.read(*self._place, files=self.trace.files)
 
     @property

@@ -1,4 +1,4 @@
-"""Sealed: a recording that outlives its session names the size and the digest of each of its files.
+"""Sealed: a recording whose manifest has the size and digest of each file, to detect damage.
 
 Each rank seals its own files when it has written them; whichever is the last puts all seals into
 `recording.json`, which has a digest of itself. No collective does this: a script may have destroyed
@@ -32,17 +32,17 @@ SEAL_BYTES = 16 << 20
 
 
 def files_of(rank: int) -> tuple[str, ...]:
-    """Return the names of the files that a rank writes."""
+    """Return the names of the files that every rank of a recording writes."""
     return f"rank{rank}.json", f"rank{rank}.bin", f"data{rank}.json", f"updates{rank}.json"
 
 
 def log_of(rank: int) -> str:
-    """Return the file name of a rank's log of operations, which is optional."""
+    """Return the file name of a rank's optional log of tensor operations."""
     return f"operations{rank}.json"
 
 
 def seals(folder: Path, rank: int) -> dict[str, Seal]:
-    """Return the digest of each file that a rank has written."""
+    """Return the size and digest of each file that a rank has written, by file name."""
     found = {}
     logged = [log_of(rank)] if (folder / log_of(rank)).exists() else []
     for name in (*files_of(rank), *logged):
@@ -52,7 +52,7 @@ def seals(folder: Path, rank: int) -> dict[str, Seal]:
 
 
 def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | None:
-    """Write the digests of a rank's files; return those of all ranks to the last rank.
+    """Write the digests of a rank's files; return those of all ranks if no other is missing.
 
     Two that end at the same time may both be the last.
     """
@@ -66,18 +66,18 @@ def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | Non
 
 
 def drop_seals(folder: Path, world_size: int) -> None:
-    """Remove the temporary digest files of all ranks."""
+    """Remove the temporary files in which ranks left their digests."""
     for rank in range(world_size):
         _path(folder, rank).unlink(missing_ok=True)
 
 
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of `recording.json` with its own digest added."""
+    """Return a manifest's content with a digest of it added."""
     return {**content, "digest": _own_digest(content)}
 
 
 def read_signed(path: Path) -> dict[str, Any]:
-    """Return the content of `recording.json`; the caller checks its `format` first.
+    """Return the parsed `recording.json`, whose digest is not checked yet.
 
     Raises:
         ValueError: it is too large, or no JSON object.
@@ -94,7 +94,7 @@ def read_signed(path: Path) -> dict[str, Any]:
 
 
 def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Check the digest in `recording.json`; return the content without it.
+    """Return a manifest's content without its digest; raise if the digest is another.
 
     Raises:
         ValueError: it is not.
@@ -107,7 +107,7 @@ def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 class SealedFiles(TraceFiles):
-    """The files of a recording, checked against their digests.
+    """The files of a recording, all read and checked against their digests at once.
 
     All of them are looked at once, so that damage is found before anything is compared: in what a
     comparison leaves out too, and in the padding between tensors.
@@ -128,11 +128,11 @@ class SealedFiles(TraceFiles):
         self._said: dict[str, Any] = {}
 
     def has(self, path: Path) -> bool:
-        """Return whether the recording has a file."""
+        """Return whether the recording's manifest names a file."""
         return path.name in self._held
 
     def data(self, path: Path) -> Any:
-        """Return the content of a JSON file, parsed once; do not change it."""
+        """Return the parsed content of a JSON file; callers must not change it."""
         if path.name not in self._said:
             self._said[path.name] = json.loads(self._held[path.name].numpy().tobytes())
         return self._said[path.name]
@@ -143,7 +143,7 @@ class SealedFiles(TraceFiles):
 
 
 def _expect_size(path: Path, size: int) -> None:
-    """Check the size of a large file before a smaller one is read."""
+    """Raise unless a path is a regular file of the given size in bytes."""
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):
         raise no_regular(path)

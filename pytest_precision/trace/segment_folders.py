@@ -1,4 +1,4 @@
-"""Segments on disk: which of a sequence are recorded, where each lies, and what its ranks write."""
+"""Segment folders: where on disk each part of a sequence with its own processes is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_precision.trace.moment import Window
 
 
 def recorded_segments(cell: Cell, window: Window | None) -> tuple[Segment, ...]:
-    """Return the segments of a cell's sequence that begin before the end of the window."""
+    """Return the segments of a cell's sequence that a run up to the window's end reaches."""
     return tuple(
         segment for segment in cell.segments if window is None or segment.done <= window.last
     )
@@ -29,5 +29,5 @@ def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, P
 
 
 def log_path(folder: Path, what: str, rank: int) -> Path:
-    """Return the path of one rank's log of some sort beside a trace."""
+    """Return the path of a rank's JSON file of some kind, such as `oracle0.json`."""
     return folder / f"{what}{rank}.json"

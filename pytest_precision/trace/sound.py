@@ -1,4 +1,4 @@
-"""Sound: what the files of a recording may say, looked at before anything is believed of it.
+"""Sound: validate a recording's JSON files before any number in them is used.
 
 A recording may come from a stranger, or from a disk that forgets. Nothing here computes with a
 number before it is known to be a whole number in its range, so that no offset leads out of a file,
@@ -27,7 +27,7 @@ DIGEST = 32
 
 
 def sound_whole(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return a checked int within a range; True and 1.0 are refused.
+    """Return `value` if it is an int in the given range; raise for others, True and 1.0 too.
 
     Raises:
         ValueError: `value` is none.
@@ -38,7 +38,7 @@ def sound_whole(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT
 
 
 def sound_text(what: str, value: Any) -> str:
-    """Return a checked text.
+    """Return `value` if it is a str; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
@@ -49,7 +49,7 @@ def sound_text(what: str, value: Any) -> str:
 
 
 def texts(what: str, value: Any) -> tuple[str, ...]:
-    """Return a checked list of texts, as a tuple.
+    """Return `value` as a tuple if it is a list of str; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
@@ -58,7 +58,7 @@ def texts(what: str, value: Any) -> tuple[str, ...]:
 
 
 def sound_list(what: str, value: Any, length: int | None = None) -> list[Any]:
-    """Return a checked list, of `length` entries if given.
+    """Return `value` if it is a list, of `length` entries if given; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
@@ -71,7 +71,7 @@ def sound_list(what: str, value: Any, length: int | None = None) -> list[Any]:
 
 
 def sound_object(what: str, value: Any, names: Collection[str] | None = None) -> dict[str, Any]:
-    """Return a checked JSON object, with exactly the given names if any.
+    """Return `value` if it is a dict, with exactly the keys `names` if given; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
@@ -82,7 +82,7 @@ def sound_object(what: str, value: Any, names: Collection[str] | None = None) ->
 
 
 def sound_texts(what: str, value: Any) -> dict[str, str]:
-    """Return a checked JSON object whose values are texts.
+    """Return `value` if it is a dict whose values are str; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
@@ -91,12 +91,12 @@ def sound_texts(what: str, value: Any) -> dict[str, str]:
 
 
 def is_digest(value: Any) -> bool:
-    """Return whether a value has the form of a digest in a recording."""
+    """Return whether a value is a text of 32 hexadecimal digits, as digests are."""
     return type(value) is str and len(value) == DIGEST and set(value) <= set("0123456789abcdef")
 
 
 def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -> None:
-    """Check the index of one rank's observations.
+    """Raise unless the parsed index of a rank's observations is consistent with its file.
 
     Args:
         index: what the file says.
@@ -122,7 +122,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
 
 
 def _expect_course(moments: list[Any]) -> None:
-    """Check that moments are those of whole train steps, in order."""
+    """Raise unless moments are all phases of whole train steps, in order."""
     steps = (len(moments) - 2) // (len(STEP_PHASES))
     expected = [
         [*INIT],
@@ -138,7 +138,7 @@ def _expect_course(moments: list[Any]) -> None:
 
 
 class _Extent(NamedTuple):
-    """The size in bytes of a tensor's observations; or that only digests exist."""
+    """The size in bytes of a tensor and its elements, and whether only its digest is stored."""
 
     nbytes: int
     element: int
@@ -194,7 +194,7 @@ def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
 
 
 def expect_data(log: Any) -> None:
-    """Check one rank's log of data.
+    """Raise unless a rank's parsed log of microbatch digests is well formed.
 
     Raises:
         ValueError: it names what cannot be.
@@ -217,7 +217,7 @@ def _by_step(value: Any) -> Iterable[Any]:
 
 
 def expect_updates(log: Any) -> None:
-    """Check one rank's log of lost updates.
+    """Raise unless a rank's parsed log of lost updates is well formed.
 
     Raises:
         ValueError: it names what cannot be.

@@ -1,4 +1,4 @@
-"""Step accuracy: gradients and updates of one train step, each beside the exact one, on disk."""
+"""Step accuracy: the gradients and updates of a first train step beside the fp64 ones, on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_precision.trace.files import OWN_FILES, write_whole
 
 
 class BesideExact(NamedTuple):
-    """A logical tensor of a side, and the same computed in fp64."""
+    """A tensor that a run computed, and the same tensor computed in fp64."""
 
     got: Tensor
     exact: Tensor
@@ -29,7 +29,7 @@ OfTensors = Mapping[str, BesideExact]
 
 @dataclass(frozen=True)
 class StepAccuracy:
-    """The errors of a side's first train step against fp64.
+    """A run's first gradients and updates, each beside the same in fp64.
 
     Attributes:
         tensors: `gradients` and `updates` to those of each logical tensor.
@@ -40,7 +40,7 @@ class StepAccuracy:
     silent: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the errors into a folder."""
+        """Write the tensors of both as safetensors into a folder, with a JSON index."""
         names = [(kind, name) for kind, own in self.tensors.items() for name in own]
         both = [self.tensors[kind][name] for kind, name in names]
         held = {
@@ -53,7 +53,7 @@ class StepAccuracy:
 
     @classmethod
     def read(cls, folder: Path) -> StepAccuracy:
-        """Read the errors in a folder.
+        """Read the tensors that `write` has written into a folder.
 
         Raises:
             OSError, ValueError: nothing was, or it is damaged.

@@ -1,4 +1,4 @@
-"""A trace on disk: per segment and rank, a file of bytes and an index of what lies where in it.
+"""Store: read a trace, which has an index and a file of bytes per segment and rank.
 
 A trace holds values, or digests: the states of a long run are too large to keep, and 16 bytes per
 tensor tell whether two runs diverge, and when. The index is written last and moved into place, so
@@ -25,7 +25,7 @@ from pytest_precision.trace.segment_folders import holders
 
 
 class TensorSlot(NamedTuple):
-    """The properties that the observations of one tensor share at all moments."""
+    """The properties of a tensor that are the same whenever it is observed, such as its dtype."""
 
     kind: str
     name: str
@@ -38,7 +38,7 @@ class TensorSlot(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One observation on disk: kind, name, rank, dtype, shape and place.
+    """One observation in a trace on disk, with where its bytes lie.
 
     Attributes:
         kind, name, shape, place, local: see `Observation`.
@@ -73,7 +73,7 @@ algorithm run with a warning."""
 
 @dataclass(frozen=True)
 class Header:
-    """The properties of a whole trace, such as kinds that could not be observed.
+    """The properties of a whole trace, such as which kinds could not be observed.
 
     Attributes:
         world_size: number of ranks, of the first segment.
@@ -120,7 +120,7 @@ class _Written:
 
 
 class Trace:
-    """All observations of one run in `folder`, by moments in causal order.
+    """All observations of a run, read from a folder, in causal order.
 
     Args:
         folder: folder of the trace.
@@ -159,7 +159,7 @@ class Trace:
         return self.world_sizes[self._segment[moment]]
 
     def segments(self) -> list[list[Moment]]:
-        """List the moments of each segment."""
+        """Return the moments of each segment of the sequence, as one list per segment."""
         numbers = range(len(self.world_sizes))
         return [[m for m in self.moments if self._segment[m] == number] for number in numbers]
 
@@ -171,7 +171,7 @@ class Trace:
                 yield Entry._make((*one.slots[slot], one.rank, *where, file))
 
     def dtypes(self) -> dict[str, dict[str, str]]:
-        """Return the dtype of each kind and name."""
+        """Return the dtype of every tensor, by kind and then by name."""
         held: dict[str, dict[str, str]] = {}
         for one in self._written:
             for slot in one.slots:
@@ -179,12 +179,12 @@ class Trace:
         return held
 
     def local_kinds(self) -> set[str]:
-        """Return the kinds of which each rank has its own tensors."""
+        """Return the kinds of tensors of which every rank has its own, not a shard."""
         return {slot.kind for one in self._written for slot in one.slots if slot.local}
 
     @property
     def decisive(self) -> bool:
-        """Return whether digests suffice to see every difference to another trace."""
+        """Return whether comparing this trace's digests finds every difference."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for one in self._written
@@ -192,7 +192,7 @@ class Trace:
         )
 
     def tensor(self, entry: Entry) -> Tensor:
-        """Return an observation's values, in shape `entry.piece`, as a read-only view.
+        """Return an observation's values, a view of the memory-mapped file.
 
         Raises:
             ValueError: only a digest was kept.
@@ -204,7 +204,7 @@ class Trace:
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 
     def same_bytes(self, entry: Entry, other: Trace, theirs: Entry) -> bool:
-        """Return whether two observations have equal bytes, without loading them."""
+        """Return whether two observations have equal bytes, by digest or in mapped memory."""
         if entry.nbytes != theirs.nbytes:
             return False
         if entry.digest or theirs.digest:
@@ -216,12 +216,12 @@ class Trace:
         return bool(memcmp(here, there, entry.nbytes) == 0)
 
     def _digest(self, entry: Entry) -> str:
-        """Return the digest of an observation; it is computed if values were kept."""
+        """Return an observation's digest, computed from the values if none is stored."""
         return entry.digest or digest(self.tensor(entry))
 
 
 def _joined(headers: list[Header]) -> Header:
-    """Return one header from those of all segments and ranks."""
+    """Return one header that joins those of all segments and ranks."""
     first = headers[0]
     return replace(
         first,

@@ -1,4 +1,4 @@
-"""The log of updates: how much of them a run lost, as counts and sums that add up over shards.
+"""Update log: how many weight updates of a run rounding has lost, per step and tensor.
 
 It lies next to the trace of each rank; agreement of the two sides does not depend on it.
 """
@@ -14,9 +14,10 @@ from pytest_precision.trace.segment_folders import holders, log_path
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts and norms of updates, which add up over shards and steps.
+    """How many weight updates rounding has lost, and how large they were.
 
-    Elements whose exact update or weight is not finite are left out.
+    All attributes add up over shards and steps. Elements whose exact update or weight is not finite
+    are left out.
 
     Attributes:
         updates: number of elements whose exact update is not zero.
@@ -46,12 +47,12 @@ class Counts:
 
     @property
     def share(self) -> float:
-        """Return the share of lost updates; 0 if there are no updates."""
+        """Return the share of updates that left their weight unmoved; 0 without updates."""
         return self.lost / self.updates if self.updates else 0.0
 
     @property
     def lost_by_size(self) -> float:
-        """Return the share of lost updates, weighted by size.
+        """Return the magnitude of lost updates as a share of that of all updates.
 
         This tells runs apart: at the end of a decaying schedule the updates are so small that fp32
         loses most of them too, and little is lost with them.
@@ -60,7 +61,7 @@ class Counts:
 
     @property
     def absorbed(self) -> float:
-        """Return the norm of what rounding lost, relative to that of the exact update.
+        """Return the error that rounding made in the updates, relative to their norm.
 
         It is near 1 where updates vanish, and above 1 where those that do not are rounded up.
         """
@@ -69,7 +70,7 @@ class Counts:
 
 @dataclass
 class UpdateLog:
-    """The updates of one run, per step and tensor.
+    """How many weight updates a run has lost, per step and tensor.
 
     Attributes:
         steps: train step to logical tensor to its counts.
@@ -99,7 +100,7 @@ class UpdateLog:
         return log
 
     def totals(self) -> dict[str, Counts]:
-        """Return the counts of each logical tensor over the whole run."""
+        """Return each tensor's counts, summed over the whole run."""
         totals: dict[str, Counts] = {}
         for names in self.steps.values():
             for name, counts in names.items():

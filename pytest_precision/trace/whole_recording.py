@@ -1,4 +1,4 @@
-"""Whole recording: one that outlives its session, checked before anything is believed of it."""
+"""Whole recording: read a recording that `record` has finished, after checking all its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 8
 
 
 def whole_recording(name: str, folder: Path) -> Recording:
-    """Read a recording that `record` made.
+    """Check and read a recording that `record` made; raise if it is unfinished or damaged.
 
     Args:
         name: `candidate` or `reference`, or what else a message calls it.
@@ -38,7 +38,7 @@ def whole_recording(name: str, folder: Path) -> Recording:
 
 
 def _sound(name: str, folder: Path, manifest: Manifest) -> Recording:
-    """Check all files of a recording, and read them."""
+    """Check all files of a recording against digests and format, and read it."""
     files = SealedFiles(folder, manifest.files)
     ranks = range(manifest.world_size)
     for rank in ranks:
@@ -53,7 +53,7 @@ def _sound(name: str, folder: Path, manifest: Manifest) -> Recording:
 
 
 def expect_complete(folder: Path, manifest: Manifest) -> None:
-    """Refuse a recording that a rank has not completed.
+    """Raise if a rank has not finished writing a recording, naming such ranks.
 
     Raises:
         RecordingError: with the ranks.

@@ -1,4 +1,4 @@
-"""Writer: what one rank observes, moment by moment, into its part of a trace."""
+"""Writer: write one rank's observations into a trace, a binary file with an index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ those that the last step has left. Below it, writing again costs less than a dig
 
 
 class TraceWriter:
-    """Writes one rank's part of a trace into `folder`.
+    """Writes one rank's observations into a trace folder.
 
     Args:
         folder: an existing folder.
@@ -62,9 +62,9 @@ class TraceWriter:
         *,
         digests: bool | None = None,
     ) -> None:
-        """Write the observations at `moment`; a tensor that was observed twice is written once.
+        """Write the observations of a moment, in place of any earlier ones of that moment.
 
-        It takes the place of what was observed at this moment before, if that was.
+        A tensor that occurs twice among them is written once.
 
         Args:
             moment: when.
@@ -107,9 +107,10 @@ class TraceWriter:
         self._moments[moment] = [(slot, kept[identity]) for slot, identity in entries]
 
     def keep(self, seen: Observation) -> Observation:
-        """Write an observation's values now; return the entry that `add` takes later.
+        """Write an observation's values now; return a stand-in to give to `add` later.
 
-        What later phases overwrite is not copied for this.
+        The stand-in of a large tensor has only a digest. What later phases overwrite is not copied
+        for this.
 
         Raises:
             ValueError: for a tensor that cannot be read.
@@ -127,14 +128,14 @@ class TraceWriter:
         return sum(map(len, self._moments.values()))
 
     def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Return the digest of each tensor; large ones are computed in threads."""
+        """Return the digest of each tensor, computed in threads if they are large."""
         nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._threads > 1 and nbytes > LARGE * len(tensors):
             return self._digested_beside(tensors)
         return map(digest, tensors)
 
     def _digested_beside(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Yield digests computed in other threads, while this one copies to the host.
+        """Yield the digest of each tensor, computed in threads while this one copies tensors.
 
         Each thread has a current stream of its own: only on that of the caller is what the caller
         has queued done before a copy begins. A few copies exist at a time.
@@ -151,7 +152,7 @@ class TraceWriter:
         return self._append(held) if held.nbytes < WRITTEN_ONCE else self._offsets[self._once(held)]
 
     def _once(self, held: Tensor) -> str:
-        """Write bytes unless the file has them; return their digest."""
+        """Write a tensor's bytes unless equal ones are in the file; return their digest."""
         digested = digest(held)
         if digested not in self._offsets:
             self._offsets[digested] = self._append(held)
@@ -168,7 +169,7 @@ class TraceWriter:
         return start
 
     def close(self, header: Header) -> None:
-        """Write the index, which completes the trace.
+        """Write the trace's index, without which the trace counts as unfinished.
 
         Raises:
             OSError: something could not be written, now or before: a loop may go on after errors.
@@ -200,7 +201,7 @@ class TraceWriter:
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key that two tensors share only if they are the same bytes in memory.
+    """Return a key that two tensors share only if they are the same view of the same memory.
 
     A conjugate or negated view has all but the last two in common with what it is a view of.
     """
