@@ -1,1 +1,1 @@
-"""Recordings are read: compared, checked by themselves, explained, and put into a verdict."""
+"""Compare recorded training runs, check each one on its own, and explain how they differ."""

@@ -39,7 +39,7 @@ class Following(NamedTuple):
     Attributes:
         operation: its name.
         file: where it was called; None where no line is known.
-        line: likewise.
+        line: its number in that file; None where no line is known.
         text: what it did and where, in one line without a full stop.
     """
 
@@ -113,11 +113,11 @@ class Culprit:
 
     @property
     def where(self) -> str:
-        """Return `file:line`; without the line where it is not known."""
+        """Return the place in the source as `file:line`, without the number where it is unknown."""
         return source_place(self.file, self.line)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of report.json, of builtin types only, without empty fields."""
+        """Return the culprit as a dict of builtin types for report.json, without empty fields."""
         every = {field.name: getattr(self, field.name) for field in fields(self)}
         data = {name: value for name, value in every.items() if value not in (None, (), {})}
         for name in ("source", "following", "modules"):
@@ -149,7 +149,7 @@ class Culprit:
 
 
 def source_place(file: str | None, line: int | None) -> str:
-    """Return `file:line`; without the line where it is not known."""
+    """Return a place in the source as `file:line`, without the number where it is unknown."""
     return ":".join(str(part) for part in (file, line) if part is not None)
 
 
@@ -158,7 +158,7 @@ def _rows(form: Any, rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a figure for JSON, which has no NaN and no infinity: they become text."""
+    """Return a number read from JSON, where NaN and infinities are text; None stays None."""
     return None if value is None else float(value)
 
 

@@ -1,4 +1,4 @@
-"""Words: how shares, factors, lists and tables are written, in a terminal and on a page."""
+"""Format percentages, lists, tables and powers of two for a terminal and a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PLAIN_EXPONENT = 10
 
 
 def percent(part: float, whole: float) -> str:
-    """Format a share that is never rounded to 0 % or to 100 %."""
+    """Format `part / whole` in percent, never rounded to 0 % or 100 %."""
     share = 100 * part / whole
     if 0 < share < 1:
         return f"{share:.1g} %"
@@ -18,7 +18,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """List the first of some names, and say how many more there are."""
+    """Join the first `most` of some names with commas, and say how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

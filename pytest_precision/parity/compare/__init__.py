@@ -1,1 +1,1 @@
-"""Two recordings, tensor by tensor: pairs, criteria, differences."""
+"""Comparison of two recorded training runs: pair their tensors, and judge the differences."""

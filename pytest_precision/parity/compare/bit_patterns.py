@@ -1,4 +1,4 @@
-"""Bit patterns: elements as integers, and their values and distances."""
+"""View tensor elements as integers of their bits, with their values and distances in ulp."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def bits(tensor: torch.Tensor) -> Bits:
 
 
 def differ(c: Bits, r: Bits) -> npt.NDArray[np.bool_]:
-    """Return which elements have different bit patterns, in shape (n,)."""
+    """Return a bool array of shape (n,) that marks the elements whose bit patterns differ."""
     differ: npt.NDArray[np.bool_] = np.not_equal(c, r)
     return differ if differ.ndim == 1 else np.logical_or(differ[:, 0], differ[:, 1])
 
@@ -104,7 +104,7 @@ def has_all(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
 
 
 def ulps(c: Bits, r: Bits, dtype: torch.dtype) -> npt.NDArray[np.uint64]:
-    """Return distances on the line of representable values, where both zeros are one point."""
+    """Return elementwise distances in ulp between arrays of bit patterns; -0 and +0 are equal."""
     width = 8 * c.itemsize
     c, r = (bits.view(f"u{bits.itemsize}").astype(np.uint64) for bits in (c, r))
     if dtype not in SIGNED_FLOATS:

@@ -1,4 +1,4 @@
-"""Bounds: the criteria that tests ask for: a bound, one that is measured, or no comparison."""
+"""The criteria that a test can name: bitwise, ulp, close, norm, noise and unchecked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bitwise(Elementwise):
 
     @property
     def exact(self) -> bool:
-        """Return whether the dtypes must be equal, too."""
+        """Return whether both tensors must have the same dtype besides the same bytes."""
         return self.check_dtype
 
 
@@ -75,16 +75,16 @@ class Ulp(Elementwise):
 
     @property
     def words(self) -> str:
-        """Return the bound as `within 2 ulp`."""
+        """Return the bound in words, such as `within 2 ulp`."""
         return f"within {self.n} ulp"
 
     @property
     def call(self) -> str:
-        """Return the call as `ulp(2)`."""
+        """Return the Python call that makes this criterion, such as `ulp(2)`."""
         return f"ulp({self.n})"
 
     def bound(self, reference: Magnitudes) -> int:
-        """Return `n`, the number of representable values between the two."""
+        """Return `n`, the largest allowed distance in representable values."""
         return self.n
 
 
@@ -123,11 +123,11 @@ class Close(Elementwise):
 
     @property
     def call(self) -> str:
-        """Return the call as `close(rtol=1e-05, atol=1e-08)`."""
+        """Return the Python call that makes this criterion, such as `close(rtol=1e-05, atol=0)`."""
         return f"close(rtol={self.rtol:g}, atol={self.atol:g})"
 
     def bound(self, reference: Magnitudes) -> Magnitudes:
-        """Return `atol + rtol * reference` of each element."""
+        """Return the allowed difference of each element, `atol + rtol * |reference|`."""
         bound: Magnitudes = reference * self.rtol
         bound += self.atol
         return bound
@@ -165,15 +165,15 @@ class Norm(Elementwise):
 
     @property
     def call(self) -> str:
-        """Return the call as `norm(rel=0.001)`."""
+        """Return the Python call that makes this criterion, such as `norm(rel=0.001)`."""
         return f"norm(rel={self.rel:g})"
 
     def allowance(self, norm: float) -> float:
-        """Return the largest L2 norm of the difference: `rel` times the reference's norm."""
+        """Return the largest allowed L2 norm of the difference: `rel` times the given `norm`."""
         return self.rel * norm
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether the relative L2 error is within the bound, with equal shape and dtype."""
+        """Return whether the relative L2 error is at most `rel`, with NaN and infinities alike."""
         return within(statistics, self.rel)
 
 
@@ -221,7 +221,7 @@ class Noise(Elementwise):
 
     @property
     def words(self) -> str:
-        """Return the bound in words; its number is missing until it was measured."""
+        """Return the bound as a formula in words; before the measurement, it has no number."""
         far = "measured" if self.rel is None else f"{self.rel:.2g}"
         return (
             f"||difference|| <= {far}*||reference||, {self.safety:g} times the noise of "
@@ -230,12 +230,12 @@ class Noise(Elementwise):
 
     @property
     def call(self) -> str:
-        """Return the call as `noise(runs=5, safety=6)`."""
+        """Return the Python call that makes this criterion, such as `noise(runs=5, safety=6)`."""
         return f"noise(runs={self.runs}, safety={self.safety:g})"
 
     @property
     def further_runs(self) -> int:
-        """Return how many further runs of the reference round at random."""
+        """Return how many extra runs of the reference, rounded at random, measure the bound."""
         return self.runs
 
     def measured(self, error: Callable[[float], float]) -> Noise:
@@ -249,7 +249,7 @@ class Noise(Elementwise):
 
 @dataclass(frozen=True)
 class Unchecked(Criterion):
-    """Leaves the tensors out of the comparison.
+    """Leaves tensors out of the comparison, for a reason that the report repeats.
 
     Attributes:
         reason: why not, for the reader of the report.
@@ -271,12 +271,12 @@ class Unchecked(Criterion):
 
     @property
     def left_out(self) -> str:
-        """Return the reason."""
+        """Return the reason why the tensors are not compared."""
         return self.reason
 
     @property
     def call(self) -> str:
-        """Return the call as `unchecked(reason='by design')`."""
+        """Return the Python call that makes this criterion, such as `unchecked(reason='...')`."""
         return f"unchecked(reason={self.reason!r})"
 
     def __str__(self) -> str:

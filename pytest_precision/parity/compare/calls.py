@@ -1,4 +1,4 @@
-"""Criterion calls: the functions by which tests, and `--criterion`, ask for a criterion."""
+"""Functions that make the comparison criteria of tests and of the `--criterion` option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __tracebackhide__ = is_bad_input
 
 
 def bitwise(*, check_dtype: bool = True) -> Bitwise:
-    """Require equal bytes.
+    """Require equal bytes in both tensors.
 
     With `check_dtype=False` the two may be stored in different floating dtypes, and the bytes are
     those of both after the exact upcast to float32, or float64 where one of them is.
@@ -23,14 +23,17 @@ def bitwise(*, check_dtype: bool = True) -> Bitwise:
 
 
 def ulp(n: int, *, check_dtype: bool = True) -> Ulp:
-    """Allow a distance of `n` representable values; `check_dtype` is that of `bitwise`."""
+    """Allow floating values to be at most `n` representable values apart.
+
+    `check_dtype` works as in `bitwise`.
+    """
     return Ulp(n, check_dtype=check_dtype)
 
 
 def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
-    """Allow `|candidate - reference| <= atol + rtol * |reference|`.
+    """Allow `|candidate - reference| <= atol + rtol * |reference|` in each element.
 
-    `check_dtype` is that of `bitwise`.
+    `check_dtype` works as in `bitwise`.
 
     Integers are compared exactly, and bools must be the same.
     """
@@ -38,7 +41,9 @@ def close(*, rtol: float, atol: float, check_dtype: bool = True) -> Close:
 
 
 def norm(*, rel: float, check_dtype: bool = True) -> Norm:
-    """Allow a relative L2 error of `rel` in each tensor; `check_dtype` is that of `bitwise`.
+    """Allow a relative L2 error of at most `rel` in each tensor.
+
+    `check_dtype` works as in `bitwise`.
 
     This is the criterion for another order of summation: some elements, which nearly cancel, are
     then far off in relative terms, and no bound of elements fits both them and the others.
@@ -52,7 +57,9 @@ def unchecked(*, reason: str) -> Unchecked:
 
 
 def noise(*, runs: int = 5, safety: float = 6.0, check_dtype: bool = True) -> Noise:
-    """Allow `safety` times the measured rounding error; `check_dtype` is that of `bitwise`.
+    """Allow `safety` times the relative L2 error that rounding alone causes in the reference.
+
+    `check_dtype` works as in `bitwise`.
 
     The error is measured: the reference is recorded `runs` more times with the results of its
     operations rounded at random, once for all checks of a session that name it.
@@ -74,7 +81,7 @@ def no_criterion(name: str, given: object) -> TypeError:
 
 
 def _required(call: Callable[..., Criterion]) -> Iterator[str]:
-    """Yield the required arguments of a criterion's function, as an example shows them."""
+    """Yield the required arguments of a function as in a call, such as `n` or `rtol=...`."""
     for name, parameter in signature(call).parameters.items():
         if parameter.default is Parameter.empty:
             yield f"{name}=..." if parameter.kind is Parameter.KEYWORD_ONLY else name

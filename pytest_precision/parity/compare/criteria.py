@@ -45,13 +45,13 @@ class KeyedCriterion(NamedTuple):
 
     @property
     def specificity(self) -> tuple[bool, bool, bool, int]:
-        """Return a sort key; of two rules, the one with the greater key decides."""
+        """Return a sort key that is greater for a more specific rule, which takes precedence."""
         literal = sum(character not in WILDCARDS for character in self.pattern)
         exact = literal == len(self.pattern)
         return bool(self.pattern), self.kind != DEFAULT, exact, literal
 
     def may_fit(self, kind: str) -> bool:
-        """Return whether the rule is for tensors of this kind.
+        """Return whether the rule can apply to tensors of `kind`.
 
         A choice has either flipped or not: only a key of its own is a tolerance of a discrete kind.
         """
@@ -60,7 +60,7 @@ class KeyedCriterion(NamedTuple):
         return self.kind in (kind, DEFAULT)
 
     def fits_name(self, name: str) -> bool:
-        """Return whether the rule is for tensors of this name."""
+        """Return whether the rule's name pattern, if it has one, matches a tensor's name."""
         return not self.pattern or fnmatchcase(name, self.pattern)
 
 
@@ -80,7 +80,9 @@ class Criteria:
 
     @classmethod
     def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
-        """Return the criteria of `criterion=`: None means bitwise, a single one is for all tensors.
+        """Make criteria from the argument `criterion` of a test, None for bitwise comparison.
+
+        A single criterion is for all tensors.
 
         The most specific key of a mapping decides: one with names before one without, then one of
         the kind before one of `default`, then a whole name before a pattern, then the pattern with
@@ -107,7 +109,7 @@ class Criteria:
 
     @property
     def bitwise(self) -> bool:
-        """Return whether digests suffice: every compared tensor must have equal bytes."""
+        """Return whether every compared tensor must have equal bytes, so that hashes suffice."""
         given = (rule.criterion for rule in self.rules)
         return all(one.exact or one.left_out for one in given)
 
@@ -118,16 +120,19 @@ class Criteria:
 
     @property
     def noise_runs(self) -> int:
-        """Return how many further runs of the reference the criteria need to be measured."""
+        """Return how many extra runs of the reference are needed to measure `noise()` bounds."""
         given = (rule.criterion for rule in self.rules)
         return max((one.further_runs for one in given), default=0)
 
     def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
-        """Return the rule for a tensor."""
+        """Return the most specific rule that applies to a tensor of this kind and name."""
         return next(rule for rule in self.of_kind(kind) if rule.fits_name(name))
 
     def of_kind(self, kind: str) -> list[KeyedCriterion]:
-        """Return the rules for tensors of a kind; the last one is for all of them."""
+        """Return the rules that can apply to a kind of tensor, the most specific first.
+
+        The last one applies to every name.
+        """
         rules = [*(rule for rule in self.rules if rule.may_fit(kind)), OTHERWISE_BITWISE]
         whole = next(number for number, rule in enumerate(rules) if not rule.pattern)
         return rules[: whole + 1]
@@ -138,7 +143,7 @@ class Criteria:
         return reasons[-1] if all(reasons) else ""
 
     def unknown(self, names: Mapping[str, Collection[str]]) -> str:
-        """Return the text of a key that matches no compared tensor; empty if there is none.
+        """Return an error text about a key that matches no compared tensor; empty if all match.
 
         A misspelt key would leave the real tensors to another one, which may be looser. Kinds that
         not every cell has may be missing, and so may tensors that are left out anyway.

@@ -31,7 +31,7 @@ class Criterion:
 
     @property
     def further_runs(self) -> int:
-        """Return how many further runs of the reference are needed to measure the bound."""
+        """Return how many extra runs of the reference are needed to measure the bound."""
         return 0
 
     @property
@@ -41,7 +41,7 @@ class Criterion:
 
     @property
     def call(self) -> str:
-        """Return the call that makes the criterion in a test."""
+        """Return the Python call that makes the criterion in a test, such as `ulp(1)`."""
         raise NotImplementedError
 
     @property
@@ -55,7 +55,7 @@ class Criterion:
         return not self.left_out
 
     def measured(self, error: Callable[[float], float]) -> Criterion:
-        """Return the criterion with its measured bound; itself if nothing is measured.
+        """Return a copy with the measured bound; the criterion itself if its bound is not measured.
 
         Args:
             error: from the times that the largest error of the runs is allowed, to a relative L2
@@ -116,7 +116,7 @@ class Elementwise(Criterion):
         raise NotImplementedError
 
     def bound(self, reference: Magnitudes) -> Magnitudes | int:
-        """Return the bound of each element in its value; in bytes or steps, one number for all.
+        """Return the allowed distance from the reference: per element if by value, else one number.
 
         In bytes it is 0: none may differ, unless the tensor as a whole `allows` it.
 
@@ -142,14 +142,14 @@ class Elementwise(Criterion):
 
 
 def within(statistics: Statistics, rel: float) -> bool:
-    """Return whether a relative L2 error is within a bound, and shape and dtype are equal."""
+    """Return whether a relative L2 error is at most `rel`, with NaN, infinities and bools equal."""
     if statistics.nan_mismatched or statistics.inf_mismatched:
         return False
     return statistics.rel_l2 <= rel and not isinstance(statistics.candidate_first, bool)
 
 
 def finite_from_0(name: str, value: object) -> float:
-    """Return a number that the caller passed if it is finite and not negative.
+    """Return a number as a float, or raise if it is negative or not finite.
 
     Raises:
         TypeError, ValueError: it is no finite number from 0.

@@ -44,12 +44,12 @@ DOUBT = 2**-20
 
 @dataclass
 class _Chunk:
-    """A chunk of both sides with its differences, whose elements are yet to be judged.
+    """A chunk of candidate and reference with their differences, before the criterion is applied.
 
     Attributes:
         start: flat position of the first element.
         c: bit patterns of the candidate, of shape (n,).
-        r: bit patterns of the reference, likewise.
+        r: bit patterns of the reference, of shape (n,).
         b: values of the reference.
         difference: candidate - reference.
         apart: distances in representable values, with either sign where `zero` is 0.
@@ -78,13 +78,13 @@ class _Bounds(NamedTuple):
 
 
 def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> None:
-    """Add elements to `figures`, including the norm of the reference.
+    """Add a span of elements of both tensors to the running error statistics in `figures`.
 
     Args:
         figures: figures of the elements before them.
         start: flat position of the first of them.
-        candidate: their bit patterns.
-        reference: likewise.
+        candidate: bit patterns of the candidate's elements.
+        reference: bit patterns of the reference's elements.
     """
     # Infinities, NaN and zero references are what this is for, so numpy need not warn of them.
     with np.errstate(all="ignore"):
@@ -94,7 +94,7 @@ def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> N
 
 
 def add_equal(figures: Accumulator, reference: Bits) -> None:
-    """Add elements that are equal on both sides: only the norm of the reference grows."""
+    """Add elements that are equal on both sides to the statistics, where the norm alone changes."""
     with np.errstate(all="ignore"):
         for begin in range(0, len(reference), DENSE_ELEMENTS):
             _add_reference(figures, reference[begin : begin + DENSE_ELEMENTS])
@@ -115,7 +115,7 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Add a chunk to `figures` by vector operations; return False if these do not suit it.
+    """Add a chunk to the statistics by vectorized numpy; return False if that does not apply to it.
 
     `figures` is then unchanged.
 
@@ -123,7 +123,7 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
         figures: figures of the chunks before this one.
         start: flat position of the chunk's first element.
         c: bit patterns of the candidate, of shape (n,).
-        r: bit patterns of the reference, likewise.
+        r: bit patterns of the reference, of shape (n,).
     """
     apart = c - r
     count = int(np.count_nonzero(apart))
@@ -160,7 +160,7 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
 
 
 def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:
-    """Return bounds on the differences in a chunk of plain numbers; None for other chunks.
+    """Return bounds on a chunk's errors if its values are normal and near each other, else None.
 
     Plain means that all references are normal numbers, and that no two patterns are an octave
     apart or as far as an infinity. Then no sign changes, since the subnormal numbers lie between,
@@ -206,11 +206,11 @@ def _bound(figures: Accumulator, b: Working) -> Working | None:
 
 
 def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
-    """Turn differences of bit patterns into distances, also where the sign changes.
+    """Turn differences of bit patterns into ulp distances in place, also between opposite signs.
 
     Args:
         c: bit patterns of the candidate, of shape (n,).
-        r: bit patterns of the reference, likewise.
+        r: bit patterns of the reference, of shape (n,).
         apart: `c - r`, which becomes the distance in representable values.
 
     Returns:
@@ -254,7 +254,7 @@ def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
 def _judge_values(
     figures: Accumulator, chunk: _Chunk, bound: Working, largest_bound: float
 ) -> None:
-    """Count elements beyond `bound`; ask `excess` where the working precision is too low.
+    """Count elements whose difference exceeds `bound`, recomputing doubtful ones in float64.
 
     `chunk.difference` is overwritten.
     """

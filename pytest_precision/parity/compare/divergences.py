@@ -1,4 +1,4 @@
-"""Judge two traces: the first divergence in causal order, and how it spreads from there."""
+"""Compare two recorded runs: the first tensor that differs in causal order, and all later ones."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Judgement:
 def judge(
     candidate: Trace, reference: Trace, criteria: Criteria, noise: NoiseMeter | None = None
 ) -> Judgement:
-    """Compare every pair of two traces.
+    """Compare every tensor of a candidate's recorded run with the same tensor of the reference.
 
     Args:
         candidate: one side.
@@ -150,7 +150,7 @@ def judge(
 
 
 def _explained(judgement: Judgement) -> Finding | None:
-    """Return the first finding, or a later one of the same step that is its cause.
+    """Return the first divergence, or a later one of the same step that caused it.
 
     A script's generator is seen where the next step begins, which may have drawn its data already.
     """
@@ -170,7 +170,7 @@ def _explained(judgement: Judgement) -> Finding | None:
 
 
 def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
-    """Compare one pair by `criterion`, and count the result in `tally`."""
+    """Compare one pair of tensors by `criterion`, and add the result to `tally`."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
         tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))
@@ -206,7 +206,7 @@ def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
 
 
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
-    """Return the kinds of which no tensor is compared, with the reason for each."""
+    """Return the kinds of tensors, such as `exp_avg`, that are not compared, with the reasons."""
     sides = (candidate, reference)
     there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
     unchecked = {kind: criteria.unchecked(kind) for kind in sorted(there, key=causal_rank)}
@@ -224,7 +224,10 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
 
 
 def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
-    """Return the rank-local kinds where the world sizes differ at a moment, with the reason."""
+    """Return the kinds of tensors that each rank has of its own, if the world sizes differ.
+
+    Such tensors cannot be compared then; each kind comes with that reason.
+    """
     ours, theirs = moments
     if candidate.world_size_at(ours) == reference.world_size_at(theirs):
         return {}

@@ -1,4 +1,4 @@
-"""Noise: how far roundings alone carry each tensor of the reference, as further runs of it show."""
+"""Measure how far rounding alone moves each tensor, by extra runs with random rounding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NoisyTensor = tuple[str, str, int | None]
 
 
 class NoiseMeter:
-    """Measures the errors of further runs of a reference, which round at random.
+    """Measures each tensor's error in extra runs of a reference that round at random.
 
     Args:
         reference: the run without noise.
@@ -63,7 +63,7 @@ class NoiseMeter:
 
     @cached_property
     def _starts(self) -> dict[tuple[str, str], Tensor]:
-        """Return the first observation of each weight, by kind and name."""
+        """Return the first recorded value of each weight, by kind and name."""
         found: dict[tuple[str, str], Tensor] = {}
         for moment in self._reference.moments:
             pieces: dict[tuple[str, str], list[Entry]] = {}
@@ -87,7 +87,7 @@ class NoiseMeter:
 
 
 def error_of(pair: Pair) -> float:
-    """Return the relative L2 error of a pair; 0 where the two cannot be compared."""
+    """Return the relative L2 error between both tensors of a pair; 0 if they cannot be compared."""
     if pair.candidate is None or pair.reference is None:
         return 0.0
     ours, theirs = pair.candidate.tensor, pair.reference.tensor
@@ -100,7 +100,7 @@ def error_of(pair: Pair) -> float:
 
 
 def error_of_flips(tensor: Tensor, unit: float, start: Tensor | None = None) -> float:
-    """Return the relative L2 error that a tensor has if a few elements are off by the most.
+    """Return a tensor's relative L2 error if rounding moved a few elements as far as it can.
 
     Args:
         tensor: any tensor; integers cannot be off.

@@ -1,4 +1,4 @@
-"""Optional: tensors that one side may lack or have otherwise, and what was not compared of them."""
+"""Decide which tensors are not compared because one side may lack them or hold other values."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class OptionalPairs:
         self._split: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
-        """Set the moments of both sides to which the next pairs belong."""
+        """Set the step and phase of both runs to which the next pairs of tensors belong."""
         ops = zip(moments, self._first_loads, strict=True)
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
     def aside(self, pair: Pair) -> str | None:
-        """Return why a pair is not compared, empty where no report says so; None to compare."""
+        """Return why a pair is not compared; empty to skip it unreported, None to compare it."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
         if pair.unlike and pair.kind in OF_QUANTIZED:
@@ -73,13 +73,13 @@ class OptionalPairs:
         return "it differs from the start" if may else None
 
     def note(self, pair: Pair, why: str) -> None:
-        """Count a pair that was not compared; without a reason, no report mentions it."""
+        """Record that a pair was not compared and why; an empty reason keeps it unreported."""
         lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
         if why:
             self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)
 
     def left_out(self) -> dict[str, str]:
-        """Return what was not compared, as a mapping from kind to reason."""
+        """Return the tensors that were not compared: from a text that names them to the reason."""
         found: dict[str, str] = {}
         some: dict[tuple[str, str], list[str]] = defaultdict(list)
         for (lacks, kind, what, name), why in self._aside.items():
@@ -94,7 +94,7 @@ class OptionalPairs:
 
 
 def _is_switch(pair: Pair) -> bool:
-    """Return whether a pair is a yes-or-no option or a text of a parameter group.
+    """Return whether a pair is a bool or text option of an optimizer's parameter group.
 
     An optimizer may lack the choice, or reach the same by another one.
     """
@@ -103,6 +103,6 @@ def _is_switch(pair: Pair) -> bool:
 
 
 def _what(pair: Pair) -> str:
-    """Return the part of a pair's name by which a line of the report groups such pairs."""
+    """Return the part of a tensor's name by which the report groups tensors left uncompared."""
     key = TensorKey.of(pair.kind, pair.name)
     return key.part if pair.kind == "hyper" else key.owner  # of an average, all of a module

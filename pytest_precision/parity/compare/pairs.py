@@ -1,4 +1,4 @@
-"""Align two traces: which moments belong together, and one whole tensor of each side to compare.
+"""Pair the tensors of two recorded runs, after joining the pieces that each rank holds of one.
 
 The pieces of the ranks are put together by the place that each of them states. Every element must
 be covered, and what several ranks hold must agree bit for bit. Of a tensor of its own, such as the
@@ -32,7 +32,7 @@ stranger's recording may name any shape."""
 
 @dataclass(frozen=True)
 class Fault:
-    """The reason why the pieces of a logical tensor cannot be put together.
+    """The reason why the pieces that ranks recorded of one tensor do not form a whole.
 
     Attributes:
         problem: `replicas` that differ, or elements that are `uncovered`, or `pieces` that do not
@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class LogicalTensor:
-    """A whole logical tensor of one side, or the reason why it is not whole.
+    """A full tensor of one run, joined from its ranks' pieces, or the reason why they do not fit.
 
     Attributes:
         trace: the trace that holds the pieces.
@@ -92,14 +92,14 @@ class LogicalTensor:
         return not all(sum(held.values()) == math.prod(shape) for held in (ours, theirs))
 
     def rank_of(self, index: tuple[int, ...]) -> int | None:
-        """Return the rank that has the element; None where all ranks have it."""
+        """Return the rank that holds the element at `index`; None where every rank holds it."""
         holders = [piece.rank for piece in self.pieces if _holds(piece, index)]
         return None if len(holders) == len(self.pieces) > 1 else holders[0]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One logical tensor of both sides at one moment; None for a side without it.
+    """One tensor as the candidate and the reference have it at one moment; None where one lacks it.
 
     Attributes:
         moment: the candidate's moment.
@@ -127,7 +127,7 @@ class Pair:
 
 
 def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Moment]]:
-    """Return the matching moments of both sides, in the candidate's order.
+    """Return the matching points of both runs, such as step 2 after backward, in order.
 
     If both ran the same operations, every moment has a partner. If they ran different ones
     (train-eval-train against train-only), the start and the train steps have one, and so has the
@@ -156,7 +156,7 @@ def align(
     moments: tuple[Moment, Moment],
     left_out: frozenset[str] = frozenset(),
 ) -> Iterator[Pair]:
-    """Yield the pairs of one moment in causal order: by kind, then in the candidate's order.
+    """Yield the tensor pairs of one moment, by kind in the order in which a step computes them.
 
     Args:
         candidate: one side.
@@ -195,7 +195,7 @@ def pieces_by_tensor(
 
 
 def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
-    """Put the pieces of one logical tensor together.
+    """Join the pieces that ranks recorded of one tensor, or say why they do not form a whole.
 
     A tensor that every rank holds whole is not copied.
     """
@@ -262,7 +262,7 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
 
 
 def region(tensor: Tensor, piece: Entry) -> Tensor:
-    """Return the part of a logical tensor that `piece` covers, as a view."""
+    """Return a view of the part of a full tensor that one rank's `piece` covers."""
     if isinstance(piece.place, Chunk):
         for dim, (start, size) in enumerate(
             zip(piece.place.offsets, piece.place.sizes, strict=True)

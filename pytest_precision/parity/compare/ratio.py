@@ -1,4 +1,4 @@
-"""Ratios: the one factor between two tensors, exact or up to the rounding of what computed them."""
+"""Find the constant factor between two tensors or numbers, exactly or up to rounding."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Fit(NamedTuple):
         return cls(factor * largest / scale, rest)
 
     def explains(self, unit: float) -> bool:
-        """Return whether the factor explains the whole difference, up to rounding of `unit`."""
+        """Return whether the factor explains the whole difference, up to rounding by `unit`."""
         allowed = min(ROUNDINGS * unit, COARSEST)
         effect = abs(self.factor - 1) / max(abs(self.factor), 1)
         return self.residual <= allowed and effect >= TELLS * max(self.residual, unit)
@@ -70,7 +70,7 @@ def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
 
     Args:
         ours: fp64, shape [n], all finite.
-        theirs: likewise.
+        theirs: fp64, shape [n], all finite.
         eps: of the dtype in which both were stored.
     """
     nonzero = theirs != 0
@@ -85,7 +85,7 @@ def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
 
 
 def simple_ratio(ours: float, theirs: float, unit: float) -> float | None:
-    """Return the factor between two numbers if it is a simple fraction, or the root of one.
+    """Return the factor between two numbers if it is a simple fraction or the square root of one.
 
     Two numbers always have a ratio; only one that few numbers are close to says something. A norm
     whose square is counted twice is off by the root.

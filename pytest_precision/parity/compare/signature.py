@@ -72,7 +72,7 @@ class Signature(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether the phrase says more than the figures of the difference."""
+        """Whether an error pattern other than NaN or infinities was recognized."""
         return self.error not in ("", "not finite")
 
 
@@ -103,7 +103,7 @@ def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
-    """Return what the values of two tensors look like, without knowing any other tensor.
+    """Return the error pattern, such as a factor or a rounding, that two tensors alone show.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype, and is not `extreme`.
@@ -145,7 +145,7 @@ def times(ratio: float, *, exact: bool = True) -> str:
 
 
 def is_measured(tensor: Tensor) -> bool:
-    """Return whether distances between values mean something; distances of codes do not."""
+    """Return whether a tensor is of floats of 2 bytes or more, whose differences have a meaning."""
     return tensor.is_floating_point() and tensor.dtype.itemsize > 1
 
 
@@ -171,7 +171,7 @@ def _of_number(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 
 def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
-    """Recognize a constant factor, up to the rounding of both sides' computations."""
+    """Recognize a constant factor by least squares, up to the rounding of both computations."""
     fewest = 2 if unit < FINE else LEAST_ELEMENTS
     fit = Fit.of(ours, theirs) if len(ours) >= fewest else None
     if fit is None or not fit.explains(unit):
@@ -180,7 +180,7 @@ def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 
 def fitted(fit: Fit) -> Signature:
-    """Return the signature of a factor that explains a part of the difference, and how much."""
+    """Return the signature of a least-squares factor, in words that tell the remaining error."""
     words = f"{times(fit.factor, exact=False)} up to {fit.residual:.1g}"
     return Signature("factor", words, fit.factor)
 
@@ -215,7 +215,7 @@ def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Recognize rounded terms of a sum: it lies on a coarse grid, which the reference does not.
+    """Recognize values that all fit a coarser dtype, such as bf16, where the reference's do not.
 
     A few numbers lie on every grid, and so do 0 and the powers of two.
     """

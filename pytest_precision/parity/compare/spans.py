@@ -1,4 +1,4 @@
-"""Spans: corresponding parts of two tensors, each small enough to stay in a cache."""
+"""Split two tensors into corresponding parts that are small enough to stay in a CPU cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PartOfTensor = tuple[int | slice, ...]
 def spans(
     candidate: Tensor, reference: Tensor, dtype: torch.dtype
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield corresponding parts in order: flat position, and two of shape (n,) and `dtype`."""
+    """Yield corresponding parts of two tensors as flat position and two flat tensors of `dtype`."""
     if candidate.is_contiguous() and reference.is_contiguous():
         candidate, reference = candidate.view(-1), reference.view(-1)
     start = 0
@@ -49,7 +49,7 @@ def _flat(part: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether the elements lie in memory in the order in which they are compared."""
+    """Return whether a tensor can be viewed as a flat CPU tensor of `dtype` without a copy."""
     return (
         tensor.dtype is dtype
         and tensor.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""The statistics of a comparison, element by element and exact: the rules in their plain form."""
+"""Compute the error statistics of two tensors exactly, element by element."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NotFinite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The distance of a candidate from its reference, in several figures.
+    """The error of a candidate tensor against its reference: counts, maxima, norms and places.
 
     The absolute, relative and L2 figures leave out pairs that are not finite on both sides, which
     have counts of their own. All figures but those of integers carry the rounding error of the
@@ -65,7 +65,7 @@ class Statistics:
         candidate_worst: the candidate's value there.
         reference_worst: the reference's value there.
         candidate_not_finite: counted where a pair that differs has a NaN or an infinity.
-        reference_not_finite: likewise.
+        reference_not_finite: counted at the same places.
     """
 
     numel: int
@@ -88,14 +88,14 @@ class Statistics:
 
     @property
     def measured(self) -> bool:
-        """Return whether distances mean something: finite elements differ, or signs of zero."""
+        """Return whether finite values or signs of zero differ, and not only NaN and infinities."""
         return bool(self.max_abs) or not (
             any(self.candidate_not_finite) or any(self.reference_not_finite)
         )
 
 
 class Accumulator:
-    """The figures of two tensors, from the elements that were added so far.
+    """Running error statistics of two tensors, over the elements that were added so far.
 
     Attributes:
         criterion: decides which elements count as beyond, and which as worst.
@@ -124,11 +124,11 @@ class Accumulator:
         self.severity: tuple[bool, float] = (False, -math.inf)
 
     def add(self, candidate: Bits, reference: Bits, positions: npt.NDArray[np.intp]) -> None:
-        """Add elements whose bytes differ.
+        """Add elements whose bytes differ to the statistics.
 
         Args:
             candidate: bit patterns of shape (n,), or (n, 2) for the 16 bytes of a complex128.
-            reference: likewise.
+            reference: bit patterns of the same shape.
             positions: of the pairs in the flattened tensors, ascending, of shape (n,).
         """
         c, r = values_of_bits(candidate, self.dtype), values_of_bits(reference, self.dtype)
@@ -186,7 +186,7 @@ class Accumulator:
             self.worst = locate()
 
     def allowed(self, reference: Scalar | None) -> str:
-        """Describe what the criterion allows at an element; empty where it has no distance."""
+        """Describe the difference allowed at a reference value, such as `2 ulp`; may be empty."""
         if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
             return ""
         with np.errstate(over="ignore"):
@@ -237,7 +237,7 @@ def _excess(
 
 
 def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
-    """Return the unit in which a criterion counts for `dtype`."""
+    """Return the unit of a criterion's bound for `dtype`; bytes where the dtype lacks that unit."""
     if asked is Measure.STEPS and dtype not in FLOATS:
         return Measure.BYTES
     return Measure.BYTES if dtype is torch.bool else asked

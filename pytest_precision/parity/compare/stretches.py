@@ -55,13 +55,13 @@ def stretch_of(ours: Tensor, theirs: Tensor) -> str:
 
 
 def is_stretch(positions: Tensor, size: int) -> bool:
-    """Return whether positions are neighbours, and not by chance."""
+    """Return whether positions are consecutive, and too many to be so by chance."""
     stretch = int(positions[-1]) + 1 - int(positions[0])
     return len(positions) == stretch and _log_chance(stretch, size) <= log(UNLIKELY)
 
 
 def place(positions: Tensor, size: int) -> str:
-    """Describe where a run of elements lies in a tensor."""
+    """Describe where consecutive elements lie in a tensor, such as `the first 8 of 64 elements`."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
     if start == 0:
         return f"the first {stop} of {size} elements"
@@ -71,6 +71,6 @@ def place(positions: Tensor, size: int) -> str:
 
 
 def _log_chance(stretch: int, size: int) -> float:
-    """Return the logarithm of the chance that elements drawn at random are neighbours."""
+    """Return the log probability that so many elements, drawn at random, are consecutive."""
     rest = size - stretch
     return log(rest + 1) - (lgamma(size + 1) - lgamma(stretch + 1) - lgamma(rest + 1))

@@ -75,7 +75,7 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
 def statistics(
     candidate: Tensor, reference: Tensor, criterion: Criterion | None = None
 ) -> Statistics:
-    """Return the distance of `candidate` from `reference`, whatever the criterion allows.
+    """Return the error statistics of `candidate` against `reference`, whatever the criterion.
 
     Args:
         candidate: any tensor.
@@ -137,7 +137,7 @@ def _elementwise(criterion: Criterion) -> Elementwise:
 def _common_dtype(
     candidate: Tensor, reference: Tensor, criterion: Elementwise
 ) -> torch.dtype | None:
-    """Return a dtype that holds the values of both dtypes; None if there is none."""
+    """Return the dtype to which two tensors are cast for a comparison; None if none is allowed."""
     for name, tensor in (("candidate", candidate), ("reference", reference)):
         if tensor.dtype not in COMPARABLE:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Uncalled: weights that a forward reads without calling their module, as a fused head does.
+"""Compare weights that a forward reads without calling their module, as a fused head does.
 
 No hook sees such a read, so that side does not show the weight in use. What it held right before
 the step is compared instead, and that is said.

@@ -1,1 +1,1 @@
-"""A difference in words and figures: what it is, where it starts, how it spreads."""
+"""Explain the first difference of two runs: what error it looks like, and how it spreads."""

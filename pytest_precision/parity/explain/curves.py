@@ -1,4 +1,4 @@
-"""Curves: loss and lost updates of both sides per step, and what they say about a candidate."""
+"""Compute loss and lost weight updates of both runs per step, for plots and failure messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
 def summary(log: UpdateLog) -> dict[str, Any]:
-    """Return the lost updates of one run as builtins: of all tensors together, and of the worst.
+    """Return the share of weight updates that rounding lost in one run, in total and at the worst.
 
     If no update was measured, only the reasons are returned.
     """
@@ -28,7 +28,7 @@ def summary(log: UpdateLog) -> dict[str, Any]:
 
 
 def table(*sides: Recording) -> dict[str, Any]:
-    """Return columns to plot, one element per train step; None where a side has no figure.
+    """Return columns to plot, one element per train step; None where a run has no value.
 
     A step's loss is the sum of its microbatches' observed losses.
     """
@@ -56,7 +56,10 @@ def table(*sides: Recording) -> dict[str, Any]:
 
 
 def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
-    """Return one line if the candidate loses at least 1 % more updates than the reference."""
+    """Return one line if rounding loses more weight updates in the candidate than in the reference.
+
+    It does so by the tensor that loses most, if the shares differ in whole percent.
+    """
     ours, theirs = candidate.totals(), reference.totals()
     if not ours:
         return []
@@ -71,7 +74,7 @@ def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
 
 
 def beyond(log: UpdateLog, limit: float) -> str | None:
-    """Describe by how much a candidate exceeds `max_lost_updates`; None if it does not.
+    """Describe by how much the lost weight updates exceed `max_lost_updates`; None if they do not.
 
     The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
     or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.
@@ -93,7 +96,7 @@ def beyond(log: UpdateLog, limit: float) -> str | None:
 
 
 def unmeasured(log: UpdateLog) -> str | None:
-    """Return why `max_lost_updates` cannot be judged, or None."""
+    """Return why the run's lost weight updates cannot be held to `max_lost_updates`, or None."""
     for name, reason in log.unmeasured.items():
         return f"the updates of {name} cannot be measured: {reason}"
     if not any(counts.updates for counts in log.totals().values()):
@@ -102,7 +105,7 @@ def unmeasured(log: UpdateLog) -> str | None:
 
 
 def worst(totals: Mapping[str, Counts]) -> tuple[str, Counts]:
-    """Return the tensor that loses the largest share of its updates, and its counts."""
+    """Return the name and counts of the tensor that loses the largest share of its updates."""
     return max(totals.items(), key=lambda item: item[1].share)
 
 
@@ -119,7 +122,7 @@ def _share(counts: Counts) -> str:
 
 
 def _losses(trace: Trace) -> dict[int, float]:
-    """Return the summed losses of each train step; a loss that several ranks show counts once."""
+    """Return each train step's loss, summed over microbatches; one that ranks share counts once."""
     losses: dict[int, float] = {}
     for moment in trace.moments:
         if moment.operation == "train" and moment.phase == "forward_backward":

@@ -1,4 +1,4 @@
-"""Diagnose the first divergence: from all tensors of its kind at once, the most telling one."""
+"""Name the error that the first difference looks like, from all tensors that differ with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 1 << 26
 
 
 class Diagnosis(NamedTuple):
-    """What a divergence looks like, from all tensors that differ at its moment.
+    """The error that the first difference looks like, from all tensors that differ at that moment.
 
     Attributes:
         finding: the one that tells most about it.
@@ -51,12 +51,12 @@ class Diagnosis(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether the words say more than the figures."""
+        """Whether an error pattern other than NaN or infinities was recognized."""
         return self.error in ERRORS and self.error != "not finite"
 
 
 def diagnose(judgement: Judgement) -> Diagnosis:
-    """Return what the first divergence of a judgement looks like.
+    """Return which error the first differing tensor looks like, judged with all that differ there.
 
     Every tensor that differs with the first one, of its kind and at its moment, is looked at. A
     tensor with a telling signature stands for them; of gradients without one, the last in forward
@@ -88,7 +88,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
 
 
 def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
-    """Replace a diagnosis that says nothing by the wrong rule that explains the gradients.
+    """Name a wrong rule of gradient accumulation as the error if no other error was recognized.
 
     Args:
         found: of the first divergence.
@@ -103,7 +103,7 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
 
 
 def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagnosis]:
-    """Return the kind of error of each finding: one that all share, or each its own.
+    """Return the error that all differing tensors share, or else the error of each one.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
@@ -127,7 +127,7 @@ def _microbatch(diagnosis: Diagnosis) -> int | None:
 
 
 def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple[Tensor, Tensor]]]:
-    """Yield the findings at the first one's moment whose values differ, with both tensors."""
+    """Yield the tensors that differ in value at the first divergence's moment, from both sides."""
     seen = 0
     for finding in judgement.spread[first.pair.kind, first.pair.moment.op].findings:
         tensors = _tensors(finding)
@@ -138,7 +138,7 @@ def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple
 
 
 def single(finding: Finding) -> Diagnosis:
-    """Return what one finding looks like, without the others."""
+    """Return which error one differing tensor looks like, without regard to other tensors."""
     tensors = _tensors(finding)
     if tensors is None:
         return Diagnosis(
@@ -156,7 +156,7 @@ def single(finding: Finding) -> Diagnosis:
 
 
 def _tensors(finding: Finding) -> tuple[Tensor, Tensor] | None:
-    """Return the tensors of both sides if only values differ; None otherwise."""
+    """Return the tensors of both sides if only their values differ; None otherwise."""
     pair = finding.pair
     if finding.problem != "values" or pair.candidate is None or pair.reference is None:
         return None

@@ -1,4 +1,4 @@
-"""History: what a difference looks like beside the other tensors of the reference's run.
+"""Recognize errors by the reference's other tensors and steps, such as a stale or skipped update.
 
 An update that was left out, made twice or the wrong way, a gradient that was not zeroed, the value
 of another step or of another tensor: none of it can be seen in two tensors alone.
@@ -78,7 +78,10 @@ def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature
 
 
 def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
-    """Return the multiple by which a tensor moved; for a single number only a whole multiple."""
+    """Return the multiple of the right update by which a tensor moved; None if none fits.
+
+    For a single number only a whole multiple counts.
+    """
     effect = abs(fit.factor - 1)
     if fit.residual > min(ROUNDINGS * rounding, COARSEST) or effect < 8 * max(
         fit.residual, rounding
@@ -151,7 +154,7 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 
 
 def _before(pair: Pair) -> Tensor | None:
-    """Return the reference's value of the pair's tensor at the moment before."""
+    """Return the reference's value of the pair's tensor at its latest earlier observation."""
     for moment in _earlier(pair):
         found = _values(pair, moment, pair.name)
         if found is not None:
@@ -163,7 +166,7 @@ def _before(pair: Pair) -> Tensor | None:
 
 
 def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
-    """Return the previous train step, and the reference's tensor in it."""
+    """Return the number of the previous train step, and the reference's tensor in that step."""
     for moment in _earlier(pair):
         same = (moment.operation, moment.phase) == ("train", pair.moment.phase)
         if same and moment.step < pair.moment.step:
@@ -173,7 +176,7 @@ def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
 
 
 def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
-    """Return the reference's tensor of the same kind and rank; None if only digests were kept."""
+    """Return the reference's tensor of this name at a moment; None if only digests were kept."""
     assert pair.reference is not None
     trace = pair.reference.trace
     pieces = _pieces(pair, moment).get(name, [])
@@ -183,7 +186,7 @@ def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
 
 
 def _pieces(pair: Pair, moment: Moment) -> dict[str, list[Entry]]:
-    """Return the reference's pieces of the same kind and rank at a moment, by name."""
+    """Return the reference's recorded pieces of the pair's kind and rank at a moment, by name."""
     assert pair.reference is not None
     found: dict[str, list[Entry]] = {}
     for entry in pair.reference.trace.entries(moment):
@@ -213,7 +216,7 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
 
 
 def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
-    """Find a tensor of the reference, or an earlier or later step of it, with the same bytes."""
+    """Recognize a tensor whose bytes the reference has in another step or under another name."""
     assert pair.reference is not None
     constant = bool((candidate == candidate.reshape(-1)[0]).all())
     for moment in pair.reference.trace.moments:
@@ -230,7 +233,7 @@ def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
 
 
 def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
-    """Yield the names of the reference's tensors of this kind that equal the candidate's."""
+    """Yield the names of the reference's tensors of the pair's kind that equal the candidate's."""
     assert pair.reference is not None
     trace = pair.reference.trace
     for name, pieces in _pieces(pair, moment).items():

@@ -1,4 +1,4 @@
-"""Locate: the first divergence as the plain data of a verdict, and a histogram of its tensor."""
+"""Turn the first difference into plain data for the report, with a histogram of distances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_precision.parity.verdict import Divergence, Ruling
 def failed_at(
     finding: Finding, reason: str, details: Iterable[str], culprit: Culprit | None = None
 ) -> Ruling:
-    """Return the ruling of a check that fails because of one given tensor.
+    """Return the failed outcome of a check, with one differing tensor as its first divergence.
 
     Args:
         finding: the tensor.
@@ -79,7 +79,7 @@ POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 
 
 def histogram_of(finding: Finding) -> dict[str, Any] | None:
-    """Return the histogram of a finding's distances; None where values do not differ."""
+    """Count a differing tensor's elements by distance in ulp; None where values do not differ."""
     ours, theirs = finding.pair.candidate, finding.pair.reference
     values_differ = finding.difference is not None and finding.difference.statistics is not None
     if finding.fault is not None or not values_differ or ours is None or theirs is None:

@@ -1,4 +1,4 @@
-"""Pooled: what all tensors of a kind that differ at a moment have in common.
+"""Recognize an error that all tensors differing at one moment have in common.
 
 One tensor alone may have a factor by chance, and one element always has; all of them have one only
 where it is the cause. What a backward rounds otherwise is a small share of the whole.
@@ -65,7 +65,7 @@ class Compared(NamedTuple):
 
     @property
     def part(self) -> tuple[int | None, int | None]:
-        """Return the rank and the microbatch of a tensor; None for what it does not depend on."""
+        """Return the rank and the microbatch that a tensor belongs to; None for a shared one."""
         return self.pair.rank, TensorKey.of(self.pair.kind, self.pair.name).microbatch
 
     @property
@@ -115,7 +115,10 @@ def _joined(compared: Sequence[Compared]) -> tuple[Tensor, Tensor]:
 
 
 def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return the signature of one factor, for each tensor that has it; None if none fits."""
+    """Return a signature per tensor if one factor explains all; None if no common factor fits.
+
+    A tensor that does not have the factor gets the empty signature.
+    """
     fit = _fit(compared)
     if fit is None or not fit.explains(unit):
         return None
@@ -124,7 +127,7 @@ def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None
 
 
 def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return the signature of a factor for each rank, in the first microbatch that differs."""
+    """Return the signature of one factor per rank, in the first microbatch where tensors differ."""
     parts: dict[tuple[int | None, int | None], list[Compared]] = {}
     for one in compared:
         parts.setdefault(one.part, []).append(one)
@@ -155,7 +158,7 @@ def _fit(compared: Sequence[Compared]) -> Fit | None:
 
 
 def _shares(one: Compared, fit: Fit, unit: float) -> bool:
-    """Return whether the common factor explains this tensor."""
+    """Return whether the factor common to all tensors also explains this tensor's difference."""
     ours, theirs = one.values
     rest = float((ours - fit.factor * theirs).norm())
     return rest <= LIKE * min(ROUNDINGS * unit, COARSEST) * abs(fit.factor) * float(theirs.norm())

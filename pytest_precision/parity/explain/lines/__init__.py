@@ -1,1 +1,1 @@
-"""Which operation made the first wrong value: two logs of operations are read, values followed."""
+"""Find the operation that made the first wrong value, from the operation logs of both runs."""

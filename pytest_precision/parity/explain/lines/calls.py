@@ -1,4 +1,4 @@
-"""Calls: logged operations in a form that can be compared, one for each tensor of a foreach."""
+"""Split logged operations into calls on single tensors, also those of a foreach operation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SMALL = 8
 
 
 class SingleCall(NamedTuple):
-    """One operation on single tensors; an operation on lists has one for each element.
+    """One operation on single tensors; an operation on lists gives one call for each element.
 
     Attributes:
         number: of the operation in its log, from 0.
@@ -75,22 +75,22 @@ class SingleCall(NamedTuple):
 
     @property
     def at(self) -> str:
-        """Return ` at file.py:12`, or nothing where no line is known."""
+        """Return the call's place as ` at file.py:12`; empty where no line is known."""
         return "" if self.line is None else f" at {short(self.line)}"
 
     @property
     def constants(self) -> tuple[Constant, ...]:
-        """Return the arguments that are not tensors."""
+        """Return the call's arguments that are not tensors."""
         return tuple(one for one in self.arguments if isinstance(one, Constant))
 
 
 def short(line: CodeLine | Site) -> str:
-    """Return file name and line number."""
+    """Return the place of a source line as file name and number, such as `train.py:12`."""
     return f"{os.path.basename(line.file)}:{line.line}"
 
 
 def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:
-    """Yield the single calls of logged operations, in order."""
+    """Yield the calls on single tensors of which logged operations consist, in order."""
     for number, operation in enumerate(operations):
         whole = SingleCall(
             number, operation, operation.arguments, operation.read, operation.results
@@ -117,7 +117,7 @@ def _single(call: SingleCall) -> list[SingleCall]:
 
 
 def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgument:
-    """Return one element of a list argument; other arguments are returned unchanged."""
+    """Return one element of an argument that is a list of `number`; other arguments unchanged."""
     if isinstance(argument, Value):
         return argument
     if isinstance(argument, Constant):
@@ -133,25 +133,25 @@ def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgumen
 def last_maker(
     made: Sequence[SingleCall], before: int, is_meant: Callable[[Value], bool]
 ) -> SingleCall | None:
-    """Return the last call before an operation whose result satisfies a condition.
+    """Return the last call before operation number `before` with a result for which `is_meant`.
 
     Args:
         made: the calls of a rank.
         before: number of the operation.
-        is_meant: says of a result whether it is meant.
+        is_meant: whether a result is the value that is looked for.
     """
     earlier = (one for one in reversed(made) if one.number < before)
     return next((one for one in earlier if any(map(is_meant, one.results))), None)
 
 
 def is_telling(value: Value) -> bool:
-    """Return whether a value identifies itself: not 0, not 1, not a mask."""
+    """Return whether equal copies of a value likely have one origin: it is not 0, 1 or constant."""
     few = value.elements == 1 and 2 * value.element.count(0) < len(value.element)
     return few or not value.uniform
 
 
 def is_common(value: Value) -> bool:
-    """Return whether many operations make such a value: it has few or only equal elements.
+    """Return whether a value may have arisen many times: few elements, or all of them equal.
 
     A number with as many digits as it can have is made by one computation alone, such as a norm.
     """
@@ -167,6 +167,6 @@ def is_same(value: Value, other: Value) -> bool:
 
 
 def moves(call: SingleCall) -> bool:
-    """Return whether an operation only moves values, without computing."""
+    """Return whether an operation only copies values, as `cat` does, with no arithmetic or cast."""
     dtypes = {value.dtype for value in (*call.read, *call.results)}
     return call.base in MOVES and len(dtypes) == 1

@@ -1,4 +1,4 @@
-"""Counterparts: which operations of the reference, or of the candidate, one is compared with."""
+"""Find the operations of one run that correspond to an operation of the other run."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ STEPS_BETWEEN = 3
 
 
 def all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
-    """Return whether two operations read equal values in the same order."""
+    """Return whether two lists of values are equal in order; a part of a value counts as equal."""
     return len(values) == len(others) and all(map(is_same, values, others))
 
 
 def unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
-    """List the constants in which two operations differ, those of `call` first."""
+    """List the pairs of constant arguments in which two operations differ, `call`'s own first."""
     pairs = zip_longest(call.constants, other.constants, fillvalue=NOTHING)
     return [(ours, theirs) for ours, theirs in pairs if ours != theirs]
 
 
 def reads(call: SingleCall, value: Value) -> bool:
-    """Return whether an operation reads a value or a part of it."""
+    """Return whether an operation reads a value, a part of it, or a value that contains it."""
     return any(is_same(one, value) for one in call.read)
 
 
 def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
-    """Return the reference's operations of the same name that read one of the call's values."""
+    """Return the reference's operations of the same name that read a value that the call reads."""
     found: dict[int, SingleCall] = {}
     for value in call.read:
         for other in known.readers[value.digest]:
@@ -53,7 +53,7 @@ def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
 
 
 def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
-    """Return the reference's operation that shares most inputs with the call."""
+    """Return the reference's operation of the same name that shares most inputs with the call."""
 
     def shared(other: SingleCall) -> tuple[int, int, int]:
         pairs = list(zip(call.read, other.read, strict=False))
@@ -66,7 +66,7 @@ def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
 
 
 def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
-    """Yield the reference's operations that it runs on `value` before it does what `call` does."""
+    """Yield operations that only the reference runs on `value` before the counterpart of `call`."""
     rest = [one for one in call.read if one.digest != value.digest]
     reached = [(first, first) for first in known.readers[value.digest]]
     for _ in range(STEPS_BETWEEN):
@@ -88,13 +88,13 @@ def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[Si
 
 
 def added_later(value: Value, after: SingleCall, known: Known) -> bool:
-    """Return whether the reference adds something to a value after an operation."""
+    """Return whether the reference adds a value to something after a certain operation."""
     readers = (one for one in known.readers[value.digest] if one.number > after.number)
     return not is_common(value) and any(one.base in SUMS for one in readers)
 
 
 def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
-    """Return whether the candidate only adds in another order than the reference."""
+    """Return whether the candidate adds the same terms as the reference, in another order."""
     if not {between.base, wrong.call.base} <= SUMS:
         return False
     given = {value.digest for value in wrong.call.read}
@@ -127,7 +127,7 @@ def _terms(value: Value, known: Known) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's nearest call of the operation that it lacks at this place."""
+    """Return the candidate's call nearest to the error of an operation that is missing there."""
     same = [
         call
         for call in wrong.calls
@@ -140,7 +140,7 @@ def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
 
 
 def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:
-    """Return the operation that made the number of which all elements of an input consist."""
+    """Return the operation that made the scalar with which a call's first input is filled."""
     value = call.read[0]
     number = value.storage, value.element
     made = last_maker(calls, call.number, lambda one: (one.storage, one.element) == number)

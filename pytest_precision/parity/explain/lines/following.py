@@ -1,4 +1,4 @@
-"""Following: which operations of one rank of the candidate made wrong values out of right ones."""
+"""Follow wrong values through one rank's operation log to the operations that made them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Follower:
         self._found: dict[int, Wrong] = {}
 
     def wrong(self) -> Iterator[Wrong]:
-        """Yield the wrong operations that are not consequences of others, in order."""
+        """Yield the operations that made wrong values from right inputs, in order."""
         collectives = 0
         for place, call in enumerate(self._calls):
             self._follow(place, call, collectives)
@@ -98,7 +98,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Make a `Wrong` of an operation, as far as it is known before all are found."""
+        """Make the `Wrong` entry of one operation, before it is known whether the value lasts."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,
@@ -150,7 +150,7 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether the reference may legitimately lack the results of an operation.
+        """Return whether a right result may be absent in the reference, which is sharded otherwise.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.
@@ -168,7 +168,7 @@ class Follower:
     def _suspects(
         self, place: int, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the operations that may be wrong where a result cannot be judged.
+        """Return the operations that may be wrong where the reference has nothing to compare with.
 
         It is right itself if it reads a wrong value that should have a counterpart.
         """
@@ -187,12 +187,12 @@ class Follower:
         return tuple(first.values())
 
     def _roots(self, value: Value) -> Roots:
-        """Return the operations at which a value went wrong; `RIGHT` if it is right."""
+        """Return the operations at which a value went wrong; an empty set if it is right."""
         right = value in self._known and not is_common(value)
         return RIGHT if right else self._memory.roots(value)
 
     def _lasting(self, collectives: int) -> Roots:
-        """Return the operations whose wrong values are still there at the end.
+        """Return the operations whose wrong values still stand in tensors at the end of the run.
 
         What is left of right values in an order that the reference has not, an operation that only
         moves values has put there.

@@ -1,4 +1,4 @@
-"""Found: the culprit of two logs, in words and as data."""
+"""Find the operation at fault from both runs' operation logs, and put it into words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def culprit_of(
 
     Args:
         candidate: the logs of its ranks.
-        reference: likewise.
+        reference: the logs of the reference's ranks.
         root: files are named relative to it.
         kind: of the tensor that differs first; a rate or a mode was set by a line.
         name: of this tensor, as `weight_decay of embedding.weight` for a number of a group.
@@ -61,7 +61,7 @@ def culprit_of(
 
 
 class _Made(NamedTuple):
-    """The culprit that values and settings name, and how sure that is.
+    """The operation at fault according to values and settings, and how sure that is.
 
     Attributes:
         culprit: that they name, if any.
@@ -89,7 +89,10 @@ def _made(
     kind: str,
     name: str,
 ) -> _Made:
-    """Return the culprit that values and settings name; see `culprit_of`."""
+    """Return the operation at fault, judged by logged values and by assigned settings.
+
+    See `culprit_of` for the arguments.
+    """
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
     telling = [one for one in settings if _shows(kind, name, one.setting.what)]
@@ -132,7 +135,7 @@ def _made(
 def _wrong_of(
     candidate: Sequence[OperationLog], known: Known, kind: str, *, in_pieces: bool
 ) -> list[Wrong]:
-    """Return the first wrong operations of all ranks, each on the rank that made it."""
+    """Return the first wrong operations of all ranks, each on the rank that made the value."""
     followed = (
         Follower(log, rank, known, kind, in_pieces=in_pieces).wrong()
         for rank, log in enumerate(candidate)
@@ -141,19 +144,19 @@ def _wrong_of(
 
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
-    """Return the culprit of a setting that differs."""
+    """Return as the error's cause an option or attribute that the sides set differently."""
     found = worded.of_setting(setting, root, then)
     return _Made(found, setting.setting.before, setting.mine is None)
 
 
 def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | None, int | None]]:
-    """Return file and line of all operations of the reference."""
+    """Return file and line number of the source lines that called the reference's operations."""
     called = {operation.line for log in reference for operation in log.operations}
     return {(shown_file(line.file, root).file, line.line) for line in called if line}
 
 
 def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> bool:
-    """Return whether all final values of a kind occur in the reference, if in another place."""
+    """Return whether the reference has all final values of a kind, be it under another name."""
     left = [value for log in candidate for held, value in log.left.items() if held.kind == kind]
     return bool(left) and all(value in known and not is_common(value) for value in left)
 
@@ -165,7 +168,7 @@ def growth_of(
 
     Args:
         candidate: the logs of its ranks.
-        reference: likewise.
+        reference: the logs of the reference's ranks.
         root: files are named relative to it.
     """
     operations = grown(candidate, reference)
@@ -186,7 +189,7 @@ def growth_of(
 
 
 def _shows(kind: str, name: str, what: str) -> bool:
-    """Return whether a tensor of this kind and name is the setting that a line has assigned."""
+    """Return whether a differing tensor records the option or attribute `what` that a line set."""
     if kind == "lr":
         return what in ("lr", "initial_lr")
     if kind == "hyper":
@@ -195,7 +198,7 @@ def _shows(kind: str, name: str, what: str) -> bool:
 
 
 def _order(wrong: Wrong) -> tuple[int, bool, int, int]:
-    """Return a sort key by cause: a collective comes after the operations on its inputs."""
+    """Return a sort key that orders wrong operations by cause: a collective after its inputs."""
     return wrong.collectives, wrong.call.operation.is_collective, wrong.call.number, wrong.rank
 
 

@@ -1,4 +1,4 @@
-"""Growth: where values cannot be followed, the operation at which the error grows most.
+"""Find the operation at which the error grows most, where single values cannot be followed.
 
 Kernels that round otherwise make nearly every value unknown. Then operations are matched by their
 place in a module, and the relative error of what each makes is held against that of what it reads.
@@ -38,7 +38,7 @@ class Grown(NamedTuple):
 
 
 def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:
-    """Return the operations that both sides run at the same place of a module, in order."""
+    """Return the error of each operation that both sides run at the same place of a module."""
     return [
         one
         for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False))
@@ -47,7 +47,7 @@ def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) 
 
 
 def most(operations: Sequence[Grown]) -> Grown | None:
-    """Return the operation at which the error grows most, if one stands out."""
+    """Return the operation at which the error grows most; None if none grows it by 8 times."""
     found = max(operations, key=lambda one: one.growth, default=None)
     return found if found is not None and found.growth >= LEAST else None
 
@@ -85,19 +85,19 @@ def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Gr
 
 
 def error(mine: Sketch, theirs: Sketch) -> float:
-    """Return the relative L2 error of two tensors, estimated from their sketches."""
+    """Return the relative L2 error of two tensors, estimated from their short random sketches."""
     size = math.hypot(*theirs)
     apart = math.hypot(*(a - b for a, b in zip(mine, theirs, strict=True)))
     return apart / size if size else float(apart > 0)
 
 
 def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
-    """Return the relative error of a result; none for equal values, whatever the sketches say."""
+    """Return the relative error of an operation's result; 0 for results with equal bytes."""
     return 0.0 if mine.digest == theirs.digest else error(sketch, other)
 
 
 def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOperation]]:
-    """Yield each operation with its place: its module, its direction, and its number there."""
+    """Yield each operation with its module, direction and name, and its number among such ones."""
     numbers: dict[tuple[object, ...], int] = {}
     for operation in log.operations:
         place = operation.module, operation.backward, operation.base
@@ -111,7 +111,7 @@ def _comparable(mine: LoggedOperation, theirs: LoggedOperation) -> bool:
 
 
 def _rounding(operation: LoggedOperation) -> float:
-    """Return the error of one rounding to the coarsest dtype that an operation reads or makes."""
+    """Return the machine epsilon of the coarsest dtype that an operation reads or makes."""
     values = (*operation.read, *operation.results)
     dtypes = {getattr(torch, value.dtype, None) for value in values}
     floats = [one for one in dtypes if isinstance(one, torch.dtype) and one.is_floating_point]

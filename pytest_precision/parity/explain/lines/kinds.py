@@ -1,4 +1,4 @@
-"""Kinds: what an operation that made a wrong value did otherwise than the reference, of the log."""
+"""Name how an operation that made a wrong value differs from what the reference does."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _replayed(wrong: Wrong) -> SingleCall | None:
 
 
 def _given(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain an input that no operation of the candidate has made."""
+    """Explain a wrong input that no operation of the candidate made, such as other data."""
     value = next(one for one in wrong.unlike)
     counterpart = most_alike(wrong.call, known)
     what = f"a {value.dtype} tensor of shape {[*value.shape]}"
@@ -117,7 +117,7 @@ def _given(wrong: Wrong, known: Known) -> ErrorKind:
 
 
 def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation that the reference runs on the same values."""
+    """Explain a wrong result of an operation that the reference runs on the same inputs."""
     call = wrong.call
     same = [other for other in rivals(call, known) if all_same(call.read, other.read)]
     if not same or not call.read:
@@ -127,7 +127,7 @@ def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
-    """Explain an operation that the reference runs with other constants."""
+    """Explain a wrong result by constant arguments that differ from the reference's."""
     constants = unlike_constants(call, other)
     if not constants:
         return None
@@ -142,7 +142,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
 
 
 def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
-    """Explain an operation that makes other bits of the same values and constants."""
+    """Explain results that differ although inputs and constant arguments are the same."""
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED, other)
     dtypes = [one.results[0].dtype for one in (call, other) if one.results]
@@ -157,7 +157,7 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
 
 
 def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation on a value to which the reference first applies another operation."""
+    """Explain an operation whose input the reference first passes through another operation."""
     for value in wrong.call.read:
         if value not in known or not is_telling(value):
             continue
@@ -175,7 +175,7 @@ def _missing(between: SingleCall, blamed: SingleCall | None) -> ErrorKind:
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation that has one other input than in the reference."""
+    """Explain an operation that shares some inputs with the reference's, but not all."""
     call = wrong.call
     if len(call.read) < 2 and not wrong.unlike:
         return None
@@ -204,7 +204,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain a backward that starts where the reference first divides or scales.
+    """Explain a backward that starts at the wrong scale, for the loss was not divided or scaled.
 
     A loss that is divided in another function than it is computed in has its division there.
     """
@@ -224,7 +224,7 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain an operation that the reference runs on none of its values."""
+    """Explain an operation that the reference runs on none of the same inputs."""
     call = wrong.call
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED)
@@ -249,7 +249,7 @@ def _then(reader: SingleCall | None) -> str:
 
 
 def _whose(value: Value, known: Known) -> str:
-    """Describe a value by its name, or by the operation that made it."""
+    """Describe a value by its tensor's name, or by the reference's operation that made it."""
     if value.digest in known.given:
         return f"{known.given[value.digest]} as it was before"
     makers = known.makers.get(value.digest, [])

@@ -1,4 +1,4 @@
-"""Known: the values that the reference made or was given, and what it did with each."""
+"""Index the values in the reference's operation logs: what made each one, and what reads it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Known:
         return self._has(value.digest) or (bool(parts) and all(map(self._has, parts)))
 
     def has_whole(self, value: Value) -> bool:
-        """Return whether the reference has a value itself, and not only as part of another."""
+        """Return whether the reference has a value as a whole, and not only as part of another."""
         return value.digest in self._wholes or self._holds(value.digest)
 
     def _has(self, digest: str) -> bool:
@@ -60,12 +60,12 @@ class Known:
 
     @cached_property
     def bases(self) -> frozenset[str]:
-        """Return the names of all operators, without their form."""
+        """Return the names of all operators that the reference runs, without their overload."""
         return frozenset(call.base for call in self.calls)
 
 
 def shapes_of(logs: Sequence[OperationLog]) -> dict[Holding, set[tuple[int, ...]]]:
-    """Return the shapes that each named tensor has on all ranks."""
+    """Return the shapes that each named tensor has on all ranks of a run."""
     found: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
     for log in logs:
         for held, value in chain(log.given.items(), log.left.items()):

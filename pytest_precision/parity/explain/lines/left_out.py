@@ -1,4 +1,4 @@
-"""Left out: what a function of the user's does not do, where the reference's library does it.
+"""Find a user's function that leaves out what a library does at its place in the reference.
 
 An override or a replaced function that computes too little makes no wrong value: what follows it
 does. It is found by the line that calls it, which is the library's on both sides.
@@ -43,17 +43,17 @@ class LeftOut(NamedTuple):
 
     @property
     def line(self) -> CodeLine:
-        """Return the line of the function that the report names."""
+        """Return the source line of the user's function, as the report names it."""
         return self.entry.line
 
     @property
     def name(self) -> str:
-        """Return the name of what the function leaves out; its own name if no log shows that."""
+        """Return the name of what the function leaves out, or its own where no log shows that."""
         return self.lacking.name if self.lacking is not None else self.line.function
 
     @property
     def words(self) -> str:
-        """Describe what calls the function, and what the reference calls there."""
+        """Describe what calls the user's function, and what the reference calls in its place."""
         called = f"{short(self.entry.site)} calls {self.line.function} of {short(self.line)}"
         if self.lacking is None:
             return f"{called}, the reference another function"
@@ -63,11 +63,11 @@ class LeftOut(NamedTuple):
 def too_little(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the user's function that does only a part of what the reference does there.
+    """Return the user's function that does only a part of what the reference does at its place.
 
     Args:
         candidate: the logs of its ranks.
-        reference: likewise.
+        reference: the logs of the reference's ranks.
         before: only calls before this operation; None for all.
     """
     found: list[LeftOut] = []
@@ -85,7 +85,7 @@ def too_little(
 def only_other(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the one function that only the candidate calls and that logs nothing itself.
+    """Return the only function that the candidate alone calls and that runs no logged operation.
 
     What computes or sets anything shows by that; what calls a whole layout is no such place.
     """
@@ -100,7 +100,7 @@ def only_other(
 
 
 def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
-    """Return the innermost function; its rank is None if all ranks call it."""
+    """Return the function that runs the fewest operations, with rank None if all ranks call it."""
     first = min(found, key=lambda one: (_length(one.entry), one.entry.operations), default=None)
     if first is None:
         return None
@@ -111,7 +111,7 @@ def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
 def _alone(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> Iterator[tuple[int, OperationLog, OperationLog, list[UserCall]]]:
-    """Yield each rank with both logs and the calls that only the candidate makes.
+    """Yield each rank's number, both logs, and the user functions that only the candidate calls.
 
     Where the reference calls a function of the user's, too, that is no library's. What a function
     does after the limit of a log is not to be seen.
@@ -136,7 +136,7 @@ def _inside(log: OperationLog, entry: UserCall) -> list[Effect]:
 
 
 def _lacking(mine: Sequence[Effect], theirs: OperationLog, site: Site) -> Effect | None:
-    """Return the first effect of the reference's function that the candidate's lacks.
+    """Return the first operation or setting that the reference has at a place and `mine` lacks.
 
     None if nothing is lacking, or if mine has an effect that the reference's function has not: then
     the two do different things, and neither is a part of the other.

@@ -1,4 +1,4 @@
-"""Placed: a right value in the wrong place, which no operation shows but the name that it has."""
+"""Find the operation that put a right value into the wrong tensor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def misplaced(
 
     Args:
         candidate: the logs of its ranks.
-        reference: likewise.
+        reference: the logs of the reference's ranks.
         kind: of the tensor that differs first.
 
     Returns:
@@ -44,7 +44,7 @@ def misplaced(
 def _out_of_place(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> Iterator[tuple[SingleCall, ErrorKind, int]]:
-    """Yield writers of final values that the reference computes but keeps nowhere."""
+    """Yield operations that left a value in a tensor which no tensor of the reference ends with."""
     left = {
         digest
         for log in reference
@@ -62,7 +62,7 @@ def _out_of_place(
 
 
 def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding, Value, Value]]:
-    """Yield (name, candidate's value, reference's value) where the final values differ."""
+    """Yield name, candidate's and reference's value of tensors that differ at the run's end."""
     for name, value in ours.left.items():
         other = theirs.left.get(name)
         if other is not None and other.digest != value.digest and other.shape == value.shape:
@@ -70,7 +70,7 @@ def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding,
 
 
 def _writer(log: OperationLog, value: Value) -> SingleCall | None:
-    """Return the last operation that wrote a value, or its containing tensor, to memory."""
+    """Return the last operation that wrote a value, or a tensor containing it, to its memory."""
 
     def is_meant(one: Value) -> bool:
         return one.storage == value.storage and value.digest in (one.digest, *one.pieces)

@@ -1,4 +1,4 @@
-"""Restarts: state that a script has not brought back, which no operation has made wrong."""
+"""Find state that a training script does not restore when it resumes from a checkpoint."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def not_restored(
 
 
 def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestored:
-    """Yield operations for which the reference reads state from before the restart.
+    """Yield operations for which the reference reads state that the resumed script lacks.
 
-    That is a state of before the restart, or data.
+    Such state was made before the restart, or is data.
     """
     if not wrong:
         return
@@ -69,7 +69,7 @@ def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestor
 
 
 def _keys(wrong: Wrong) -> Iterator[Key]:
-    """Yield the identity of an operation, and of the first one that reads its results."""
+    """Yield name and line of an operation, and of the first operation that reads its results."""
     yield _key(wrong.call)
     made = {value.storage for value in wrong.call.results}
     for call in wrong.calls[wrong.calls.index(wrong.call) + 1 :]:
@@ -79,7 +79,7 @@ def _keys(wrong: Wrong) -> Iterator[Key]:
 
 
 def _reads_of_before(log: OperationLog) -> dict[Key, list[tuple[SingleCall, Value]]]:
-    """Return operations that read a value which no earlier operation has written."""
+    """Return operations that read a value which no operation of the log has written before."""
     written: set[int] = set()
     found: dict[Key, list[tuple[SingleCall, Value]]] = defaultdict(list)
     for call in calls(log.operations):
@@ -99,14 +99,14 @@ def _what(value: Value) -> str:
 
 
 def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> Unrestored:
-    """Yield operations that run before the last line that loads."""
+    """Yield wrong operations that run before the script's last line that loads a checkpoint."""
     for one in chosen:
         if one.call.number < candidate[one.rank].restores[-1].before:
             yield "the saved value does not replace the one that this line makes", None, one
 
 
 def _numbers(wrong: Sequence[Wrong], known: Known) -> Unrestored:
-    """Yield operations that are passed another number than before the restart."""
+    """Yield operations whose constant arguments start anew after a restart, such as a counter."""
     for one in wrong:
         error = kind_of(one, known)
         yield f"a counter or setting starts anew: {error.words}", error.reference, one

@@ -1,4 +1,4 @@
-"""Set: which line gave a rate, a mode or the like another value than the reference has."""
+"""Find the line that set an option or attribute, such as a learning rate, to another value."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SetOtherwise(NamedTuple):
 
     @property
     def is_by_user(self) -> bool:
-        """Return whether a line of the user's made the assignment."""
+        """Return whether a line of the user's own code, not of a library, made the assignment."""
         return self.setting.line is not None and self.setting.line.own
 
     @property
     def words(self) -> str:
-        """Describe what each side assigned."""
+        """Describe which value each side assigned to the option or attribute."""
         if self.mine is None:
             assert self.theirs is not None
             return f"the reference sets it to {self.theirs.value}, the candidate does not"
@@ -50,7 +50,7 @@ class SetOtherwise(NamedTuple):
 def set_otherwise(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
 ) -> Iterator[SetOtherwise]:
-    """Yield the assignments in which the ranks of two sides differ, in the candidate's order."""
+    """Yield the options and attributes that both runs set differently, in the candidate's order."""
     for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
         mine, expected = _by_name(ours), _by_name(theirs)
         names = {**mine, **expected}

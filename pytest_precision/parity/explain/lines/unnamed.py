@@ -1,4 +1,4 @@
-"""Unnamed: which operations cannot be blamed, since a log ends at its limit, and what is said."""
+"""Decide which operations cannot be blamed since an operation log ends early, and say so."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_precision.trace.operations import OperationLog
 
 
 def cut_of(logs: Sequence[OperationLog]) -> int:
-    """Return the limit at which a log ends before its run does; 0 if all logs are whole."""
+    """Return the number of operations after which a log was cut off; 0 if all logs are complete."""
     return min((log.cut for log in logs if log.cut), default=0)
 
 
 def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
-    """Return whether the reference may do the same after the end of its log.
+    """Return whether an operation may have its counterpart after the end of the reference's log.
 
     That is so of an operation as late as its end, and of one that reads what the reference has
     made and not yet read: sides that need other numbers of operations get there sooner.
@@ -35,7 +35,7 @@ def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
 
 
 def unnamed(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> str:
-    """Say why no operation of the candidate is named."""
+    """Say why no operation of the candidate is named as the cause of the error."""
     if hold_other_pieces(candidate, reference):
         return "No line is named: the sides hold other pieces of the tensors"
     cut = cut_of(reference)
@@ -53,7 +53,7 @@ def unnamed(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
 def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
     """Return whether the sides split weights or their states into different pieces.
 
-    It does if a tensor has another shape there, or weights have other names, as flat ones do.
+    They do if a tensor has another shape there, or weights have other names, as flat ones do.
 
     Args:
         candidate: the logs of its ranks.
@@ -66,7 +66,7 @@ def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[Ope
 
 
 def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
-    """Return the wrong operations that can be named although the sides hold other pieces.
+    """Return the wrong operations that can be named although the sides shard tensors differently.
 
     What is right up to there comes first. Where operations have no counterpart, one of them is
     named if they belong to one line, since nothing tells which of them is right.
@@ -83,7 +83,7 @@ def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
 
 
 def _only_line(wrong: Wrong) -> SingleCall | None:
-    """Return the first suspect if all suspects belong to one line; else None.
+    """Return the first suspected operation if all of them belong to one source line; else None.
 
     Where all of them only move values, the last one has put a value where it does not belong.
     What a library does for a line of the user's belongs to that line; what it does by itself is not
@@ -97,7 +97,7 @@ def _only_line(wrong: Wrong) -> SingleCall | None:
 
 
 def _is_of_pieces(wrong: Wrong) -> bool:
-    """Return whether a value is unknown only because the sides hold other pieces.
+    """Return whether a value is unknown only because the sides shard their tensors differently.
 
     It was put into a buffer, it is what a collective made, or it lies in memory that no operation
     has written, as a flat buffer does that shards are views of. A library does so in its own code;

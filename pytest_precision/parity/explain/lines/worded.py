@@ -1,4 +1,4 @@
-"""Worded: the culprit of an operation, of a setting or of a call, in words and as data."""
+"""Describe the operation, setting or function that caused the error, in words and as data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_FOLLOWING = 2
 
 
 def of_operations(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
-    """Return the culprit of wrong operations; the first is the cause, the others follow."""
+    """Describe operations that made wrong values, the first as the cause and others after it."""
     first = chosen[0]
     error = kind_of(first, known)
     same = {one.rank for one in chosen if one.call.line == first.call.line}
@@ -41,7 +41,7 @@ def of_operation(
     following: tuple[Following, ...] = (),
     named: CodeLine | None = None,
 ) -> Culprit:
-    """Return the culprit of one operation, at its own line unless another one is given."""
+    """Describe one operation as the cause of the error, at its own line or at the line `named`."""
     line = named or call.line
     return Culprit(
         text=f"first wrong value: {called_place(call.operation, root)}: {error.words}",
@@ -57,7 +57,7 @@ def of_operation(
 
 
 def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
-    """Return the culprit of a user's function that leaves something out."""
+    """Describe a user's function that leaves out an operation as the cause of the error."""
     followed = f"; then {then.operation}" if then is not None else ""
     place = _of_line(lacking.line, root)
     is_set = then is not None and then.kind == "setting" and lacking.lacking is None
@@ -73,7 +73,7 @@ def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
 
 
 def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None) -> Culprit:
-    """Return the culprit of an assignment of an option or attribute."""
+    """Describe an assignment of an option or attribute as the cause of the error."""
     found = setting.setting
     where = "" if found.line is None else _of_line(found.line, root)
     words = setting.words + (f"; then {instead.operation}" if instead is not None else "")
@@ -88,7 +88,7 @@ def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None
 
 
 def line_fields(line: CodeLine | None, root: Path) -> dict[str, Any]:
-    """Return the fields of a culprit that describe its line."""
+    """Return file, number, function and surroundings of a source line, as fields of `Culprit`."""
     if line is None:
         return {}
     shown = shown_file(line.file, root)
@@ -118,7 +118,7 @@ def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
 
 
 def called_place(operation: LoggedOperation, root: Path) -> str:
-    """Describe where an operation was called."""
+    """Describe an operation by its name, its module and the source line that called it."""
     words = operation.name + (" in the backward" if operation.backward else "")
     if operation.is_custom:
         words += ", which counts as one operation,"

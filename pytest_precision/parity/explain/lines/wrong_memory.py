@@ -1,4 +1,4 @@
-"""Memory: which parts of a rank's memory hold wrong values, and which operations made them so."""
+"""Track which parts of a rank's memory hold wrong values, and which operations made them."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ class Region(NamedTuple):
 
 
 class WrongMemory:
-    """The parts of a rank's storages whose values the reference does not have."""
+    """The parts of one rank's memory whose values do not occur in the reference."""
 
     def __init__(self) -> None:
         self._regions: dict[int, list[Region]] = defaultdict(list)
 
     def roots(self, value: Value) -> Roots:
-        """Return the operations that made wrong values in the memory of a value."""
+        """Return the operations that made the wrong values in the memory that a value covers."""
         return RIGHT.union(*(region.roots for region in self._touched(value)))
 
     def apart(self, value: Value) -> tuple[int, ...]:
-        """Return the operations whose results in this memory have no counterpart, in order."""
+        """Return operations whose results in a value's memory have nothing to be compared with."""
         return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
-        """Mark the memory of a value as wrong."""
+        """Mark the memory that a value covers as wrong, with the operations that made it so."""
         before = self.roots(value), self.apart(value)
         self.clear(value)
         roots = frozenset(sorted(roots | before[0])[:MOST_ROOTS])
         self._regions[value.storage].append(Region(*value.span, roots, apart or before[1]))
 
     def clear(self, value: Value) -> None:
-        """Unmark the memory that a value covers."""
+        """Mark the memory that a value covers as right again."""
         start, stop = value.span
         if value.storage in self._regions and _is_dense(value):
             self._regions[value.storage] = [
@@ -63,7 +63,7 @@ class WrongMemory:
             ]
 
     def overwrite_right(self, value: Value) -> None:
-        """Unmark the memory of a right value, and blame nobody for what surrounds it.
+        """Mark a value's memory as right, and blame no operation for the rest of its storage.
 
         Only where that has no counterpart in the reference: it may be right, too.
         """
