@@ -15,7 +15,7 @@ RUN_A_SCRIPT = ("record", "diff", "bisect")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status.
+    """Run the command that the arguments name, and return its exit status.
 
     Args:
         arguments: those of the command line unless given.

@@ -50,12 +50,12 @@ class Owner:
 
     @classmethod
     def here(cls) -> Owner:
-        """Return this process as an owner."""
+        """Return this process, with its machine and boot id, as the owner of folders."""
         return cls(socket.gethostname(), _boot(), os.getpid())
 
     @classmethod
     def of(cls, folder: Path) -> Owner | None:
-        """Return the owner of a folder; None if the file lacks it, as after a full disk."""
+        """Return the process that made a folder; None if the folder's owner file lacks it."""
         try:
             machine, boot, process = (folder / LOCK).read_text().split("\n")
             return cls(machine, boot, int(process))
@@ -112,7 +112,7 @@ def remove_of(process: int, parents: set[str]) -> None:
 
 
 def remove_left(folder: Path, process: int | None) -> None:
-    """Remove a folder whose owner has ended; several processes may do so at once.
+    """Remove a temporary folder whose owner has ended; several processes may do so at once.
 
     Args:
         folder: which one.
@@ -147,7 +147,7 @@ def _age(path: Path) -> float:
 
 
 def _is_of(folder: Path, process: int) -> bool:
-    """Return whether a folder belongs to that process, or is already being removed."""
+    """Return whether a folder belongs to a process, or is already being removed."""
     if folder.name.startswith(GONE):
         return True
     owner = Owner.of(folder)
@@ -165,7 +165,10 @@ def _remove_if_free(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Rename a folder to mark its removal, and remove it, since its lock file may go first."""
+    """Rename a folder so that all see its removal, and then remove it.
+
+    Its lock file may be the first to go.
+    """
     gone = folder.with_name(f"{GONE}{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):  # somebody else has begun
         folder.rename(gone)
@@ -173,7 +176,7 @@ def remove(folder: Path) -> None:
 
 
 def lock_new(folder: Path) -> int | None:
-    """Lock a new folder and write its owner into the lock file; return the descriptor."""
+    """Lock a new folder for this process, write its owner file, and return the descriptor."""
     lock = _locked(folder / LOCK, os.O_CREAT)
     if lock is not None:
         with contextlib.suppress(OSError):  # the disk is full
@@ -182,7 +185,7 @@ def lock_new(folder: Path) -> int | None:
 
 
 def _locked(file: Path, flags: int = 0) -> int | None:
-    """Return a descriptor that holds the lock of `file`; None if the lock cannot be had."""
+    """Lock a file, and return the descriptor that holds the lock; None if that is not possible."""
     try:
         descriptor = os.open(file, os.O_RDWR | flags, 0o600)
     except OSError:

@@ -47,7 +47,7 @@ class OwnFolder:
         return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
 
     def restore(self) -> bool:
-        """Make the folder again under the same name if it is gone.
+        """Make the temporary folder again under the same name if it is gone.
 
         Returns:
             Whether it had to be made.
@@ -111,11 +111,11 @@ class SharedFolder:
 
     @staticmethod
     def place(name: str) -> Path:
-        """Return the path of the folder of that name, whether or not it exists."""
+        """Return the path that a shared folder of this name has, whether or not it exists."""
         return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
     def touch(self) -> None:
-        """Update the folder's time, so that it counts as in use and its listing is refreshed."""
+        """Update the folder's time, so that no process removes it as old."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self.path / LOCK)
             os.utime(self.path)
@@ -134,13 +134,13 @@ SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def folders_of_controllers() -> set[str]:
-    """Return the parents of all temporary folders of a controller."""
+    """Return the folders in which a controlling process makes its temporary folders."""
     temporary = tempfile.gettempdir()
     return {temporary, short_folder(temporary)}
 
 
 def short_folder(wanted: str, others: tuple[str, ...] = SHORT_FOLDERS) -> str:
-    """Return the first folder whose path is short enough for a socket inside.
+    """Return the first folder whose path is short enough for a Unix socket inside.
 
     Raises:
         OSError: none of the paths does.

@@ -43,7 +43,7 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Exclude objects that exist at the end of the block from garbage collection.
+    """Turn the garbage collector off in the block, and exclude what then exists for good.
 
     Imported modules stay until the process ends. To look at their objects again and again takes a
     quarter of the time in which torch is imported and, at the end of the process, let go.
@@ -68,7 +68,7 @@ class WholeTorch(MetaPathFinder):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Install the import hook during the block, until torch is imported."""
+        """Install the import hook during the block, and remove it once torch is imported."""
         if "torch" not in sys.modules:
             sys.meta_path.insert(0, self)
         try:
@@ -80,7 +80,7 @@ class WholeTorch(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return torch's spec with a loader that delays interrupts."""
+        """Return torch's import spec with a loader that delays interrupts; None for others."""
         if name != "torch" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

@@ -19,6 +19,6 @@ _COMMAND = re.compile(r"^(\s*):(?=:)|(?<=#)()#(?=\[|vso\[)", re.MULTILINE)
 
 
 def visible(text: str) -> str:
-    """Return a text with control characters replaced by Python's escape sequences."""
+    """Return a text with control characters, and commands to a CI runner, written as escapes."""
     shown = _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
     return _COMMAND.sub(lambda found: f"{found[1] or ''}\\x{ord(found[0][-1]):02x}", shown)

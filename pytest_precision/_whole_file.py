@@ -27,7 +27,7 @@ def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
 
 @contextmanager
 def placed_whole(path: Path, *, writer: int = 0) -> Iterator[Path]:
-    """Yield a temporary path; move the file into place when the block ends.
+    """Yield a temporary path, and rename it to `path` when the block ends without an error.
 
     After an error of the caller's, nothing is left of it, and what was in its place stays.
 

@@ -54,7 +54,7 @@ def named(name: str, value: object) -> str:
 def expect_type(
     name: str, value: object, kind: type | tuple[type, ...], what: str, advice: str
 ) -> None:
-    """Refuse a value of another type.
+    """Raise TypeError unless a value has one of the expected types.
 
     Raises:
         TypeError: `value` is no `kind`.
@@ -64,7 +64,7 @@ def expect_type(
 
 
 def expect_one_of(name: str, value: object, known: Iterable[object], advice: str = "") -> None:
-    """Refuse a value that is not among the known ones; `True` is not 1.
+    """Raise ValueError unless a value is among the known ones; `True` is not 1.
 
     Raises:
         ValueError: `value` is none of `known`, which the message lists.
@@ -76,7 +76,7 @@ def expect_one_of(name: str, value: object, known: Iterable[object], advice: str
 
 
 def expect_count(name: str, value: object, least: int) -> None:
-    """Refuse a number that is not an int, or too small.
+    """Raise an error unless a value is an int of at least `least`.
 
     Raises:
         TypeError: `value` is no int.
@@ -89,7 +89,7 @@ def expect_count(name: str, value: object, least: int) -> None:
 
 
 def catchable(kind: _Error) -> _Error:
-    """Declare that users may catch `kind`; tracebacks then show its public module."""
+    """Show a class of errors as `pytest_precision`'s in tracebacks, for users who catch it."""
     kind.__module__ = "pytest_precision"
     return kind
 

@@ -46,7 +46,10 @@ def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any
 
 @contextmanager
 def around_calls(holder: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
-    """Return a context in which `call(function, args)` runs each call of a function."""
+    """Replace a function during the block, so that each call of it runs `call` instead.
+
+    `call` gets the original function and the arguments.
+    """
     original = getattr(holder, name)
 
     @wraps(original)
@@ -74,7 +77,7 @@ def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def has_own_memory(kind: type[Tensor]) -> bool:
-    """Return whether a tensor class has memory of its own and no dispatch of its own."""
+    """Return whether a tensor class has its own memory and no `__torch_dispatch__` of its own."""
     return (
         kind in (Tensor, nn.Parameter, nn.Buffer)
         or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
@@ -87,17 +90,17 @@ def operator_name(func: Any) -> str:
 
 
 def draws_random_numbers(func: Any) -> bool:
-    """Return whether an operator reads the state of a generator."""
+    """Return whether an operator draws from a seeded random generator."""
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def storage_key(tensor: Tensor) -> int:
-    """Return an identifier of a tensor's memory, unique among memory that is alive."""
+    """Return an integer that identifies a tensor's storage while the storage is alive."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def weak_storage(tensor: Tensor) -> Any:
-    """Return a weak reference to a tensor's memory that keeps its key from being reused."""
+    """Return a weak reference to a tensor's storage that keeps its key from being reused."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -110,7 +113,7 @@ def current_node() -> int | None:
 
 
 def next_node() -> int:
-    """Return the sequence number of the next autograd node."""
+    """Return the sequence number that the next new autograd node will get."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
@@ -123,7 +126,7 @@ def transfers(func: Any) -> bool:
 
 
 def wait_for(func: Any, result: Any) -> None:
-    """Wait for the collective that an operator has started, if any."""
+    """Wait for the asynchronous collective that an operator has started, if it has."""
     if func.namespace == "c10d":
         from torch.distributed import Work
 

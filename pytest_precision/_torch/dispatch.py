@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """List the leaves of nested containers, by a private function of torch."""
+    """List the leaves of nested lists, tuples and dicts, by a private function of torch."""
     from torch.utils import _pytree
 
     return _pytree.tree_leaves(tree)
@@ -47,7 +47,7 @@ def after_operations(call: Callable[[str, tuple[Any, ...], Any], None]) -> Any:
 
 
 def without_torch_function() -> Any:
-    """Return the `__torch_function__` for a class that only overrides `__torch_dispatch__`.
+    """Return the `__torch_function__` for a class that overrides `__torch_dispatch__` alone.
 
     torch's own tensor subclasses use it; no public name does the same.
     """
@@ -70,7 +70,7 @@ def tensor_without_memory(
 
 
 def moved_by_its_class(tensor: Tensor, device: torch.device) -> Any:
-    """Return a copy on `device`, made by the dispatch of the tensor's own class.
+    """Copy a tensor to `device` by its own class's `__torch_dispatch__`.
 
     `Tensor.to` would not ask it where the device is, for torch, the one that the tensor is on.
     """
@@ -80,7 +80,7 @@ def moved_by_its_class(tensor: Tensor, device: torch.device) -> Any:
 
 @cache  # a schema takes longer to read than many operators to compute
 def writes(func: Any) -> tuple[tuple[int, str], ...]:
-    """Return position and name of the arguments that an operator writes to, by its schema.
+    """Return position and name of each argument that an operator writes to, by its schema.
 
     No public name of torch has the schema of an operator.
     """
@@ -94,7 +94,7 @@ def writes(func: Any) -> tuple[tuple[int, str], ...]:
 def written_arguments(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[object]:
-    """Yield the arguments that an operator writes to."""
+    """Yield those of a call's arguments that the operator writes to."""
     for place, name in writes(func):
         if name in kwargs:
             yield kwargs[name]
@@ -137,12 +137,12 @@ def without_torch_functions() -> Any:
 
 
 def without_functions_seen() -> Any:
-    """Return a context in which neither modes nor subclasses see function calls."""
+    """Return a context in which no mode and no subclass intercepts torch functions."""
     return torch._C.DisableTorchFunction()
 
 
 def map_devices(mapped: Callable[[Any], Any]) -> None:
-    """Replace devices in torch's private functions for the rest of the process.
+    """Make torch apply `mapped` to devices in two private functions, until the process ends.
 
     These are the devices of tensor subclasses without storage, and of a `with torch.device(...)` or
     `torch.set_default_device`.
@@ -165,7 +165,10 @@ def map_devices(mapped: Callable[[Any], Any]) -> None:
 
 
 def start_cuda_at_once() -> None:
-    """Run what `torch.cuda` delays until CUDA starts, which never happens without a GPU."""
+    """Make `torch.cuda` run at once what it would delay until CUDA is initialized.
+
+    Without a GPU, that never happens.
+    """
     for holder in (torch.cuda, torch.cuda.random):
         for name, value in {
             "_lazy_init": lambda: None,
@@ -179,7 +182,7 @@ CYCLES_PER_SECOND = 1_500_000_000
 
 
 def sleep_on_device(module: Any, seconds: float) -> None:
-    """Make the current stream of a device wait, by a kernel of torch's own tests."""
+    """Make the current stream of a device wait for about `seconds`, by a kernel of torch."""
     module._sleep(int(seconds * CYCLES_PER_SECOND))
 
 

@@ -34,7 +34,7 @@ def is_dtensor(value: object) -> TypeGuard[DTensor]:
 
 
 def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the offsets and sizes of this rank's shard in the whole tensor.
+    """Return the offsets and sizes of this rank's shard in the whole tensor of a DTensor.
 
     `torch.distributed.checkpoint` computes them in this way; DTensor has no public method for it.
     """
@@ -47,7 +47,7 @@ def local_chunk(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def whole_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read a whole checkpoint without resharding it.
+    """Read all tensors of a `torch.distributed.checkpoint` folder, whole, into a dict.
 
     The public `load` needs tensors of the right shapes beforehand, and casts to their dtypes.
     """
@@ -58,7 +58,7 @@ def whole_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
-    """Exclude these parameters and buffers from DDP; call this before DDP wraps the model."""
+    """Exclude named parameters and buffers from DDP; call this before DDP wraps the model."""
     from torch.nn.parallel import DistributedDataParallel
 
     name = "_set_params_and_buffers_to_ignore_for_model"
@@ -167,7 +167,7 @@ class FlatPiece(NamedTuple):
 
 
 def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
-    """Yield the pieces of parameters in an FSDP1 flat parameter, in order.
+    """Yield which part of which parameter lies where in an FSDP1 flat parameter, in order.
 
     Its state dicts, which are public, need a collective and have neither gradients nor the shard.
     """
@@ -196,7 +196,7 @@ def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
 
 
 def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
-    """Return the wrapper of a module (`FSDP1`, `FSDP2`, `DDP`) and its mixed precision policy.
+    """Return how a module is wrapped (`FSDP1`, `FSDP2`, `DDP`) and its mixed precision policy.
 
     That of FSDP1 and DDP is public and may be None; no public name gives that of `fully_shard`.
     """
@@ -214,7 +214,7 @@ def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
 
 
 def stage_outputs(stage: Any) -> list[torch.dtype]:
-    """Return the dtypes that a pipeline stage declares to send; empty if none.
+    """Return the dtypes that a pipeline stage declares to send; empty if it declares none.
 
     torch 2.9 has a public method for it, which later releases have not.
     """
@@ -226,7 +226,7 @@ def stage_outputs(stage: Any) -> list[torch.dtype]:
 
 
 def collect_one_by_one() -> None:
-    """Make `_coalescing_manager` run collectives one by one in this process.
+    """Make this process run coalesced collectives one by one, since gloo mixes dtypes up.
 
     gloo gathers tensors that are coalesced in the dtype of the first: where a later one is wider,
     as bf16 after the bytes of NVFP4, both come out mixed up, without a word. Nothing is left to

@@ -16,7 +16,9 @@ Run = Callable[[Sequence[Any]], Any]
 
 @contextmanager
 def around_regions(call: Callable[[Run, Sequence[Any], tuple[int, ...]], Any]) -> Iterator[None]:
-    """Return a context in which `call(region, inputs, overwritten)` runs each compiled region.
+    """Make `call(region, inputs, overwritten)` run each region that torch.compile has compiled.
+
+    This holds during the block.
 
     The compiler takes a second to import, so its class is only looked for once something is
     compiled.

@@ -17,7 +17,7 @@ SCHEDULER_RATES = "_last_lr"
 
 
 def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Put a plain tensor into a module as a parameter, as `functional_call` does."""
+    """Set a plain tensor as a module's parameter, as `functional_call` does."""
     module._parameters[name] = tensor  # type: ignore[assignment]
 
 
@@ -42,7 +42,7 @@ def global_hooks() -> Iterator[tuple[str, str, object]]:
 
 
 def call_first(module: nn.Module, handle: Any) -> None:
-    """Move a forward pre-hook before the module's other hooks.
+    """Move a registered forward pre-hook before the module's other hooks.
 
     `register_forward_pre_hook(prepend=True)` says so when a hook is registered, and not later.
     """
@@ -51,7 +51,7 @@ def call_first(module: nn.Module, handle: Any) -> None:
 
 
 def function_that_scales() -> tuple[Any, str]:
-    """Return owner and name of torch's function that scales gradients for clipping.
+    """Return where torch's function is stored that scales gradients to clip their norm.
 
     `clip_grad_norm_` finds it by its private name.
     """
@@ -61,14 +61,14 @@ def function_that_scales() -> tuple[Any, str]:
 
 
 def function_that_clamps() -> tuple[Any, str]:
-    """Return owner and name of torch's function that clamps gradients."""
+    """Return where torch's function is stored that clamps gradients to a range."""
     from torch.nn.utils import clip_grad
 
     return place_of(clip_grad, "clip_grad_value_")
 
 
 def place_of(holder: Any, name: str) -> tuple[Any, str]:
-    """Return an object and attribute through which every caller reaches a function.
+    """Return the object and attribute through which every caller reaches a function.
 
     What is imported is a wrapper, such as `no_grad`, which has the function in a cell of its own;
     no public name leads there. A function without one lies where it is defined.
@@ -80,7 +80,7 @@ def place_of(holder: Any, name: str) -> tuple[Any, str]:
 
 
 def compiled_call(module: nn.Module) -> Any:
-    """Return the compiled call of a module; None if it was not compiled in place.
+    """Return the function that `Module.compile` has made of a module; None without one.
 
     No hook of a module is called there, and no public name has it.
     """
@@ -88,5 +88,5 @@ def compiled_call(module: nn.Module) -> Any:
 
 
 def set_compiled_call(module: nn.Module, call: Any) -> None:
-    """Set the compiled call of a module; see `compiled_call`."""
+    """Replace the function that `Module.compile` has made of a module."""
     module._compiled_call_impl = call

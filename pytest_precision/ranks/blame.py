@@ -52,13 +52,13 @@ class Evidence:
 
     @property
     def aborted(self) -> list[int]:
-        """Ranks that a watchdog of NCCL may have ended, with stacks from before."""
+        """The ranks whose process died after its stacks were taken, as NCCL's watchdog ends it."""
         died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Ended))
         return [rank for rank in died if rank in self.stacks]
 
 
 def first_failure(received: Mapping[int, Received]) -> int | None:
-    """Return the rank whose exception, skip or death came first; None if there was none."""
+    """Return the rank whose exception, skip or process death came first; None if no rank failed."""
     ended = {rank: h for rank, h in received.items() if isinstance(h.what, Raised | Skipped)}
     died = {rank: h.at for rank, h in received.items() if isinstance(h.what, Ended)}
     settled = min((h.at for h in ended.values()), default=float("inf")) + SETTLE_SECONDS
@@ -81,7 +81,7 @@ def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
 
 
 def failure_of(evidence: Evidence) -> RankError:
-    """Return one error for a run in which not every rank completed its job."""
+    """Return the error for a failed run: which rank failed first, how, and with what output."""
     first = first_failure(evidence.received)
     if is_hang(evidence.received, evidence.overdue):
         # If every rank answered, the rank whose collective timed out first is the one that hung. If
@@ -104,7 +104,7 @@ def failure_of(evidence: Evidence) -> RankError:
 
 
 def require_nonce(expected: str, echoes: Sequence[str], doing: str) -> None:
-    """Raise unless every answer belongs to this run.
+    """Raise unless every rank's answer repeats the nonce (random text) sent to it with this run.
 
     Args:
         expected: nonce that was sent to the ranks.
@@ -126,7 +126,7 @@ def require_nonce(expected: str, echoes: Sequence[str], doing: str) -> None:
 
 
 def require_observations(counts: Sequence[int], doing: str) -> None:
-    """Raise unless every rank's recording contains observations.
+    """Raise unless every rank has recorded at least one tensor.
 
     Args:
         counts: number of observations that each rank wrote, in rank order.
@@ -164,7 +164,10 @@ def _error(
 
 
 def _patience(stacks: str) -> int:
-    """Return 0 to 2; a lower value means that the other ranks more likely wait for this one."""
+    """Return 0 for a rank without stacks, 2 for one inside torch.distributed, and 1 otherwise.
+
+    The other ranks most likely wait for the rank with the lowest value.
+    """
     if not stacks:
         return 0
     innermost = (thread.splitlines()[1:2] for thread in stacks.split("\n\n"))
@@ -172,7 +175,7 @@ def _patience(stacks: str) -> int:
 
 
 def _account(evidence: Evidence, rank: int) -> list[str]:
-    """Return what a silent rank was doing: its traceback or its stacks."""
+    """Return, as text, a rank's traceback, or its stacks if it sent no answer."""
     if rank not in evidence.received or rank in evidence.aborted:
         stacks = evidence.stacks.get(rank) or "none: the process did not react; it may be stopped"
         return _block(f"Stacks of rank {rank}", stacks)

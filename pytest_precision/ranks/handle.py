@@ -35,7 +35,7 @@ class Rank(Protocol):
         """Send a message to the rank; if its process has ended, `recv` reports that."""
 
     def recv(self) -> FromRank | Ended:
-        """Return the next message of a ready rank, or that it ended without one."""
+        """Return the next message of the rank, or an `Ended` if its process ended without one."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it is alive."""
@@ -47,4 +47,4 @@ class Rank(Protocol):
         """Wait until the process ends, or until `deadline` on the monotonic clock."""
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the rank's process."""

@@ -48,7 +48,9 @@ class Job:
         kwargs: dict[str, Any],
         name: str | None = None,
     ) -> Job:
-        """Return the job of calling `function`; its name is that of the function by default.
+        """Return a job that calls `function` with these arguments on every rank.
+
+        The job's name in messages is that of the function by default.
 
         Raises:
             TypeError: the function has no import path, or an argument does not pickle.
@@ -67,7 +69,7 @@ class Job:
         rewriting.rewrite(self.rewritten)
 
     def resolve(self) -> Callable[[], Any]:
-        """Import all that the job needs, and return the callable."""
+        """Import the job's modules, and return its function with the arguments bound."""
         for path in self.imports:
             # An import that fails here fails again where it is used, where the error is reported.
             with contextlib.suppress(Exception):

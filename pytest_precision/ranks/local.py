@@ -111,7 +111,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether all ranks are alive, unchanged by jobs, and have a long enough timeout.
+        """Return whether the ranks can run another job: alive, unchanged by jobs, with time enough.
 
         What they have imported and read must be what a new group would import and read now.
         """
@@ -122,7 +122,7 @@ class LocalGroup:
         return lasts and untouched and current and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:
-        """See `RankGroup.run`."""
+        """Run a job on all ranks and return their results in rank order; raise if a rank failed."""
         __tracebackhide__ = True
         payload = Payload.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._home.path / "job")
         task = RunJob(payload, secrets.token_hex(8))
@@ -149,7 +149,7 @@ class LocalGroup:
         return results
 
     def close(self) -> None:
-        """See `RankGroup.close`."""
+        """Ask the ranks to end, end by force those that take too long, and remove their folder."""
         # The process id of a rank that has ended may belong to another process by now.
         there = [rank for rank in self._ranks if rank.alive]
         for rank in there:
@@ -158,7 +158,7 @@ class LocalGroup:
         self._end(there)
 
     def kill(self) -> None:
-        """See `RankGroup.kill`."""
+        """End all ranks by force, busy or not, and remove their folder."""
         self._end(self._ranks)
 
     def _open(self, world_size: int) -> None:
@@ -182,7 +182,7 @@ class LocalGroup:
     def _answers(
         self, started: float, seconds: float
     ) -> tuple[dict[int, watch.Received], Mapping[int, str]]:
-        """Return the answers that came in time, and the stacks of the other ranks."""
+        """Return the answers that the ranks sent in time, and on GPUs the late ranks' stacks."""
         if self._device not in ABORTING:
             return watch.collect(self._ranks, started + seconds), {}
         look = self._collective_seconds * LOOK_SHARE

@@ -30,7 +30,10 @@ class Needs:
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:
-        """Return the requirements of a function call; functions of one module share a group."""
+        """Return what a call requires of its ranks, such as variables or fresh processes.
+
+        Calls of the user's functions share a group of ranks if the functions are in one module.
+        """
         code = call.home if call.is_of_users_module else call
         return cls(
             Environment.now(declared.environment),
@@ -43,7 +46,7 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
-    """Return the value of `Needs.code`, which keeps ranks from running other code.
+    """Return the layouts and workload that a run's ranks are reserved for; none if built in.
 
     Args:
         layout: layout that runs.

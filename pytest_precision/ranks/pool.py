@@ -260,7 +260,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def for_waiting_ranks(limits: tuple[str, ...] = LIMITS) -> int:
-    """Return the bytes that idle ranks may use; xdist workers share them equally.
+    """Return how many bytes of memory idle ranks of this process, or xdist worker, may use.
 
     Args:
         limits: files with the memory limits of the container; missing ones are ignored.

@@ -67,7 +67,7 @@ def has_failure(received: Mapping[int, Received]) -> bool:
 
 
 def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> dict[int, Received]:
-    """Return the messages, with the exit status of ranks that ended late.
+    """Return the ranks' messages, with exit statuses that were not known when they came.
 
     A GPU's memory is freed in that time.
 

@@ -13,7 +13,7 @@ from pytest_precision.errors import expected_but_got
 
 
 def expect_release(package: str, *tested: str) -> None:
-    """Check which release of a framework is installed.
+    """Raise unless the installed release of a framework is one that the recipe was tested with.
 
     Args:
         package: its name.

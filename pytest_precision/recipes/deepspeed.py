@@ -21,7 +21,7 @@ Flat = Iterator[tuple[Tensor, list[PieceFields]]]
 
 
 def locate(engine: Any) -> Locate:
-    """Return the function for `record(locate=)` of an engine that `deepspeed.initialize` made.
+    """Return, for `record(locate=)`, a function from a DeepSpeed tensor to the parameters in it.
 
     Parameters of the model that ZeRO 3 has not gathered are not shown; their masters are.
 
@@ -40,24 +40,24 @@ def locate(engine: Any) -> Locate:
 
 
 def _is_released(tensor: Any) -> bool:
-    """Return whether ZeRO 3 has freed a parameter but for its shard."""
+    """Return whether ZeRO 3 has freed a parameter's values, so that only a shard is stored."""
     return hasattr(tensor, "ds_tensor") and not tensor.numel()
 
 
 def _nothing(optimizer: Any, names: Names) -> Flat:
-    """Yield nothing: ZeRO 0 updates the parameters of the model."""
+    """Yield nothing, since ZeRO 0 without masters updates the model's parameters themselves."""
     return iter(())
 
 
 def _copies(optimizer: Any, names: Names) -> Flat:
-    """Yield each master of ZeRO 0, in the shape of its parameter."""
+    """Yield each fp32 master weight of ZeRO 0 with its parameter's name and shape."""
     for masters, group in zip(optimizer.fp32_groups, optimizer.fp16_groups, strict=True):
         for master, own in zip(masters, group, strict=True):
             yield master, [(names[own], tuple(own.shape), 0, own.numel())]
 
 
 def _partitions(optimizer: Any, names: Names) -> Flat:
-    """Yield each partition of ZeRO 1 and 2: a range of a group's concatenated parameters."""
+    """Yield this rank's fp32 partition of each ZeRO 1 or 2 group, with the parameters in it."""
     for number, partition in enumerate(optimizer.single_partition_of_fp32_groups):
         rank = dist.get_rank(optimizer.real_dp_process_group[number])
         position = rank * partition.numel()
@@ -74,7 +74,7 @@ def _partitions(optimizer: Any, names: Names) -> Flat:
 
 
 def _shards(optimizer: Any, names: Names) -> Flat:
-    """Yield each partition of ZeRO 3: this rank's padded range of each parameter."""
+    """Yield this rank's fp32 partition of each ZeRO 3 group, with the parameters in it."""
     partitions = optimizer.fp32_partitioned_groups_flat
     for partition, group in zip(partitions, optimizer.fp16_groups, strict=True):
         pieces: list[PieceFields] = []

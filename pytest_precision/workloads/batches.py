@@ -60,7 +60,7 @@ class Extent(NamedTuple):
 
 
 def extents(generator: torch.Generator, number: int, empty: int = 0) -> list[Extent]:
-    """Draw the shapes of a step's microbatches.
+    """Draw the row lengths, and which positions count in the loss, of a step's microbatches.
 
     Any 24 consecutive microbatches count different numbers of tokens. The sum of all tokens is
     divisible by neither 2 nor 3, so that no number of ranks with such a factor can share it
@@ -84,7 +84,7 @@ def extents(generator: torch.Generator, number: int, empty: int = 0) -> list[Ext
 
 
 def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[int]]:
-    """Draw row lengths, and return them with the number of tokens that count."""
+    """Draw random row lengths of microbatches; return them, and how many tokens count in each."""
     size = (number, _MOST_ROWS)
     rows = torch.randint(2, _MOST_ROWS + 1, size[:1], generator=generator)
     starts = torch.randint(_LONGEST_PROMPT + 1, size, generator=generator)
@@ -100,7 +100,7 @@ def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[
 def cut(
     inputs: torch.Tensor, targets: torch.Tensor, shapes: list[Extent], weight: float
 ) -> Iterator[Microbatch]:
-    """Cut full-length rows into the microbatches that `shapes` describes.
+    """Cut full-length rows of data into microbatches with the row lengths in `shapes`.
 
     Args:
         inputs: `[rows of all microbatches, LONGEST, ...]`.

@@ -40,7 +40,7 @@ class Experts(nn.ModuleList):
     """All experts of a block; a layout may replace it by a module with the same `forward`."""
 
     def forward(self, rows: torch.Tensor, load: list[int]) -> torch.Tensor:
-        """Apply each expert to its share of `rows`; `[rows, width]` in and out.
+        """Apply each expert to its part of the rows; `[rows, width]` in and out.
 
         Args:
             rows: sorted by expert.
@@ -66,7 +66,7 @@ class StackedExperts(nn.Module):
         self.down = down
 
     def forward(self, rows: torch.Tensor, load: list[int]) -> torch.Tensor:
-        """Return what `Experts` returns."""
+        """Apply two grouped layers, one after the other, to rows that are sorted by expert."""
         result: torch.Tensor = self.down(F.gelu(self.up(rows, load)), load)
         return result
 
@@ -117,7 +117,7 @@ class MoeBlock(nn.Module):
         return result
 
     def most(self, tokens: int) -> int:
-        """Return how many of a number of tokens one expert takes."""
+        """Return how many of `tokens` tokens one expert takes at most."""
         return math.ceil(self.capacity * EXPERTS_PER_TOKEN * tokens / len(self.load))
 
 
@@ -203,7 +203,7 @@ class Moe(TrainingRecipe):
         return initialised(model, rounded=self.rounded).to(cell.device)
 
     def decisions(self, model: nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return the experts of each token, and which of them drop it."""
+        """Return which experts each token was routed to, and which of them dropped it."""
         made = {}
         for name, module in model.named_modules():
             if isinstance(module, MoeBlock):  # what is chosen comes before what is dropped
@@ -213,7 +213,7 @@ class Moe(TrainingRecipe):
         return made
 
     def loss(self, model: nn.Module, microbatch: Microbatch) -> tuple[torch.Tensor, int]:
-        """Add to the cross-entropy an auxiliary loss that keeps the logits of routers small."""
+        """Compute the cross-entropy, and add an auxiliary loss that keeps router logits small."""
         total, tokens = super().loss(model, microbatch)
         counts = (microbatch.targets != IGNORED).flatten()
         for module in model.modules():

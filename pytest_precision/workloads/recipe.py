@@ -35,7 +35,7 @@ LEAST_RATE = 0.1
 
 
 def warmup_cosine(steps: int) -> float:
-    """Return the share of the full learning rate after `steps` train steps.
+    """Return the share of the full learning rate that applies after `steps` train steps.
 
     The share rises linearly from `1 / (WARMUP + 1)` to 1, then falls as half a cosine to
     `LEAST_RATE`. Until `HORIZON` no two steps have the same share.
@@ -69,10 +69,12 @@ class TrainingRecipe(Workload):
     def examples(
         self, generator: torch.Generator, shapes: list[Extent], step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make inputs and targets for all rows of a step, at full length."""
+        """Draw the inputs and targets of a step's rows, before they are cut to unequal lengths."""
 
     def groups(self, model: torch.nn.Module) -> list[dict[str, Any]]:
-        """Return two groups: matrices, and vectors with 2 times the rate and 1/5 of the decay.
+        """Return two parameter groups, one of matrices and one of vectors.
+
+        Vectors have 2 times the learning rate and 1/5 of the weight decay.
 
         Frozen parameters are in neither.
         """
@@ -95,7 +97,7 @@ class TrainingRecipe(Workload):
         return torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine)
 
     def microbatches(self, cell: Cell, step: int) -> list[Microbatch]:
-        """Make ragged microbatches that depend on `step`, `seed` and their number only."""
+        """Draw microbatches with rows of unequal length, the same for a step and seed."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         number = cell.fewest_microbatches if step == SHORT_STEP else cell.microbatches
         quiet = step == QUIET_STEP
@@ -107,11 +109,11 @@ class TrainingRecipe(Workload):
         ]
 
     def tokens(self, microbatch: Microbatch) -> int:
-        """Return the number of targets that are not ignored."""
+        """Return how many targets of a microbatch count in the loss."""
         return int((microbatch.targets != IGNORED).sum())
 
     def loss(self, model: torch.nn.Module, microbatch: Microbatch) -> tuple[torch.Tensor, int]:
-        """Compute the cross-entropy of the targets, weighted and summed, in fp32."""
+        """Compute the summed cross-entropy of a microbatch in fp32, times its weight."""
         logits = model(microbatch.inputs).float()
         total = F.cross_entropy(
             logits.flatten(0, 1),

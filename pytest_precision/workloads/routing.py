@@ -36,7 +36,7 @@ class Router(nn.Module):
         self.register_buffer("prior", torch.zeros(experts))
 
     def forward(self, x: torch.Tensor, rare: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose two experts per token.
+        """Choose two experts for each token, with the weights of their results.
 
         Args:
             x: `[tokens, width]`.
@@ -60,7 +60,9 @@ class Router(nn.Module):
 def over_capacity(
     chosen: torch.Tensor, shares: torch.Tensor, capacity: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which experts drop which tokens: those of smallest weight, later ones first.
+    """Return which tokens the experts drop beyond their capacity, and by what margin.
+
+    An expert drops the tokens of smallest weight first, and among equal ones the later ones.
 
     Args:
         chosen: the experts of each token, int64 `[tokens, 2]`.

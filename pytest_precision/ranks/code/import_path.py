@@ -103,7 +103,7 @@ class ImportPath:
 
     @property
     def home(self) -> ImportPath:
-        """The import path of the module itself."""
+        """The import path of the callable's module, without the callable and its arguments."""
         return replace(self, qualname="", arguments=())
 
     @property
@@ -134,7 +134,7 @@ class ImportPath:
         return replace(self, arguments=(*positional, *keywords))
 
     def resolve(self) -> Callable[..., Any]:
-        """Return the callable; import its module if necessary.
+        """Import the callable's module if necessary; return the callable with its arguments bound.
 
         Raises:
             ImportError: the module cannot be imported.
@@ -153,7 +153,7 @@ class ImportPath:
         return functools.partial(function, *args, **kwargs)
 
     def lacking(self) -> str:
-        """Return which part of this path another version of the code lacks; empty if none.
+        """Return this path's name if the code of this process lacks the callable; empty if not.
 
         Raises:
             Exception: the module is there, and raises it while it is imported.
@@ -233,7 +233,7 @@ class _Modules(pickle.Unpickler):
         self.found: set[str] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        """Note the module of a class or function, and return the object."""
+        """Record the name of the module of a class or function, and return the object."""
         self.found.add(module)
         return super().find_class(module, name)
 

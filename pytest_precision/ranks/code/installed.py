@@ -30,7 +30,7 @@ SCHEME = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file (absolute path) is installed code, not the user's."""
+    """Return whether a file (absolute path) is Python's or a package's, not the user's."""
     path = tuple(sys.path)
     if _is_in_place(file, path):
         return True
@@ -65,7 +65,7 @@ def _is_in_place(file: str, path: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=8)
 def _folders(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders of installed code, each with a separator at the end."""
+    """Return the folders of Python and of installed packages, each with a separator at the end."""
     found = folders_of_interpreter()
     found |= {
         entry for entry in path if os.path.basename(os.path.normpath(entry)) in PACKAGE_FOLDERS
@@ -90,7 +90,7 @@ def _entries(path: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _recorded(folder: str) -> frozenset[str]:
-    """Return the files that installers have listed in a folder."""
+    """Return the files that the `*.dist-info/RECORD` files in a folder list, relative to it."""
     found: set[str] = set()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         with record.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:

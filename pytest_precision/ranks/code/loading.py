@@ -18,7 +18,7 @@ from pytest_precision.ranks.code.relocation import relocated
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
-    """Return the module of this name and file, also if another module has the name here.
+    """Import a module by its name, or from its file if the name finds none or another file.
 
     Args:
         name: dotted name, under which the module is in `sys.modules` afterwards.
@@ -44,7 +44,7 @@ def load_module(name: str, file: str | None) -> ModuleType:
 
 
 def _place(file: str) -> str | None:
-    """Return a file's path in this process; None if its module is elsewhere since that commit."""
+    """Return where this rank has a file of the controller; None if its commit lacks the file."""
     place = relocated(file)
     return place if place == file or os.path.isfile(place) else None
 
@@ -54,7 +54,7 @@ def _same(found: str | None, file: str) -> bool:
 
 
 def _loaded(name: str, file: Path) -> ModuleType:
-    """Run `file` as the module `name`, after its parent packages."""
+    """Execute `file` as the module `name`, after its parent packages, and return the module."""
     is_package = file.name == "__init__.py"
     parent = name.rpartition(".")[0]
     if parent and parent not in sys.modules:

@@ -27,7 +27,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def move_imports(root: Path, tree: Path) -> None:
-    """Make this process and its children import the repository's code from a work tree.
+    """Make this process and its children import the repository's code from a commit's work tree.
 
     These are the folders of `sys.path` and what editable installs have put into it, and what
     setuptools' finders of editable installs map. A folder that the commit lacks is left out.
@@ -47,7 +47,7 @@ def move_imports(root: Path, tree: Path) -> None:
 
 
 def expect_moved(root: Path, tree: Path) -> None:
-    """Refuse modules that were imported from the user's own files, not from the work tree.
+    """Raise if a module was imported from the user's checkout and not from the commit's work tree.
 
     Raises:
         RevisionError: with the first such module.
@@ -65,7 +65,7 @@ def expect_moved(root: Path, tree: Path) -> None:
 
 
 def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
-    """Yield folders as paths in a work tree, without those that do not exist there.
+    """Yield each folder of the repository as the same folder of a work tree, if that exists.
 
     Args:
         paths: folders, of which those outside the repository stay.
@@ -81,14 +81,14 @@ def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
 
 
 def in_tree(path: Path, root: Path, tree: Path) -> Path:
-    """Return a path of the repository as a path in a work tree; other paths unchanged."""
+    """Return the path in a work tree of a file of the repository; return other paths unchanged."""
     if not _in_repository(path, root, tree):
         return path
     return tree / path.resolve().relative_to(root)
 
 
 def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
-    """Change the mapping of an editable install; yield folders that children need for it."""
+    """Redirect a finder of an editable install to a work tree; yield the mapped folders."""
     mapping: dict[str, str] = getattr(finder, "MAPPING", {})
     for name, path in [*mapping.items()]:
         if not _in_repository(Path(path), root, tree):
@@ -106,7 +106,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
 
 @cache  # a rank asks it of all its modules after each job
 def _in_repository(path: Path, root: Path, tree: Path) -> bool:
-    """Return whether a path is in the repository, without environments and this package."""
+    """Return whether a file is the repository's own, not an environment's or a work tree's."""
     path = path.resolve()
     others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
     within = [one for one in others if one.is_relative_to(root)]
@@ -115,7 +115,7 @@ def _in_repository(path: Path, root: Path, tree: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """Translates paths of the controller into paths of a work tree, on a rank.
+    """Translates, on a rank, the controller's paths into paths of another commit's work tree.
 
     Attributes:
         package: folder that has this package and nothing else, for an interpreter without it.
@@ -129,22 +129,22 @@ class Relocation:
     left: tuple[str, ...] = ()
 
     def path_of(self, path: str) -> str:
-        """Return the path in the other revision of a file or folder of the controller."""
+        """Return where the ranks' commit has a file or folder, given its path in the controller."""
         return path if self.places is None else str(in_tree(Path(path), *self.places))
 
     def folder_of(self, path: str) -> str:
-        """Return the working directory of these ranks; the root if the commit lacks the folder."""
+        """Return the ranks' working directory, or the root if their commit lacks it."""
         place = self.path_of(path)
         return place if self.places is None or os.path.isdir(place) else str(self.places[1])
 
     def import_path(self, path: Iterable[str]) -> list[str]:
-        """Return `sys.path` for these ranks, made from the controller's."""
+        """Return `sys.path` for these ranks, given the `sys.path` of the controller."""
         kept = [entry for entry in path if not self.leaves(entry)]
         there = kept if self.places is None else [*moved_paths(kept, *self.places)]
         return [*dict.fromkeys([self.package, *there, *(_OWN if self.left else ())])]
 
     def expect_moved(self) -> None:
-        """Refuse modules that were imported from the user's own files, not from the work tree.
+        """Raise if a module was imported from the user's checkout and not from the work tree.
 
         Raises:
             RevisionError: with the first such module.
@@ -153,7 +153,7 @@ class Relocation:
             expect_moved(*self.places)
 
     def expect_built(self, error: ImportError, path: Iterable[str]) -> None:
-        """Say what to do if an import failed because a compiled module is missing.
+        """Raise if an import failed since the work tree has no build of an extension module.
 
         Args:
             error: what the import raised.
@@ -173,7 +173,7 @@ class Relocation:
             ) from error
 
     def leaves(self, entry: str) -> bool:
-        """Return whether a folder on the import path is for the controller's interpreter only."""
+        """Return whether an entry of `sys.path` is of the controller's interpreter only."""
         if not self.left:
             return False
         name = os.path.basename(os.path.normpath(entry))
@@ -190,7 +190,7 @@ _here: list[Relocation] = []
 
 
 def settle(relocation: Relocation) -> None:
-    """Apply a relocation to all later imports of this process."""
+    """Make this process import from where a relocation says, instead of the controller's places."""
     _OWN[:] = [entry for entry in sys.path if entry != relocation.package]
     _here[:] = [relocation]
     if relocation.places is not None:
@@ -198,23 +198,23 @@ def settle(relocation: Relocation) -> None:
 
 
 def relocation_of_process() -> Relocation | None:
-    """Return the relocation of this process; None on ranks with the controller's code."""
+    """Return how this rank translates the controller's paths; None if it uses them unchanged."""
     return _here[0] if _here else None
 
 
 def relocated(path: str) -> str:
-    """Return the path in this process of a file of the controller."""
+    """Return the path at which this process finds a file that the controller names."""
     return _here[0].path_of(path) if _here else path
 
 
 def folders_left() -> tuple[str, ...]:
-    """Return the folders of this interpreter that another interpreter must not use."""
+    """Return the folders with the library and the packages of this process's interpreter."""
     version = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
     zipped = os.path.join(os.path.dirname(sysconfig.get_path("stdlib")), version)
     return tuple(sorted(folders_of_interpreter() | {zipped}))
 
 
 def _compiled(name: str, path: Iterable[str]) -> str:
-    """Return the compiled module of a name; empty if there is none."""
+    """Return the file of a compiled extension module on an import path; empty if there is none."""
     files = (os.path.join(entry, name + suffix) for entry in path for suffix in EXTENSION_SUFFIXES)
     return next(filter(os.path.isfile, files), "")

@@ -43,12 +43,12 @@ def rewrite(names: frozenset[str]) -> None:
 
 
 def loader(name: str, file: str) -> SourceFileLoader:
-    """Return a loader of `file` as the module `name`, which rewrites asserts if requested."""
+    """Return an import loader of `file` as module `name`, which rewrites asserts if requested."""
     return (_Rewriting if name in _FINDER.names else SourceFileLoader)(name, file)
 
 
 class _Rewriting(SourceFileLoader):
-    """A loader that uses pytest's cached bytecode, which is ten times faster, or rewrites."""
+    """An import loader that rewrites asserts, or takes pytest's cached bytecode with them."""
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the module with rewritten asserts."""
@@ -66,14 +66,14 @@ class _Rewriting(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules to rewrite, in the same places as Python does."""
+    """An import finder of modules whose asserts are rewritten, in the places where Python looks."""
 
     names: frozenset[str] = frozenset()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module whose asserts must be rewritten; None for others."""
+        """Return the import spec of a module whose asserts must be rewritten; None for others."""
         spec = PathFinder.find_spec(name, path, target) if name in self.names else None
         if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
             return None

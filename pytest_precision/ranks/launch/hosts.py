@@ -25,7 +25,7 @@ from pytest_precision.ranks.state.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Another process of the launch, which starts ranks for the controller.
+    """Another process that torchrun or srun started, which starts ranks for this controller.
 
     Attributes:
         address: address for calls to it.
@@ -40,7 +40,7 @@ class Host:
 
 
 class Hosts:
-    """All processes of a launch, of which this one is the first.
+    """All processes that torchrun or srun started together, of which this one is the first.
 
     Args:
         launch: this process's place in it.
@@ -67,7 +67,9 @@ class Hosts:
         self._before = dict(os.environ)
 
     def start(self, membership: Membership) -> Rank:
-        """Start a rank in the process of that number; a group uses the lowest numbers.
+        """Start a rank in the launched process that has the rank's number, and return its handle.
+
+        A group of fewer ranks than processes uses the processes with the lowest numbers.
 
         Raises:
             WorldSizeError: the launch has fewer processes than the group has ranks.
@@ -108,7 +110,7 @@ class Hosts:
         return RemoteRank(line, start, host.ahead)
 
     def close(self, status: int) -> None:
-        """Tell all other processes the exit status of this one.
+        """Tell all other processes of the launch the exit status of this one.
 
         They leave after it: a launcher that sees a process fail ends all remaining ones.
         """

@@ -52,7 +52,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
-        """Return the launch that environment variables describe; None without a launcher.
+        """Return how torchrun or srun started this process; None if neither did.
 
         Raises:
             pytest.UsageError: a launcher's variable is not a valid number.
@@ -64,12 +64,12 @@ class Launch:
 
     @property
     def sign(self) -> str:
-        """The environment variable that identifies processes of one launch."""
+        """The name of a variable that is set only where torchrun or srun started the process."""
         return TORCHRUN[0] if self.launcher == "torchrun" else SLURM[2]
 
 
 def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables that a launcher sets."""
+    """Return environment variables without those that torchrun or srun sets."""
     return {name: v for name, v in environment.items() if not _OF_A_LAUNCHER.fullmatch(name)}
 
 

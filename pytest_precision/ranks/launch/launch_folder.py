@@ -55,7 +55,7 @@ class Address:
 
     @classmethod
     def here(cls, launch: Launch, address: str, port: int, key: bytes) -> Address:
-        """Return the address of this process."""
+        """Return the address at which the other processes of the launch can call this one."""
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         return cls(launch.rank, launch.node, devices, address, port, key.hex(), _name())
 
@@ -107,7 +107,7 @@ class LaunchRendezvous:
         missing: Callable[[], str],
         tell: Callable[[str], object],
     ) -> None:
-        """Wait until `arrived` returns True.
+        """Wait until all processes of the launch have arrived; raise if that takes too long.
 
         Args:
             arrived: returns whether all processes have arrived.
@@ -132,7 +132,7 @@ class LaunchRendezvous:
 
     @property
     def advice(self) -> str:
-        """Advice for a process that does not arrive in time."""
+        """Advice, for messages, on what to check if a process of the launch does not arrive."""
         return (
             f"all processes must see the folder {self.folder} (set TMPDIR to one on a shared "
             "filesystem) and be given the same command line and files; where "
@@ -140,12 +140,12 @@ class LaunchRendezvous:
         )
 
     def withdraw(self) -> None:
-        """Remove the file of this process."""
+        """Remove the file with the address of this process."""
         with contextlib.suppress(OSError):
             self._file(self.launch.rank).unlink()
 
     def close(self) -> None:
-        """Remove all files, once all processes have met."""
+        """Remove the folder of addresses, once all processes of the launch have met."""
         self._shared.remove()
 
     def _write(self, word: dict[str, object]) -> None:
@@ -160,7 +160,7 @@ class LaunchRendezvous:
 
 
 def forget(launch: Launch) -> None:
-    """Remove this rank's file from an earlier launch of the same name.
+    """Remove the file that this rank has left in an earlier launch of the same name.
 
     With torchrun on several nodes, every launch with the same endpoint has the same name: without
     this, a process would stop because of an error that has been fixed since.

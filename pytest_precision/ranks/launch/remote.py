@@ -67,11 +67,14 @@ class RemoteRank:
         return not self._over and not self._line.poll()
 
     def send(self, message: ToRank) -> None:
-        """See `Rank`."""
+        """Send a message to the rank through its host; a lost connection is reported by `recv`."""
         self._say(message)
 
     def recv(self) -> FromRank | Ended:
-        """See `Rank`. If the rank's host has ended, the rank has ended without a status."""
+        """Return the rank's next message, or an `Ended` once the rank or its host has ended.
+
+        If the rank's host has ended, the rank has ended without a status.
+        """
         if self._over:
             return self._over
         try:
@@ -86,20 +89,20 @@ class RemoteRank:
         return said
 
     def signal(self, number: int) -> None:
-        """See `Rank`."""
+        """Make the host send a signal to the rank's process."""
         self._say(Signal(number))
 
     def kill_all(self) -> None:
-        """See `Rank`."""
+        """Make the host kill the rank's process and all processes that it started."""
         self._say(Signal(None))
 
     def join(self, deadline: float) -> None:
-        """See `Rank`. Messages that still arrive are dropped."""
+        """Drop the rank's messages until it ends, or until `deadline` on the monotonic clock."""
         while not self._over and self._line.poll(max(0.0, deadline - time.monotonic())):
             self.recv()
 
     def close(self) -> None:
-        """See `Rank`. The host then kills the rank if it is alive."""
+        """Close the connection to the host, which then kills the rank if it is alive."""
         self._line.close()
 
     def _say(self, message: Start | Signal | ToRank) -> None:

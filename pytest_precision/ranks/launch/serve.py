@@ -141,7 +141,7 @@ class Server:
 
 
 def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
-    """Serve the controller until it ends.
+    """Start ranks in this process whenever the controller asks, until the controller ends.
 
     Args:
         launch: this process's place in it.

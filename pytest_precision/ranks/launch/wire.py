@@ -28,7 +28,7 @@ _OPTIONS = (
 
 
 def own_address(host: str) -> str:
-    """Return the address of this machine that `host` can reach, without sending anything.
+    """Return this machine's address on the route to `host`, without sending anything.
 
     Raises:
         OSError: there is no route to `host`.
@@ -52,7 +52,7 @@ def listen(address: str) -> socket.socket:
 
 
 def proven(caller: socket.socket, key: bytes) -> Connection | None:
-    """Return the connection of a caller that has proved the key; None for other callers."""
+    """Return a connection to a caller that proves to have the key; None for one that does not."""
     try:
         return _connection(caller, key, asked=True)
     except Exception:  # a stranger may send anything, so multiprocessing may raise anything
@@ -60,7 +60,7 @@ def proven(caller: socket.socket, key: bytes) -> Connection | None:
 
 
 def dial(address: str, port: int, key: bytes) -> Connection:
-    """Connect to a server that proves the key.
+    """Connect to a server, and return the connection once both ends have proved to have the key.
 
     Raises:
         OSError: no server answers in time, or it does not prove the key.

@@ -14,7 +14,7 @@ QUIET = ("no-data-collected", "module-not-imported", "module-not-measured")
 
 
 def measured_here() -> str:
-    """Return the configuration of coverage.py in this process; None if it does not run."""
+    """Return the configuration of the coverage.py that runs in this process; empty if none runs."""
     running = None
     if "coverage" in sys.modules:
         from coverage import Coverage

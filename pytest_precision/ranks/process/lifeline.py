@@ -56,7 +56,7 @@ def tie(folder: Path) -> None:
 
 @contextmanager
 def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
-    """End this fork server if its controller ends during the imports of the block.
+    """Watch the controller during the block, and end this fork server if the controller ends.
 
     The kernel cannot do that: it would do so at the end of the thread that has started the server.
 
@@ -96,7 +96,7 @@ def end_children() -> None:
 
 
 def follow(folder: Path) -> NoReturn:
-    """End this process and its children once its controller has ended.
+    """End this process, its children and the group's folder, since its controller has ended.
 
     The controller of this process may be a host of a launch, which does not own the folder.
     """

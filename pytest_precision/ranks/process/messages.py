@@ -116,7 +116,7 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException, when: float) -> Raised:
-        """Make the message for an exception, which need not pickle."""
+        """Return the message that tells the controller of an exception, as text."""
         frames = error.__traceback__
         if isinstance(error, MemoryError):  # formatting needs memory: this frees what the job held
             traceback.clear_frames(frames)
@@ -155,7 +155,7 @@ FromRank = Ready | Unavailable | Done | Skipped | Raised
 
 
 def last_words(error: BaseException, when: float) -> Skipped | Raised:
-    """Return the last message of a rank whose job ended by an exception."""
+    """Return a rank's last message after an exception: `Skipped` if it is a skip, else `Raised`."""
     if isinstance(error, _skips()):
         return Skipped(when, shortened(str(error)))
     return Raised.of(error, when)
@@ -168,7 +168,7 @@ def _skips() -> tuple[type[BaseException], ...]:
 
 
 def shortened(text: str) -> str:
-    """Return `text`; its beginning and end only if it has over `TEXT_CHARACTERS` characters."""
+    """Return a text without its middle, if it has more than `TEXT_CHARACTERS` characters."""
     if len(text) <= TEXT_CHARACTERS:
         return text
     half = TEXT_CHARACTERS // 2
@@ -193,14 +193,14 @@ class Payload:
 
     @classmethod
     def of(cls, pickled: bytes, file: Path) -> Payload:
-        """Pickle a value; write it to `file` if it is large."""
+        """Return pickled bytes as a payload, which keeps them in `file` if they are many."""
         if len(pickled) <= SENT_BYTES:
             return cls(pickled)
         file.write_bytes(pickled)
         return cls(str(file))
 
     def unpack(self) -> Any:
-        """Unpickle the value; exceptions pass through."""
+        """Return the unpickled value; whatever unpickling raises is not caught."""
         if isinstance(self.content, bytes):
             return pickle.loads(self.content)
         return pickle.loads(Path(self.content).read_bytes())

@@ -35,7 +35,7 @@ def redirect(log: Path, stacks: Path) -> None:
 
 
 def restart(log: Path) -> None:
-    """Truncate this rank's log, so that a kept group does not fill the disk."""
+    """Empty this rank's log file before a job, so that long-lived ranks do not fill the disk."""
     flush()
     os.truncate(log, 0)
 
@@ -60,7 +60,7 @@ def tail(log: Path) -> str:
 
 
 def readable_stacks(stacks: str) -> str:
-    """Return stacks from SIGUSR1 without the frames and threads of this package."""
+    """Return the text of Python stacks without the frames and threads of this package."""
     package = str(Path(__file__).parents[1])  # the folder of `ranks`
     threads = []
     for thread in stacks.split("\n\n"):

@@ -41,7 +41,7 @@ def missing_modules(names: Iterable[str]) -> Iterator[str]:
 
 
 def take_in() -> None:
-    """Import the requested modules, up to the first after which a fork would not work."""
+    """Import the modules that a variable names, until one after which forks would not work."""
     names = os.environ.pop(VARIABLE, "").split()
     before = dict(os.environ)
     os.environ[NVML_CHECK] = "1"
@@ -67,7 +67,7 @@ def _refuse(name: str, expected: str, got: str) -> None:
 
 
 def _not_forked() -> str:
-    """Return which resources of this process a fork cannot use; empty if none."""
+    """Return, in words, the threads or the CUDA state that a fork would break; empty if none."""
     others = {thread.name for thread in threading.enumerate()} - {"MainThread", WATCH}
     if others:
         return f"thread {', '.join(sorted(others))}"
@@ -86,7 +86,7 @@ def _forks_lose_cuda() -> bool:
 
 
 def _has_gpu() -> bool:
-    """Return whether this machine has a GPU that forks could lose.
+    """Return whether torch finds a GPU on this machine.
 
     Without a driver, torch's CUDA build has no NVML to ask, so a question starts what it can of
     CUDA. Asking is harmless here, since forks have lost CUDA already.
@@ -97,7 +97,7 @@ def _has_gpu() -> bool:
 
 
 def join_preloaded(environment: Mapping[str, str]) -> None:
-    """Set the environment variables of a rank, a fork or a new process.
+    """Set this rank's environment variables: those that preloaded imports set, then `environment`.
 
     Raises:
         RuntimeError: the fork server has imported what must not be forked.

@@ -88,7 +88,7 @@ class RankProcess:
 
     @property
     def waitables(self) -> tuple[Connection, int]:
-        """See `Rank`."""
+        """The connection and the sentinel; one is ready once the rank sent or ended."""
         return self.connection, self.sentinel
 
     @property
@@ -102,7 +102,7 @@ class RankProcess:
             self.connection.send(message)
 
     def recv(self) -> FromRank | Ended:
-        """See `Rank`."""
+        """Return the rank's next message, or an `Ended` with its exit status if it sent none."""
         seen = time.monotonic()
         with contextlib.suppress(EOFError, ConnectionResetError):
             if self.connection.poll():
@@ -149,7 +149,7 @@ class RankProcess:
 
 
 def leave(ranks: Iterable[Rank], seconds: float) -> None:
-    """Wait at most `seconds` for ranks to end that were told to leave."""
+    """Wait for ranks that were told to end, at most `seconds` for all of them together."""
     deadline = time.monotonic() + seconds
     for rank in ranks:
         rank.join(deadline)
@@ -167,7 +167,7 @@ def end(ranks: Iterable[Rank]) -> None:
 
 
 def _start(process: BaseProcess) -> None:
-    """Start a process from a thread of this process; the kernel ends it with that thread."""
+    """Start a process from a thread that lasts, since the kernel kills it when that thread ends."""
     if threading.current_thread() is threading.main_thread():
         process.start()
     else:
@@ -180,7 +180,7 @@ def _lasting_thread(process: int) -> ThreadPoolExecutor:
 
 
 def _one_at_a_time(poll: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Wrap a function so that threads call it one at a time; an exit status comes only once.
+    """Wrap multiprocessing's poll of an exit status: one thread at a time, each for a bounded time.
 
     A host has a thread for each rank, and multiprocessing asks for all of them at each start. It
     waits for a status without limit once the sentinel is ready, as it is when a rank that lives

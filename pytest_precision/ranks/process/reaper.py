@@ -51,7 +51,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
-    """Make this process outlive its controller and kill what both leave behind.
+    """Make this process outlive its controller and then remove leftover processes and folders.
 
     Args:
         controller: process number of the controller.
@@ -78,7 +78,7 @@ def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
 
 
 def restore_signals() -> None:
-    """Restore signals that the parent of this fork ignored."""
+    """Restore the handlers of the signals that the parent of this fork ignored."""
     while _IGNORED:
         signal.signal(*_IGNORED.popitem())
 
@@ -96,7 +96,7 @@ def end_descendants(process: int, but: Collection[int] = ()) -> None:
 
 
 def descendants(process: int, but: Collection[int] = ()) -> list[int]:
-    """Return the descendants of a process, without the children in `but` and theirs."""
+    """Return the numbers of a process's descendants, without the children in `but` and theirs."""
     children = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended

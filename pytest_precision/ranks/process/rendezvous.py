@@ -30,7 +30,7 @@ class FileRendezvous:
     world_size: int
 
     def store(self, seconds: float) -> Store:
-        """Return the store; its operations wait up to `seconds` for other ranks."""
+        """Return torch's store in that file; its operations wait at most `seconds`."""
         import torch.distributed as dist
 
         store = dist.FileStore(str(self.file), self.world_size)  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ class StoreRendezvous:
     prefix: str
 
     def store(self, seconds: float) -> Store:
-        """Return the store; its operations wait up to `seconds`."""
+        """Return torch's TCP store with this key prefix; its operations wait up to `seconds`."""
         import torch.distributed as dist
 
         store = _store(self.address, self.port, timeout=timedelta(seconds=seconds))
@@ -79,7 +79,7 @@ class ServedStore:
             )
 
     def rendezvous(self, prefix: str) -> StoreRendezvous:
-        """Return a rendezvous with a new prefix in this store."""
+        """Return the data with which ranks use this store under a key prefix."""
         return StoreRendezvous(self._address, self._port, prefix)
 
 

@@ -62,7 +62,7 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
 
 @contextmanager
 def answering(seconds: float) -> Iterator[None]:
-    """Limit the wait for the fork server in the block; kill the server if it is late.
+    """Kill the fork server, and raise, if a block that waits for it takes longer than `seconds`.
 
     Raises:
         TimeoutError: the server did not answer and was killed.
@@ -98,7 +98,7 @@ def answering(seconds: float) -> Iterator[None]:
 
 
 def _doing(number: int | None) -> str:
-    """Describe what a fork server is doing that does not answer."""
+    """Return in words why a fork server does not answer: it was stopped, or still imports."""
     with contextlib.suppress(OSError):  # it has ended, or this is not Linux
         # A process may have any bytes as its name.
         stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
@@ -108,7 +108,7 @@ def _doing(number: int | None) -> str:
 
 
 def _expect_running(number: int | None, error: Exception) -> None:
-    """Raise if the fork server has ended, with the reason on its stderr."""
+    """Raise an error with the exit status or signal of the fork server, if it has ended."""
     until = time.monotonic() + END_SECONDS
     while number is not None and time.monotonic() < until:
         try:

@@ -84,22 +84,22 @@ class Membership:
 
     @property
     def log(self) -> Path:
-        """The file of its stdout and stderr."""
+        """The file of the rank's stdout and stderr."""
         return self.folder / f"rank{self.rank}.log"
 
     @property
     def stacks(self) -> Path:
-        """The file of its stacks after a SIGUSR1."""
+        """The file to which the rank writes its Python stacks after a SIGUSR1."""
         return self.folder / f"rank{self.rank}.stacks"
 
     @property
     def result(self) -> Path:
-        """The file of its last result, if that is large."""
+        """The file of the rank's last result, if that is too large to send."""
         return self.folder / f"rank{self.rank}.result"
 
     @property
     def seen(self) -> Path:
-        """The file that lists what its last job read, if that is long."""
+        """The file that lists what the rank's last job read, if that list is too large to send."""
         return self.folder / f"rank{self.rank}.seen"
 
 
@@ -180,7 +180,7 @@ def _join(membership: Membership) -> FromRank:
 
 @contextmanager
 def _loopback_explained() -> Iterator[None]:
-    """Explain the error of gloo if this machine has no working loopback interface."""
+    """Raise an error with advice if the block fails on a machine without a loopback interface."""
     try:
         yield
     except RuntimeError as error:
@@ -227,7 +227,7 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
 
 
 def _run(job: Job, membership: Membership) -> Outcome:
-    """Run a job; refuse one whose code is not where the rank's relocation expects it."""
+    """Run a job, and raise if it used code of the user's checkout instead of the rank's commit."""
     from pytest_precision.ranks.state import baseline
 
     run, moves = baseline.baseline_of_process().run, relocation_of_process()

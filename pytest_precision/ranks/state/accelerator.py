@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def started() -> Iterator[tuple[str, Any]]:
-    """Yield type and torch module of the accelerator; nothing if it has not been started.
+    """Yield the accelerator's type and torch module, if this process has initialized it.
 
     A rank on the CPU of a machine with a GPU starts none, and neither does a question.
     """
@@ -40,7 +40,7 @@ def set_generator_states(states: dict[str, Tensor]) -> None:
 
 
 def wait_for_device() -> None:
-    """Synchronize with the device."""
+    """Wait until the accelerator has done all work that is queued on it."""
     for _, module in started():
         module.synchronize()
 

@@ -34,7 +34,7 @@ class Baseline:
         self._outdated = False
 
     def run(self, job: Job, threads: int = 1) -> Outcome:
-        """Reset the process's state, import all that a job needs, and run it.
+        """Reset this process, run a job, and return its result with the state that it left changed.
 
         Changes by the imports count as leaks, except in the state that `reset` sets.
         """
@@ -56,13 +56,15 @@ class Baseline:
 
 @cache
 def baseline_of_process() -> Baseline:
-    """Return the `Baseline` of this process; a fork inherits its parent's."""
+    """Return the saved state of this process before its first job; a fork inherits its parent's."""
     return Baseline()
 
 
 @cache
 def baseline_of_caller() -> Baseline:
-    """Return the baseline of the jobs that run inline, each of which renews it first.
+    """Return the saved state to which jobs that run in the calling process are compared.
+
+    Each such job saves it anew before it starts.
 
     A rank may itself run jobs inline, whose beginning is not that of the rank's own job.
     """

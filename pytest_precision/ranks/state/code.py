@@ -47,13 +47,13 @@ class Code:
         self.take_in()
 
     def take_in(self) -> None:
-        """Add the user's modules that were imported since the last call."""
+        """Save the attributes of the user's modules that were imported since the last call."""
         for name, module in self._new():
             self._users[name] = list(_namespaces(name, module))
         self._known = dict(sys.modules)
 
     def renew(self) -> None:
-        """Take the present for the beginning, as a new object would.
+        """Save the present attributes of torch and the user's modules instead of the earlier ones.
 
         Only what has changed is read again: others have run here, who may change their own modules.
         """
@@ -68,16 +68,19 @@ class Code:
         self.take_in()
 
     def late(self) -> tuple[ImportPath, ...]:
-        """Return the user's modules that are new since `take_in`, whose initial data is unknown."""
+        """Return the user's modules that were imported after the last `take_in`.
+
+        In which state they began is unknown.
+        """
         return tuple(ImportPath(name, "", users_file(module)) for name, module in self._new())
 
     def changes(self) -> tuple[Leak, ...]:
-        """Return all changes since the code was taken in."""
+        """Return what has changed in torch and the user's modules since they were saved."""
         changed = chain.from_iterable(filterfalse(_as_they_were, self._users.values()))
         return (*self._torch.changes(), *(leak for found in changed for leak in found.changes()))
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Undo all changes except those that match a pattern."""
+        """Restore the saved attributes of torch and the user's modules, except names in `but`."""
         for namespace in chain(self._torch.namespaces, *self._users.values()):
             namespace.put_back(but)
 
@@ -90,7 +93,7 @@ class Code:
 
 
 class _Unchanging:
-    """A group of namespaces that rarely change, which are compared all at once."""
+    """The attributes of many modules and classes that rarely change, compared all at once."""
 
     def __init__(self, namespaces: Iterable[Namespace]) -> None:
         self.names = _names_of_torch()
@@ -99,7 +102,7 @@ class _Unchanging:
         self._expect()
 
     def changes(self) -> list[Leak]:
-        """Return all changes in the namespaces."""
+        """Return which of the attributes have changed since they were saved."""
         now = chain.from_iterable(space.values() for space in self._now)
         number = sum(map(len, self._now))
         if number == len(self._before) and all(map(is_, now, self._before)):

@@ -38,7 +38,7 @@ class Copy:
     values: tuple[object, ...] = ()
 
     def holds_for(self, value: Any) -> bool:
-        """Return whether a container equals its copy."""
+        """Return whether a container has the copied elements, or a tensor was not written since."""
         kind = type(value)
         if kind is not self.kind or _size(value) != self.size:
             return False
@@ -51,7 +51,7 @@ class Copy:
         return tuple(value) == self.elements and all(map(same, value.values(), self.values))
 
     def refill(self, value: Any) -> None:
-        """Restore the contents of a container from its copy."""
+        """Restore the elements of a container from this copy."""
         if self.elements is None or self.kind is frozenset:
             return
         if self.kind is tuple:
@@ -93,7 +93,7 @@ class Copier:
 
 
 def same(value: object, before: Any) -> bool:
-    """Return whether a value equals `before`, which may be its copy."""
+    """Return whether a value is unchanged: the same object or scalar, or equal to its copy."""
     if type(before) is Copy:
         return before.holds_for(value)
     if value is before:
@@ -103,7 +103,7 @@ def same(value: object, before: Any) -> bool:
 
 
 def original(value: Any) -> Any:
-    """Return a new object made from a copy; other values unchanged."""
+    """Build a container from its saved copy; return any other value unchanged."""
     if type(value) is not Copy or value.elements is None:
         return value
     if value.kind in MAPPINGS:

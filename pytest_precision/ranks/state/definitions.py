@@ -61,7 +61,7 @@ class Definitions:
         self.take_in()
 
     def take_in(self) -> None:
-        """Add the modules that were imported since the last call."""
+        """Save the definitions in the modules that were imported since the last call."""
         new = sys.modules.keys() - self._known
         self._known |= new
         for name in sorted(new, key=len):  # a class is named by its shortest name
@@ -72,7 +72,7 @@ class Definitions:
                 self._holders += _holders(name, module)
 
     def replaced(self) -> list[str]:
-        """Return a sentence for each replaced name, with its value before and now.
+        """Return a sentence for each monkeypatched name: its value before and its value now.
 
         How modules began that were imported since `take_in` is unknown; but functions of the user's
         in torch are replacements also there.
@@ -87,7 +87,7 @@ class Definitions:
 
 @cache  # each job asks for all modules of its process
 def is_torchs(name: str) -> bool:
-    """Return whether a module, or a class in it, is a watched one of torch."""
+    """Return whether a dotted name is in the part of torch that is watched for monkeypatches."""
     return name in SINGLE_MODULES or any(f"{name}.".startswith(f"{tree}.") for tree in TREES)
 
 
@@ -97,7 +97,7 @@ def is_code(value: object) -> bool:
 
 
 def is_torchs_own(name: str, before: object, after: object) -> bool:
-    """Return whether torch itself made a change, as at the first use of a feature.
+    """Return whether torch itself replaced an attribute, as at the first use of a feature.
 
     It wraps optimizer steps for its profiler, and wraps functions to hide them from its compiler or
     to count modules for it.
@@ -149,7 +149,7 @@ def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
 
 
 def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
-    """Return whether torch, or a framework's import, made a change in torch."""
+    """Return whether torch or an installed package replaced an attribute of torch."""
     home = getattr(after, "__module__", None)
     module = sys.modules.get(home) if isinstance(home, str) else None
     file = getattr(module, "__file__", None)
@@ -160,7 +160,7 @@ def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
 
 
 def _is_state(one: _Holder, name: str, before: object) -> bool:
-    """Return whether the module's own code assigns or increments this name."""
+    """Return whether the module's own functions assign or increment a name."""
     module = (
         one.holder if isinstance(one.holder, ModuleType) else sys.modules[one.holder.__module__]
     )

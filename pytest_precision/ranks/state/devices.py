@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def chosen(names: tuple[str, ...], ranks: int, per_device: int, worker: int) -> tuple[str, ...]:
-    """Return the devices of a group's ranks: one each if there are enough.
+    """Return the names of the GPUs for a group's ranks: one for each rank if there are enough.
 
     Args:
         names: names of the devices that may be used.
@@ -60,7 +60,7 @@ def worker_number(xdist: str | None) -> int:
 
 
 def backend(device: str, shared: bool) -> str:
-    """Return the backends of a process group on a device type.
+    """Return `init_process_group`'s backends: gloo on CPUs, nccl on GPUs that are not shared.
 
     Args:
         device: `cpu` or `cuda`.
@@ -73,7 +73,7 @@ def backend(device: str, shared: bool) -> str:
 
 @contextlib.contextmanager
 def held(names: Collection[str], seconds: float, folder: Path | None = None) -> Iterator[None]:
-    """Lock these devices against all other processes of the package on this machine.
+    """Lock GPUs during the block against all other processes of this package on this machine.
 
     The kernel releases a lock when its holder dies. All processes take the locks in the same order,
     which excludes a deadlock.
@@ -169,7 +169,7 @@ def listed_devices() -> tuple[str, ...] | None:
 
 
 def usable(uuids: Sequence[str]) -> tuple[str, ...]:
-    """Drop GPUs that are divided, since CUDA shows their MIG instances instead."""
+    """Return the devices that CUDA shows: MIG instances, and GPUs that are not divided."""
     following = (*uuids, "")[1:]
     return tuple(
         own
@@ -179,7 +179,7 @@ def usable(uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def visible_names(variable: str | None, listed: Sequence[str]) -> tuple[str, ...]:
-    """Return the usable devices as CUDA_VISIBLE_DEVICES names them.
+    """Return the names of the GPUs that CUDA_VISIBLE_DEVICES makes visible, as it spells them.
 
     CUDA ignores an entry that names no device, and all entries after it.
 
@@ -204,7 +204,7 @@ def _names_one(entry: str, listed: Sequence[str]) -> bool:
 
 
 def choice_of(ours: Sequence[str], local_rank: int, ranks: int) -> DeviceChoice:
-    """Return the device of one rank.
+    """Return which of its group's GPUs a rank uses, and the CUDA_VISIBLE_DEVICES for it.
 
     Args:
         ours: names of the devices for the ranks of its group, see `devices.chosen`.

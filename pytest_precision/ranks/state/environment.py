@@ -42,22 +42,22 @@ class Environment:
 
     @classmethod
     def now(cls, declared: Variables = ()) -> Environment:
-        """Return the environment that a new group of this process has."""
+        """Return this process's environment variables, and those that a cell declares."""
         caller = ((n, value) for n, value in os.environ.items() if n not in OF_ONE_TEST)
         return cls(frozenset(caller), declared)
 
     def declaring(self, declared: Variables) -> Environment:
-        """Return this environment with further declared variables."""
+        """Return a copy whose declared variables are `declared`."""
         return replace(self, declared=declared)
 
     @classmethod
     def changed(cls, changes: Mapping[str, str | None], declared: Variables) -> Environment:
-        """Return this process's variables with the controller's changes; None removes one."""
+        """Return this process's environment variables after changes; None removes a variable."""
         own = {**os.environ, **changes}
         return cls(frozenset((n, value) for n, value in own.items() if value is not None), declared)
 
     def changes_since(self, before: Mapping[str, str]) -> dict[str, str | None]:
-        """Return the caller's changes since it had these variables; None means removed."""
+        """Return which environment variables differ from `before`; None for removed ones."""
         now = dict(self.caller)
         names = sorted(before.keys() | now.keys())
         return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
@@ -71,7 +71,7 @@ class Environment:
     def of_rank(
         self, rank: int, world_size: int, local_rank: int, local_world_size: int
     ) -> dict[str, str]:
-        """Return all variables of one rank; `local_rank` counts the ranks on its machine."""
+        """Return all environment variables of one rank, with RANK and WORLD_SIZE."""
         caller = without_launch(dict(self.caller))
         defaults = dict(DEFAULTS)
         if local_world_size < world_size:
@@ -90,7 +90,7 @@ class Environment:
 
 @contextmanager
 def patched(variables: Mapping[str, str], *, without: Iterable[str] = ()) -> Iterator[None]:
-    """Set variables of this process during the block, and restore them afterwards.
+    """Set environment variables of this process during the block, and restore them afterwards.
 
     All other variables stay as they are in between, since another thread may read them.
 

@@ -141,7 +141,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
 
 
 def read_state() -> dict[str, object]:
-    """Read all process-wide state that a job must restore if it changes it.
+    """Return the process-wide settings of torch, Python and the system that a job must restore.
 
     The states of random number generators are not included, since every job is seeded.
     """
@@ -172,7 +172,7 @@ def _of_torch(path: str) -> object:
 
 
 def _accelerator(name: str) -> object:
-    """Return the current device and stream of an accelerator that has started."""
+    """Return the accelerator's current device or stream; "none" if it has not started."""
     return next((getattr(module, name)() for _, module in started()), "none")
 
 
@@ -183,7 +183,7 @@ def _name(handler: object) -> str:
 
 
 def _groups_named_by_ranks() -> dict[str, str]:
-    """Return process groups whose names will recur, where torch cannot delete their keys.
+    """Return process groups whose names come from their ranks, if torch cannot delete their keys.
 
     A later group of such a name would read the addresses of the earlier one. Names of other groups
     are numbers, which do not come again.

@@ -85,6 +85,6 @@ def _different(before: Mapping[str, object], after: Mapping[str, object]) -> Ite
 
 
 def short_text(value: object) -> str:
-    """Return a value as text of at most 200 characters."""
+    """Return a value as text, of which at most the first 200 characters are kept."""
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

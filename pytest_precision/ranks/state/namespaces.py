@@ -33,22 +33,25 @@ class Namespace:
 
     @property
     def before(self) -> Collection[object]:
-        """The original values of the attributes."""
+        """The values of the attributes when they were saved."""
         return self._before.values()
 
     def is_as_it_was(self) -> bool:
-        """Return whether nothing has changed, not even what does not count."""
+        """Return whether every attribute is the object that was saved, with unchanged data."""
         return self._same_as(_attributes(self.holder))
 
     def changes(self) -> tuple[Leak, ...]:
-        """Return the relevant changes; if there are none, compare with the present from now on."""
+        """Return the attributes that were changed since they were saved, but not by torch itself.
+
+        If there are none, the present attributes are saved instead.
+        """
         leaks = tuple(leak for _, leak in self._changed())
         if not leaks:
             self._before = dict(_attributes(self.holder))
         return leaks
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Undo all changes except those that match a pattern."""
+        """Restore the saved attributes, except those whose name matches a pattern in `but`."""
         for name, leak in list(self._changed()):
             if leak.is_one_of(but):
                 continue

@@ -23,7 +23,7 @@ _among = 0
 
 
 def choose_device(local_rank: int, sharing: int, per_device: int) -> DeviceChoice | int:
-    """Choose this process's device from those that its caller may use.
+    """Choose this rank's GPU among those that the process which started it may use.
 
     Args:
         local_rank: number of the rank on this machine.
@@ -66,7 +66,10 @@ def take_device(found: DeviceChoice) -> torch.device:
 
 
 def devices_of_caller() -> int:
-    """Return how many devices the caller may use; a rank itself sees only its own.
+    """Return how many GPUs the process that started this rank may use.
+
+    A rank itself may see only its own. A process that chose none, such as that of a script, is its
+    own caller.
 
     A process that chose none, such as that of a script, is its own caller.
     """
@@ -90,7 +93,7 @@ def device_uuid() -> str:
 
 
 def expect_chosen(found: DeviceChoice, got: str) -> None:
-    """Check that the device is the chosen GPU, by its UUID.
+    """Raise if the UUID of this process's GPU is not that of the GPU which was chosen.
 
     Raises:
         RuntimeError: it has another one.

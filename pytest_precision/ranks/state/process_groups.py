@@ -20,7 +20,7 @@ from pytest_precision.ranks.state import accelerator
 
 
 def close_unused() -> None:
-    """Destroy process groups of earlier jobs that nothing refers to; a call for all ranks.
+    """Destroy process groups of earlier jobs that nothing refers to; all ranks must call it.
 
     Call it between two jobs, when no rank can be waiting in one of these groups.
     """

@@ -77,7 +77,7 @@ class Reads:
         sys.addaudithook(hear)
 
     def begin(self) -> None:
-        """Begin a job; files that were read before the first job count for that job."""
+        """Start the record of a new job; that of the first job includes what was read before it."""
         if self._begun:
             self._read, self._relative = {}, False
         self._made, self._unseen, self._begun = {}, {}, True
@@ -187,7 +187,7 @@ class Reads:
 
 @cache
 def reads_of_process() -> Reads:
-    """Return the `Reads` of this process; a fork inherits its parent's."""
+    """Return the record of the files that this process reads; a fork inherits its parent's."""
     return Reads()
 
 
@@ -198,7 +198,7 @@ def _absolute(name: Any) -> str:
 
 
 def _source(path: str) -> str:
-    """Return the source of a bytecode file; other paths unchanged.
+    """Return the path of the source of a `.pyc` file; return other paths unchanged.
 
     Raises:
         StaleBytecodeError: it may be that of an earlier source.

@@ -129,11 +129,11 @@ class Sources:
         self.directories |= others.directories
 
     def hold(self) -> bool:
-        """Return whether all files are known, and unchanged since they were read."""
+        """Return whether all files that were read are known, and still have the same content."""
         return not self.unseen and self.unchanged()
 
     def unchanged(self) -> bool:
-        """Return whether all known files are unchanged since they were read."""
+        """Return whether the known files that were read still have the same content."""
         if self.directories - {_current()}:
             return False
         try:

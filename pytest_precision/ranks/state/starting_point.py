@@ -40,7 +40,7 @@ def reset(threads: int = 1, *, warn_only: bool = False) -> None:
 
 @contextmanager
 def borrowed() -> Iterator[None]:
-    """Save the state of a process of others, and restore it after the block."""
+    """Save this process's seeds, threads, dtype and determinism; restore them after the block."""
     generators = generator_states(), np.random.get_state(), random.getstate()
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -35,7 +35,7 @@ def experts_by_token(model: Any) -> None:
 
 
 def keep_choices(model: nn.Module) -> None:
-    """Make each router of a Megatron-core model keep the choices of its last forward."""
+    """Make each router of a Megatron-core model store which experts its last forward chose."""
     for router in _routers(model):
         router.register_forward_hook(_keep)
 
@@ -45,7 +45,9 @@ def _routers(model: nn.Module) -> Iterator[Any]:
 
 
 def last_choices(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the choices of the last forward; a collective where ranks share sequences.
+    """Return which experts each token went to in the last forward, and by what margin.
+
+    This is a collective where ranks share sequences.
 
     Returns:
         Name to int64 `[tokens, experts of a token]`, in ascending order and -1 for each that was
@@ -74,7 +76,7 @@ def _keep(router: Any, given: tuple[Tensor, ...], result: tuple[Tensor, Tensor])
 
 
 def _of_whole_sequences(router: Any, own: Tensor) -> Tensor:
-    """Gather rows of all parts of the sequences, of which this rank has one."""
+    """Gather a tensor's rows of whole sequences, of which this rank has only a part."""
     if not router.config.sequence_parallel:
         return own
     mappings = import_module("megatron.core.tensor_parallel.mappings")

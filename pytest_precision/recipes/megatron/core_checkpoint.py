@@ -24,7 +24,7 @@ one that takes single grouped weights."""
 
 
 def save(engine: MegatronEngine, folder: Path) -> None:
-    """Write weights, masters, moments and each rank's random generator."""
+    """Write a `torch_dist` checkpoint of weights, masters, moments and random generators."""
     folder.mkdir(exist_ok=True)
     dist.barrier()
     model = _model(engine)
@@ -34,7 +34,7 @@ def save(engine: MegatronEngine, folder: Path) -> None:
 
 
 def load(engine: MegatronEngine, folder: Path) -> None:
-    """Load a checkpoint of `save`, written by any number of ranks."""
+    """Load weights and optimizer state from a checkpoint that any number of ranks has written."""
     model = _model(engine)
     state = {"model": model, "optimizer": _optimizer(engine, model, is_loading=True)}
     loaded = _serialization().load(state, str(folder))
@@ -47,14 +47,14 @@ def load(engine: MegatronEngine, folder: Path) -> None:
 
 
 def save_weights(engine: MegatronEngine, folder: Path) -> None:
-    """Write weights alone."""
+    """Write a `torch_dist` checkpoint of the weights, without optimizer state."""
     folder.mkdir(exist_ok=True)
     dist.barrier()
     _serialization().save({"model": _model(engine)}, str(folder))
 
 
 def load_weights(engine: MegatronEngine, folder: Path) -> None:
-    """Load the weights alone, and make masters of them, as Megatron-LM can."""
+    """Load weights without optimizer state, and reset the master weights to them."""
     loaded = _serialization().load({"model": _model(engine)}, str(folder))
     with _pickled_numbers():
         engine.model.load_state_dict(dict(loaded["model"]))

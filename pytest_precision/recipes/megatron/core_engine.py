@@ -96,13 +96,16 @@ class MegatronEngine(Engine):
 
     @property
     def overlaps(self) -> bool:
-        """Return whether each forward gathers the parameters that it reads."""
+        """Return whether the all-gathers of parameters overlap with the forward that reads them."""
         return bool(self.ddp.ddp_config.overlap_param_gather)
 
     # --- the phases of a step -------------------------------------------------------------------
 
     def forward_backward(self, step: int) -> None:
-        """Zero the gradient buffers, stage late gathers of masters, and accumulate gradients."""
+        """Zero the gradient buffers, and run forward and backward of each microbatch.
+
+        If gathers overlap with the forward, masters are copied into the buffer to be gathered.
+        """
         self.ddp.zero_grad_buffer()
         self.updates.zero_grad()
         if self.overlaps:
@@ -116,7 +119,7 @@ class MegatronEngine(Engine):
         return super().microbatch_context(last=last) if last else self.ddp.no_sync()
 
     def microbatch_done(self) -> None:
-        """Note whether a GEMM added a weight's gradient to the gradient buffer."""
+        """Record that fused gradient accumulation ran, if a GEMM added to the gradient buffer."""
         added = (getattr(p, "grad_added_to_main_grad", False) for p in self.model.parameters())
         if any(added):
             self._taken.add("fused")
@@ -135,7 +138,7 @@ class MegatronEngine(Engine):
         self.grad_norm = torch.tensor(float(norm)) if made and self.max_norm else exact
 
     def _norm(self, gradients: Iterable[tuple[str, Tensor]]) -> Tensor:
-        """Return the fp64 norm of the gradients of all ranks; a collective."""
+        """Return the L2 norm of the gradients of all ranks, summed in fp64 by an all-reduce."""
         device = next(self.model.parameters()).device
         squares = torch.zeros((), dtype=torch.float64, device=device)
         for name, own in gradients:
@@ -157,12 +160,12 @@ class MegatronEngine(Engine):
                 call_first(module, handle)  # before what observes the gathered weights
 
     def save(self, folder: Path) -> None:
-        """Gather parameters whose gather is still due, and save the whole state."""
+        """All-gather parameters where that is still due, and write a whole checkpoint."""
         self.gather()
         core_checkpoint.save(self, folder)
 
     def load(self, folder: Path) -> None:
-        """Load the whole state, which any number of ranks may have saved."""
+        """Load weights, optimizer and random state, which any number of ranks may have saved."""
         core_checkpoint.load(self, folder)
 
     def save_weights(self, folder: Path) -> None:
@@ -171,12 +174,12 @@ class MegatronEngine(Engine):
         core_checkpoint.save_weights(self, folder)
 
     def load_weights(self, folder: Path) -> None:
-        """Load weights that any layout has saved, and make masters of them."""
+        """Load weights that any layout has saved, and reset the master weights to them."""
         core_checkpoint.load_weights(self, folder)
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Gather updated parameters now that the next forward would otherwise gather."""
+        """All-gather the updated parameters now, if the next forward would otherwise do it."""
         if self.overlaps:
             self.updates.prepare_model_params_for_param_sync()
             self.ddp.start_param_sync(force_sync=True)
@@ -184,7 +187,7 @@ class MegatronEngine(Engine):
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the observations of a phase.
+        """Yield the tensors, with kind and name, that a part of a training step made.
 
         Reduced gradients are copies from before the update.
         """
@@ -197,7 +200,7 @@ class MegatronEngine(Engine):
                 yield from self._operand("used_quantized", held, held.operand.part, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield all state that outlives a step, with the bytes and scales of quantized weights."""
+        """Yield all tensors that outlive a step, with the bytes and scales of quantized weights."""
         yield from super().observe_state(capture)
         weights = self.model.named_parameters()
         for held in memory.weights_in_memory(self._parts, weights):
@@ -211,7 +214,7 @@ class MegatronEngine(Engine):
         return self.show(kind, name, held.tensor, capture, split=False, local=held.local)
 
     def _reduced(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the reduced gradients that this rank's updates read, flat."""
+        """Yield name and flat values of each reduced gradient that this rank's optimizer reads."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is not None and name in self._shards:
@@ -219,7 +222,7 @@ class MegatronEngine(Engine):
                 yield name, gradient.detach().flatten()[start:stop]
 
     def _pieces(self, kind: str, name: str, tensor: Tensor) -> Iterator[Observation]:
-        """Yield an observation for each logical tensor in a parameter or shard."""
+        """Yield an observation for each of the model's tensors in a parameter or shard."""
         return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
@@ -229,7 +232,7 @@ class MegatronEngine(Engine):
                 yield self._owners[id(master)][0], master
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the precision-aware optimizer's master of a shard, or else the shard."""
+        """Return the master weight that a precision-aware optimizer has, or the parameter."""
         return master_in(self._owners[id(parameter)][1], parameter)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
@@ -237,7 +240,7 @@ class MegatronEngine(Engine):
         return getattr(parameter, "main_grad", None)
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split a parameter, or this rank's shard of it, into (logical name, tensor)."""
+        """Split a parameter, or this rank's shard of it, into the model's named tensors."""
         parts = self._parts.get(name)
         if parts is None:
             return [(name, tensor)]
@@ -247,7 +250,7 @@ class MegatronEngine(Engine):
         return placement.split_pieces(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Make an observation of `tensor`, with its place in the flattened logical tensor."""
+        """Make an observation of `tensor`, with its range in the whole flattened tensor."""
         if isinstance(name, placement.PieceName):
             _, shape, start, stop = name.piece
             return Observation(kind, str(name), tensor, tuple(shape), Span(start, stop), local)
@@ -256,21 +259,21 @@ class MegatronEngine(Engine):
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield the values of a tensor of Transformer Engine; its bytes have kinds of their own."""
+        """Yield an observation of the values of a tensor, dequantized if it is quantized."""
         values = values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) for each parameter that the forward of `module` is about to read.
+        """Yield name and tensor of each parameter that the forward of `module` is about to read.
 
         Fused experts keep a list of their own, which is read instead.
         """
         yield from memory.read_by(self.model, prefix, module)
 
     def violations(self) -> Iterator[str]:
-        """Yield the name of each parameter that does not lie in the buffer that gathers fill."""
+        """Yield a sentence for each parameter outside the buffer that all-gathers fill."""
         yield from memory.not_gathered(self.ddp, self.model)
 
     def paths(self) -> set[str]:
-        """Return the code paths that ran, or that the stored weights make necessary."""
+        """Return the code paths that ran, such as fused accumulation, or that the weights imply."""
         return super().paths() | self._taken | memory.paths_of_weights(self.model)

@@ -26,7 +26,7 @@ class _OnCpu(TorchFunctionMode):
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Make Megatron-core's calls of CUDA work on the CPU."""
+    """Make Megatron-core's calls of CUDA work on a machine without a GPU, during the block."""
     current = patch("torch.cuda.current_device", lambda: torch.device("cpu"))
     with _OnCpu(), current, patch("torch.cuda.synchronize", lambda *_: None):
         yield

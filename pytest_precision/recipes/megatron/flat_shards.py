@@ -44,7 +44,7 @@ class OwnShard(NamedTuple):
 
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
-    """Return the function for `record(locate=)` of Megatron-core's optimizer of `model`.
+    """Return, for `record(locate=)`, a function from an optimizer's tensor to the parameters in it.
 
     Parameters that tensor parallelism splits are pieces of the whole ones. A single grouped weight
     has the names of the discrete weights in it.
@@ -72,7 +72,7 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
 
 
 def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
-    """Yield the shards that Megatron-core's optimizer updates on this rank.
+    """Yield the tensors that Megatron-core's optimizer updates on this rank, with their ranges.
 
     Of the distributed optimizer, that is nothing where all of this rank's shards are padding.
     """
@@ -90,14 +90,16 @@ def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
 
 
 def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each parameter with the shard that the distributed optimizer has on this rank."""
+    """Yield each parameter with this rank's shard of it in the distributed optimizer."""
     places = getattr(optimizer, _PLACES, {})
     for parameter, (group, order) in places.items():
         yield parameter, optimizer.optimizer.param_groups[group]["params"][order]
 
 
 def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
-    """Return the pieces of logical tensors in each parameter of this rank.
+    """Return, for each parameter of this rank, which of the model's whole tensors it holds.
+
+    Names are those of a model on one rank: experts have their numbers among those of all ranks.
 
     Their names are those on one rank: experts have their numbers among those of all ranks.
     """
@@ -120,7 +122,7 @@ def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
 def _pieces_of(
     name: str, parameter: Any, experts: Mapping[str, int], stride: int
 ) -> Iterator[PieceFields]:
-    """Yield the pieces of which a parameter consists: the whole, ranges, or group members."""
+    """Yield which ranges of which whole tensors of the model lie in a parameter of this rank."""
     expert = _EXPERT.fullmatch(name)
     if is_group(parameter):
         own = members(parameter)
@@ -146,7 +148,7 @@ def _pieces_of(
 
 
 def _tensor_parallel(parameter: Any) -> tuple[int, int]:
-    """Return (rank, size) in the tensor-parallel group that shares a parameter."""
+    """Return this rank's number and the size of the tensor-parallel group of a parameter."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return 0, 1
     from megatron.core import parallel_state
@@ -160,7 +162,7 @@ def _tensor_parallel(parameter: Any) -> tuple[int, int]:
 
 
 def _expert_rank(parameter: Any) -> int:
-    """Return which part of all experts a parameter belongs to."""
+    """Return this rank's number in the expert-parallel group; 0 if all ranks have the experts."""
     if getattr(parameter, "allreduce", True):  # each rank has all of them
         return 0
     from megatron.core import parallel_state
@@ -169,7 +171,7 @@ def _expert_rank(parameter: Any) -> int:
 
 
 def cut_range(parts: Sequence[PieceFields], start: int, stop: int) -> Iterator[PieceFields]:
-    """Yield the parts of concatenated ranges between `start` and `stop`."""
+    """Yield the overlap of each of some concatenated tensor ranges with `start` to `stop`."""
     position = 0
     for name, shape, first, last in parts:
         low, high = max(start, position), min(stop, position + last - first)

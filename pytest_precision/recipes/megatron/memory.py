@@ -41,12 +41,12 @@ FUSED = {"linear_fc1": 0, "linear_fc2": -1}
 
 
 def members_of(weight: Any) -> list[Any]:
-    """Return each of the weights in a parameter."""
+    """Return the weights that a grouped parameter holds, or a list of the one parameter."""
     return members(weight) if is_group(weight) else [weight]
 
 
 def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for the parameters that the forward of `module` is about to read.
+    """Yield name and tensor of each parameter that the forward of `module` is about to read.
 
     Where operations are fused, the experts' layers are not called: an operation of Transformer
     Engine's has a list of parameters of its own.
@@ -58,7 +58,7 @@ def read_by(model: nn.Module, prefix: str, module: nn.Module) -> Iterator[tuple[
 
 
 def weights_in_memory(parts: ParameterParts, weights: NamedTensors) -> Iterator[HeldOperand]:
-    """Yield the bytes and scales of quantized weights.
+    """Yield the stored bytes and the scales of each quantized weight.
 
     Args:
         parts: the logical tensors in each parameter.
@@ -72,7 +72,7 @@ def weights_in_memory(parts: ParameterParts, weights: NamedTensors) -> Iterator[
 
 
 def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
-    """Yield the quantized weights that the last forward used.
+    """Yield the stored bytes and the scales of the quantized weights that the last forward used.
 
     They are stored in this way, or kept from one microbatch to the next.
     """
@@ -83,7 +83,7 @@ def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
 
 
 def paths_of_weights(model: nn.Module) -> set[str]:
-    """Return the code paths of `contract.PATHS` that stored weights imply."""
+    """Return which code paths the stored weights imply: `grouped`, `quantized` or none."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
     found = {"grouped": any(map(is_group, weights)), "quantized": quantized}
@@ -91,7 +91,7 @@ def paths_of_weights(model: nn.Module) -> set[str]:
 
 
 def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
-    """Yield each weight that is not read from the gather buffer.
+    """Yield a sentence for each weight that lies outside the buffer that all-gathers fill.
 
     MXFP8 weights are quantized from there, and so have memory of their own.
     """
@@ -107,7 +107,7 @@ def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
 
 
 def _gathered(parameter: Any) -> Tensor | None:
-    """Return the gather memory of a parameter; None if it is not gathered as it is."""
+    """Return the tensor of a parameter that all-gathers fill; None if they fill none."""
     kinds = {family(part) for part in members_of(parameter)}
     if kinds & {"mxfp8", "block"}:
         return None

@@ -28,7 +28,7 @@ class PieceName(str):
 
 
 def split_pieces(pieces: Sequence[PieceFields], tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the logical tensors, or pieces of them, that lie in a tensor one after the other.
+    """Split a tensor that holds several weights, or ranges of them, into named tensors.
 
     Args:
         pieces: all that is in the flattened tensor, none of it padding.
@@ -46,12 +46,12 @@ def split_pieces(pieces: Sequence[PieceFields], tensor: Tensor) -> Iterator[tupl
 
 
 def is_split(pieces: Sequence[PieceFields]) -> bool:
-    """Return whether ranks share a logical tensor of a parameter."""
+    """Return whether this rank holds only a part of one of the weights in a parameter."""
     return any(stop - start != torch.Size(shape).numel() for _, shape, start, stop in pieces)
 
 
 def data_parallel() -> tuple[int, int]:
-    """Return (rank, size) of the dimension over which microbatches are dealt.
+    """Return this rank's number and the size of the data-parallel group.
 
     Raises:
         ValueError: ranks share layers, which takes Megatron-core's own schedules, or sequences,
@@ -93,7 +93,7 @@ def counts_in_norm(parameter: Any, *, sharded: bool) -> bool:
 
 
 def together(optimizers: Sequence[Any], workload: Workload) -> Any:
-    """Return one optimizer object for all optimizers of a model.
+    """Return the one optimizer of a model, or an object that presents several as one.
 
     Raises:
         ValueError: a workload has a scheduler, which torch makes for one optimizer alone.
@@ -123,7 +123,7 @@ class Chained:
         return [*chain.from_iterable(one.param_groups for one in self.optimizers)]
 
     def updater_of(self, parameter: Tensor) -> Any:
-        """Return the optimizer that updates a parameter."""
+        """Return which of the optimizers updates a parameter."""
         groups = ((one, group) for one in self.optimizers for group in one.param_groups)
         return next(one for one, group in groups if any(parameter is p for p in group["params"]))
 
@@ -134,26 +134,26 @@ class Chained:
 
     @property
     def state(self) -> dict[Tensor, Any]:
-        """Return the optimizers' states of all parameters."""
+        """Return the states of all optimizers in one dict, by parameter."""
         return {key: held for one in self.optimizers for key, held in one.state.items()}
 
     @property
     def use_decoupled_grad(self) -> bool:
-        """Return whether steps read `decoupled_grad`, which is set for all optimizers."""
+        """Return whether an optimizer reads gradients from `decoupled_grad`, not from `grad`."""
         return any(getattr(one, "use_decoupled_grad", False) for one in self.optimizers)
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
-        """Register a hook before the first optimizer's step."""
+        """Register a hook that runs before the first optimizer's step."""
         return self.optimizers[0].register_step_pre_hook(hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
-        """Register a hook after the last optimizer's step."""
+        """Register a hook that runs after the last optimizer's step."""
         return self.optimizers[-1].register_step_post_hook(hook)
 
 
 @torch.no_grad()
 def weights_by_name(model: nn.Module) -> None:
-    """Give each matrix random values seeded by its name, however ranks share the model.
+    """Set each matrix of a model to random values that are seeded by its name.
 
     Megatron-core draws weights on the ranks that hold them, so those of a split layer are others
     than those of a whole one.
@@ -173,7 +173,7 @@ def weights_by_name(model: nn.Module) -> None:
 
 
 def _drawn(drawn: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
-    """Return the random flattened values of a whole logical tensor."""
+    """Return the random values, flat, of a whole matrix of the model, seeded by its name."""
     if name not in drawn:
         generator = torch.Generator().manual_seed(crc32(name.encode()))
         values = torch.randn(tuple(shape), generator=generator) * WEIGHT_DEVIATION

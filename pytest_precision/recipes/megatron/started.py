@@ -42,7 +42,7 @@ MEGATRON_SEED = 1234
 
 
 def initialize(**sizes: Any) -> None:
-    """Make new process groups of Megatron-core, and seed its generators.
+    """Make new process groups of Megatron-core, and seed its random generators.
 
     A layout calls this first.
 
@@ -65,7 +65,7 @@ def initialize(**sizes: Any) -> None:
 
 
 def _forget_reduction() -> None:
-    """Undo what `reduce_scatter_with_fp32_accumulation` changes for later models."""
+    """Undo the process-wide change that `reduce_scatter_with_fp32_accumulation` has made."""
     buffers: Any = import_module("megatron.core.distributed.param_and_grad_buffer")
     chosen = buffers.reduce_scatter_with_fp32_accumulation
     if buffers.dist_reduce_scatter_func is chosen:
@@ -73,7 +73,7 @@ def _forget_reduction() -> None:
 
 
 def config(cell: Cell) -> dict[str, Any]:
-    """Return the arguments of a `TransformerConfig` that the cell's axes decide.
+    """Return the `TransformerConfig` arguments that a cell's precision and storage decide.
 
     These are dtypes, the recipe, whether primary weights are quantized, and fused accumulation;
     nothing is dropped.
@@ -99,7 +99,7 @@ def config(cell: Cell) -> dict[str, Any]:
 
 
 def wrapped(model: Any, cell: Cell, options: Mapping[str, Any]) -> Any:
-    """Return a model in Megatron-core's wrappers, with fp32 gradients by default."""
+    """Return a model in Megatron-core's DDP and `Float16Module`, with fp32 gradients by default."""
     quantized = cell.primary_weight == "quantized"
     made = {
         "use_distributed_optimizer": True,
@@ -137,7 +137,7 @@ def optimizer_of(ddp: Any, options: Mapping[str, Any]) -> Any:
 
 
 def end_groups_with(engine: Any) -> None:
-    """Destroy Megatron-core's process groups with `engine`, unless newer ones exist.
+    """Destroy Megatron-core's process groups when `engine` is deleted, unless newer ones exist.
 
     Nothing refers to them then, so that the next job ends them.
     """
@@ -151,7 +151,7 @@ def _end(parallel_state: Any, group: Any) -> None:
 
 
 def forget_graphs(model: nn.Module) -> None:
-    """Detach the values that dispatchers keep of a finished step.
+    """Detach the tensors that MoE token dispatchers keep from the graph of a finished step.
 
     The graph holds operations of the model, which holds the dispatchers: no collector sees this
     cycle.

@@ -39,7 +39,7 @@ class Tokens(Workload):
         self.length = length
 
     def model(self, cell: Cell) -> nn.Module:
-        """Raise TypeError: the layout builds the model.
+        """Raise TypeError, since the layout builds Megatron-core's model itself.
 
         Raises:
             TypeError: always.
@@ -47,7 +47,7 @@ class Tokens(Workload):
         raise _refusal("model")
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Raise TypeError: Megatron-core makes the groups from the engine's `optimizer` options.
+        """Raise TypeError, since Megatron-core makes parameter groups from the engine's options.
 
         Raises:
             TypeError: always.
@@ -55,7 +55,7 @@ class Tokens(Workload):
         raise _refusal("groups")
 
     def microbatches(self, cell: Cell, step: int) -> list[Sequences]:
-        """Return as many microbatches as the ranks of both sides can share evenly."""
+        """Draw the microbatches of a step: as many as the ranks of both sides share evenly."""
         generator = torch.Generator().manual_seed(step)
         number = cell.fewest_microbatches if step == SECOND_STEP else cell.microbatches
         return [self._drawn(1 + n % 3, n % 5, generator) for n in range(number)]
@@ -72,7 +72,7 @@ class Tokens(Workload):
         return int(microbatch.counted.sum())
 
     def decisions(self, model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the experts that each token was given, with the margin of their logits."""
+        """Return the experts that each token was sent to, and the margin of their logits."""
         return chosen_experts.last_choices(model)
 
     def loss(self, model: nn.Module, microbatch: Sequences) -> tuple[Tensor, int]:
