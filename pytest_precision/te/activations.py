@@ -1,8 +1,9 @@
-"""Activations and their gradients: computed in fp32, then rounded once, or quantized if asked.
+"""Transformer Engine's activation functions and their gradients, computed on the CPU in fp32.
 
-A gated activation is `f(a) * b` of the halves `a` and `b` of a row. Each function of the table
-gives the compiled module a forward, a gradient (its name after a `d`) and, where Transformer Engine
-has them, a gradient that also sums the bias's, and forms that multiply each row by a scale.
+Results are rounded once to the input's dtype, and quantized if the caller gives a quantizer. A
+gated activation is `f(a) * b` of the halves `a` and `b` of a row. Each function of the table gives
+the compiled module a forward, a gradient (its name after a `d`) and, where Transformer Engine has
+them, a gradient that also sums the bias's, and forms that multiply each row by a scale.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _ALL: dict[str, Activation] = {
 }
 _SCALED = ("swiglu", "clamped_swiglu", "situglu", "srelu")
 _GRADIENT_NAMES = {"clamped_swiglu": "clamped_dswiglu"}
-"""Names of gradients that are not a `d` before the name."""
+"""Names of gradients that do not begin with a `d`."""
 
 
 def _forward(activation: Activation) -> Callable[..., Any]:
@@ -154,7 +155,7 @@ def _rounded(made: Tensor, dtype: torch.dtype, quantizer: Any) -> Any:
 
 
 def _in_halves(x: Tensor, interleave: int) -> Tensor:
-    """Convert rows of interleaved gates and linear parts into two halves."""
+    """Reorder a GLU's interleaved gate and linear columns into two halves, gates first."""
     if not interleave:
         return x
     *leading, width = x.shape

@@ -1,4 +1,4 @@
-"""Memory of quantized tensors, before their bytes are computed."""
+"""Allocation of uninitialised quantized tensors of Transformer Engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from pytest_precision.errors import expected_but_got
 
 _BLOCKS = {"MXFP8Quantizer": 32, "NVFP4Quantizer": 16}
-"""Compiled quantizers that refuse a part of a block, and the size of a block."""
+"""Quantizers that refuse a tensor with a part of a block, and the size of a block."""
 
 
 def create_empty_quantized_tensor(
     quantizer: Any, shape: Sequence[int], dtype: torch.dtype, *_: Any
 ) -> Any:
-    """Make an uninitialised quantized tensor that a quantizer describes.
+    """Allocate an uninitialised tensor in the format of a Transformer Engine quantizer.
 
     Raises:
         RuntimeError: the shape is not whole blocks, as the compiled quantizers ask of it.
@@ -37,7 +37,7 @@ def create_empty_quantized_tensor(
 
 
 def expect_whole_blocks(kind: str, shape: Sequence[int]) -> None:
-    """Refuse a shape whose blocks a kernel could not write."""
+    """Raise if the rows or columns of an MXFP8 or NVFP4 tensor are not whole blocks."""
     if kind not in _BLOCKS:
         return
     block, rows, columns = _BLOCKS[kind], math.prod(shape[:-1]), shape[-1]
@@ -53,7 +53,7 @@ def expect_whole_blocks(kind: str, shape: Sequence[int]) -> None:
 
 
 def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """Make an uninitialised tensor of delayed scaling."""
+    """Allocate an uninitialised fp8 tensor with one scale, for delayed scaling."""
     of_tensors = import_module("transformer_engine.pytorch.tensor.float8_tensor")
     of_storages = import_module("transformer_engine.pytorch.tensor.storage.float8_tensor_storage")
     turned = (*shape[-1:], *shape[:-1])
@@ -72,11 +72,11 @@ def _empty_delayed(quantizer: Any, shape: tuple[int, ...], dtype: torch.dtype) -
 
 
 def _both_orders() -> bool:
-    """Return whether the device's GEMMs read fp8 operands in either order."""
+    """Return whether fp8 GEMMs take layouts other than TN, and so need no transposed copies."""
     utils = import_module("transformer_engine.pytorch.utils")
     return bool(utils.is_non_tn_fp8_gemm_supported())
 
 
 def is_turned(quantizer: Any) -> bool:
-    """Return whether a quantizer's tensors also have a transposed copy of their bytes."""
+    """Return whether tensors of this quantizer store a transposed copy of their fp8 bytes."""
     return quantizer.columnwise_usage and not _both_orders()

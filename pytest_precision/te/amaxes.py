@@ -19,10 +19,10 @@ def fused_amax_and_scale_update_after_reduction(
     fp8_dtype: int,
     margin: float,
 ) -> None:
-    """Roll each history by one row and compute the scales, from amaxes that ranks have reduced.
+    """Roll each amax history by one row, and compute the next scales from all-reduced amaxes.
 
-    The reduced amaxes count where they are not 0. A tensor that was not quantized since the last
-    update, whose amax is 0, keeps its history and its scale.
+    Where the reduced amax is 0, row 0 of the history counts instead. If both are 0, the tensor was
+    not quantized since the last update, and keeps its history and its scale.
 
     Args:
         amax_reduction_buffer: the amaxes of all histories, one after the other.

@@ -1,4 +1,4 @@
-"""APEX's compiled module for linear layers that accumulate their weights' gradients, on the CPU.
+"""A CPU stand-in for APEX's module of GEMMs that accumulate weight gradients.
 
 Megatron-core's own linear layers, such as its head, ask for it by name where gradients are
 accumulated in the GEMM. Transformer Engine's layers do not.
@@ -18,12 +18,15 @@ MODULE = "fused_weight_gradient_mlp_cuda"
 
 
 def wgrad_gemm_accum_fp32(rows: Tensor, gradient: Tensor, main_grad: Tensor) -> None:
-    """Add the gradient of a weight to its buffer in fp32."""
+    """Add a linear layer's weight gradient, dy^T @ x, to an fp32 `main_grad`."""
     main_grad.add_(_product(rows, gradient))
 
 
 def wgrad_gemm_accum_fp16(rows: Tensor, gradient: Tensor, main_grad: Tensor) -> None:
-    """Add the gradient of a weight to its buffer in 16 bits, and round the sum once."""
+    """Add a linear layer's weight gradient, dy^T @ x, to a 16-bit `main_grad`.
+
+    The sum is computed in fp32 and rounded once.
+    """
     main_grad.copy_(main_grad.float() + _product(rows, gradient))
 
 
@@ -32,7 +35,7 @@ def _product(rows: Tensor, gradient: Tensor) -> Tensor:
 
 
 def modules() -> dict[str, ModuleType]:
-    """Return the stand-in module by its name; empty if APEX itself is installed."""
+    """Return APEX's module name with its stand-in, or nothing if APEX itself is installed."""
     if find_spec(MODULE) is not None:
         return {}
     made: Any = ModuleType(MODULE, "The stand-in for APEX's module, on the CPU.")

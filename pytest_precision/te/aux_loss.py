@@ -1,4 +1,4 @@
-"""Auxiliary loss of a router: scores of all experts, and the loss that keeps their load even."""
+"""The load-balancing loss of an MoE router, and the expert scores from which it is computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_precision.te.router import (
 def fused_score_for_moe_aux_loss_fwd(
     logits: Tensor, topk: int, score_function: str, routing_map_format: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scores of all experts with sum 1, the map of the best, and what a gradient needs.
+    """Return the normalized scores of all experts, the top-k routing map, and backward's input.
 
     Args:
         logits: [..., experts].
@@ -46,7 +46,7 @@ def fused_score_for_moe_aux_loss_bwd(
     topk: int,
     score_function: str,
 ) -> None:
-    """Write the gradient of the logits, rounded once, to `grad_logits`."""
+    """Write the gradient of the router's logits, rounded once, to `grad_logits`."""
     scores = activated(intermediate_output, score_function)
     softmax = score_function == "softmax"
     gradient = grad_scores if softmax else of_normalized(grad_scores, scores)
@@ -63,7 +63,7 @@ def fused_moe_aux_loss_fwd(
     topk: int,
     coeff: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss, and a pair of fp32 numbers: its coefficient and its unrounded value.
+    """Return the MoE auxiliary loss, and its coefficient and unrounded value as an fp32 pair.
 
     Args:
         probs: [tokens, columns], the scores.
@@ -94,6 +94,6 @@ def fused_moe_aux_loss_bwd(
     num_cols: int,
     grad_aux_loss: Tensor,
 ) -> Tensor:
-    """Return the gradient of the scores, which is the same in every row."""
+    """Return the auxiliary loss's gradient for the expert scores, equal for every token."""
     row = Const_buf[0] * tokens_per_expert.float() * grad_aux_loss.float()
     return row.to(grad_aux_loss.dtype).expand(num_rows, num_cols).contiguous()

@@ -1,8 +1,9 @@
-"""Kernels of Triton for cross entropy in plain form: fp32, and gradients rounded once.
+"""Transformer Engine's Triton kernels for cross entropy, written as torch operations in fp32.
 
-The statistics of a row are its largest logit and the sum of exponentials from there. With several
-ranks each has a part of the columns, and a row of four numbers for each row: its two statistics,
-the logit of the target (minus infinity if another rank has it) and the sum of the logits.
+Gradients are rounded once. The statistics of a row are its largest logit and the sum of
+exp(logit - largest logit). With several ranks, each rank has a part of the columns, and computes
+four numbers for each row: the two statistics, the logit of the target (minus infinity if another
+rank has it) and the sum of the logits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def forward(
     COPY_INPUT: bool,  # noqa: N803
     **_: Any,
 ) -> None:
-    """Write the loss and the statistics of each row of logits, and a copy of the logits."""
+    """Write each row's cross-entropy loss, largest logit and sum of exponentials.
+
+    If asked, copy the logits, and count the rows that are not ignored.
+    """
     local = _statistics(X_ptr, Y_ptr, 0)
     if COPY_INPUT:
         saved_input_ptr.copy_(X_ptr)
@@ -53,7 +57,10 @@ def tp_pre(
     COPY_INPUT: bool,  # noqa: N803
     **_: Any,
 ) -> None:
-    """Write what this rank's columns contribute to each row, and a copy of the logits."""
+    """Write the largest logit, sum of exponentials, target logit and sum of this rank's columns.
+
+    If asked, copy the logits, and count the rows that are not ignored.
+    """
     local_data_ptr.copy_(_statistics(X_ptr, Y_ptr, rank * n_cols))
     if COPY_INPUT:
         saved_input_ptr.copy_(X_ptr)
@@ -74,7 +81,7 @@ def tp_post(
     label_smoothing: float,
     **_: Any,
 ) -> None:
-    """Write the loss and the statistics of each row from what all ranks contribute, in order."""
+    """Combine all ranks' numbers, and write each row's loss, maximum and sum of exponentials."""
     total, *others = gathered_data_ptr.view(world_size, n_rows, 4).unbind(0)
     for part in others:
         largest = torch.maximum(total[:, 0], part[:, 0])
@@ -100,7 +107,7 @@ def backward(
     label_smoothing: float,
     **_: Any,
 ) -> None:
-    """Write the gradient of the logits in the place of their copy; 0 where a row is ignored."""
+    """Overwrite the saved logits with their gradient, which is 0 in ignored rows."""
     logits, target = saved_input_ptr.view(-1, n_cols), Y_ptr.reshape(-1)
     gradient = grad_output_ptr.float().reshape(-1, 1)
     if reduce_loss:
@@ -113,7 +120,7 @@ def backward(
 
 
 def _statistics(logits: Tensor, target: Tensor, first_column: int) -> Tensor:
-    """Return the four numbers of each row."""
+    """Return each row's largest logit, sum of exponentials, target logit and sum of logits."""
     exact = logits.float().reshape(-1, logits.shape[-1])
     column = target.reshape(-1, 1) - first_column
     here = (column >= 0) & (column < exact.shape[1])
@@ -132,7 +139,7 @@ def _loss(
     ignore_idx: int,
     label_smoothing: float,
 ) -> None:
-    """Write the loss of each row, 0 where it is ignored, and its two statistics."""
+    """Write each row's loss (0 if it is ignored), largest logit and sum of exponentials."""
     largest, total, own, logits = statistics.unbind(1)
     stats.copy_(statistics[:, :2])
     made = largest + total.log() - own
@@ -148,4 +155,4 @@ KERNELS = {
     "cross_entropy_tp_post_kernel": tp_post,
     "cross_entropy_tp_pre_kernel": tp_pre,
 }
-"""Name of a kernel to its plain form."""
+"""Name of a Triton kernel to the torch function that computes the same."""

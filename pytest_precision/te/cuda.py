@@ -1,4 +1,4 @@
-"""What `torch.cuda` says while the CPU stands in for a GPU: there is one, and it is always idle."""
+"""Replacements of `torch.cuda`'s functions that report one idle GPU on a machine without any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Block scaling is native to 9.0; on 10.0 Transformer Engine computes it with MXFP
 
 
 class _Properties:
-    """The device properties that Transformer Engine reads."""
+    """Properties of a fake GPU: those that Transformer Engine reads from torch."""
 
     name = "CPU"
     multi_processor_count = 132
@@ -29,7 +29,7 @@ class _Properties:
 
 
 class _Stream:
-    """A CUDA stream on the CPU, whose work is always complete."""
+    """A fake CUDA stream, whose work is always complete."""
 
     cuda_stream = 0
     stream_id = 0
@@ -57,14 +57,14 @@ class _Stream:
 
 
 class _Event(_Stream):
-    """A CUDA event on the CPU, which has always happened."""
+    """A fake CUDA event, which is always complete."""
 
     def elapsed_time(self, other: Any) -> float:
         return 0.0
 
 
 def enter(capability: tuple[int, int] = CAPABILITY) -> None:
-    """Patch `torch.cuda` in this process.
+    """Patch `torch.cuda` so that this process sees one GPU of a given compute capability.
 
     Args:
         capability: compute capability of the device; recipes depend on it.
@@ -108,7 +108,7 @@ def _answers(capability: tuple[int, int]) -> dict[str, Any]:
 
 
 def _generators() -> dict[str, Any]:
-    """Return CUDA's random functions, implemented by the CPU's generator."""
+    """Return replacements of `torch.cuda`'s random functions that use the CPU's generator."""
     generator = torch.default_generator
     return {
         "manual_seed": generator.manual_seed,

@@ -1,4 +1,4 @@
-"""Device: lets torch call the CPU `cuda`, for as long as this process lives.
+"""Patches of torch that make CPU tensors report the device `cuda` until the process ends.
 
 Transformer Engine makes its tensors on `cuda` and asks them where they are. So a tensor says `cuda`
 unless it was made on, or moved to, `cpu` by name, which `marks` notes. All memory is the CPU's.
@@ -49,9 +49,9 @@ KEEP_WHAT_THEY_FIND = (
     "torch.distributed.fsdp",
     "torch.utils.checkpoint",
 )
-"""Modules that keep what they find when they are imported, which is before the patches.
+"""Modules to import before torch is patched, since they keep what they find at import.
 
-It is tables of torch's functions, or whether Triton is there.
+They keep tables of torch's functions, or whether Triton is installed.
 """
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ _clone = Tensor.clone
 
 @contextlib.contextmanager
 def plain() -> Iterator[None]:
-    """Make tensors of this thread report their real device during the block."""
+    """Make tensors of this thread report their real device within a `with` block."""
     before = _state.plain
     _state.plain = True
     try:
@@ -79,7 +79,7 @@ def plain() -> Iterator[None]:
 
 
 def real(device: Any) -> Any:
-    """Return the real device for a `cuda` device; others unchanged."""
+    """Return the CPU for a `cuda` device or a GPU's number, and other devices unchanged."""
     if isinstance(device, bool) or device is None:
         return device
     if isinstance(device, int):
@@ -90,7 +90,7 @@ def real(device: Any) -> Any:
 
 
 def enter() -> None:
-    """Patch torch in this process."""
+    """Patch torch so that tensors made for `cuda` live on the CPU and still report `cuda`."""
     for module in KEEP_WHAT_THEY_FIND:
         import_module(module)
     for name in FACTORIES:
@@ -145,7 +145,7 @@ def _says_cuda(tensor: Tensor) -> bool:
 
 
 def _marked(made: Any, device: Any) -> Any:
-    """Mark a tensor as explicitly requested on the CPU, and return it."""
+    """Return a tensor, marked to report `cpu` if the caller asked for that device by name."""
     named = isinstance(device, (str, _device)) and _device(device).type == "cpu"
     if named and isinstance(made, Tensor) and not _state.plain:
         marks.mark(made)
@@ -153,14 +153,14 @@ def _marked(made: Any, device: Any) -> Any:
 
 
 def _copied(tensor: Tensor, device: Any) -> Any:
-    """Return a copy of a tensor; Transformer Engine's tensors are moved by their own code."""
+    """Return a copy of a tensor, made by its class's own code if it is Transformer Engine's."""
     if type(tensor) in marks.PLAIN or not hasattr(tensor, "get_metadata"):
         return _clone(tensor)
     return moved_by_its_class(tensor, _device(device))
 
 
 def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that makes tensors, so that it ignores `cuda`."""
+    """Wrap a tensor factory such as `torch.empty` to allocate on the CPU when asked for `cuda`."""
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -183,7 +183,7 @@ def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of `Tensor.to` that copies between the pretended GPU and the CPU."""
+    """Wrap `Tensor.to` to copy between the CPU and the fake GPU, whose memory is the CPU's too."""
 
     @functools.wraps(to)
     def move(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -210,7 +210,7 @@ def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _naming(name_or_cast: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of `Tensor.type` that names the legacy type by device."""
+    """Wrap `Tensor.type` to return a name with `cuda` for tensors that report `cuda`."""
 
     @functools.wraps(name_or_cast)
     def type_of(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -240,7 +240,7 @@ def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _storage_where(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for storages on `cuda`, which `fully_shard` asks for."""
+    """Wrap `UntypedStorage.__new__`, for `fully_shard`, to put `cuda` storages on the CPU."""
 
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
@@ -255,7 +255,7 @@ def _named_device(text: str) -> torch.device:
 
 
 class _Stands(type):
-    """A metaclass for classes that replace another one and recognise its objects."""
+    """A metaclass for replaced classes: `isinstance` and `issubclass` test the original class."""
 
     stands_for: type
 
@@ -267,7 +267,7 @@ class _Stands(type):
 
 
 class _Device(metaclass=_Stands):
-    """A replacement of `torch.device` that takes a number without a GPU, too."""
+    """A replacement of `torch.device` that accepts a GPU's number on a machine without GPUs."""
 
     stands_for = _device
 
@@ -278,7 +278,7 @@ class _Device(metaclass=_Stands):
 
 
 class _Generator(metaclass=_Stands):
-    """A replacement of `torch.Generator` that always uses the CPU's."""
+    """A replacement of `torch.Generator` that makes the CPU's generator when asked for `cuda`."""
 
     stands_for = torch.Generator
 

@@ -1,4 +1,4 @@
-"""The enumerations and classes of the compiled module."""
+"""Stand-ins for the enumerations and classes of Transformer Engine's compiled module."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class NVTERoutingMapFormat(IntEnum):
 
 
 class NVTEQBHistogramMode(IntEnum):
-    """The number of kernels that count quantile bins; the counts are equal."""
+    """Whether the router's histogram of quantile bins takes two kernels or one.
+
+    The counts are equal.
+    """
 
     TWO_KERNEL = 0
     FUSED_ATOMIC = 1
@@ -64,7 +67,7 @@ FP8BwdTensors = IntEnum("FP8BwdTensors", _BACKWARD, start=0)  # type: ignore[mis
 
 
 class FP8TensorMeta:
-    """The buffers of delayed scaling that a module passes to the kernels."""
+    """Delayed scaling's buffers of a module: scales, inverse scales and amax histories."""
 
     scale: torch.Tensor
     scale_inv: torch.Tensor
@@ -72,7 +75,7 @@ class FP8TensorMeta:
 
 
 class _Named(type):
-    """A metaclass for enumerations that only kernels read: any member exists when named."""
+    """A metaclass for placeholder enumerations, in which any member name is valid."""
 
     _numbers: dict[str, int]
 
@@ -83,5 +86,5 @@ class _Named(type):
 
 
 def named_only(name: str) -> type:
-    """Return an enumeration in which any member exists."""
+    """Return a placeholder enumeration, in which any member name is valid."""
     return _Named(name, (), {"_numbers": {}})

@@ -1,4 +1,4 @@
-"""GEMM: products of the operands' values, accumulated in fp32 in torch's order.
+"""The GEMM functions of Transformer Engine's compiled module, computed in fp32 by torch.
 
 All matrices are stored row by row, so that the kernels' `A` and `B`, which cuBLAS reads column by
 column, give out = op(B) @ op(A).
@@ -44,7 +44,7 @@ def generic_gemm(
     alpha: float = 1.0,
     beta: float | None = None,
 ) -> tuple[Any, Tensor | None, Tensor | None, Tensor | None]:
-    """Multiply, add the bias (or return its gradient), accumulate into `D`, apply GELU.
+    """Multiply two matrices, and if asked add a bias, accumulate into `D`, and apply GELU.
 
     Returns:
         The product, the bias gradient, the input of GELU, and `extra_output`.
@@ -106,7 +106,7 @@ def te_general_grouped_gemm(
     use_split_accumulator: bool,
     math_sm_count: int,
 ) -> list[Tensor]:
-    """Multiply pairs of matrices into the tensors of `D`, or into rows of its only tensor.
+    """Multiply pairs of matrices into one output each, or into consecutive rows of one output.
 
     Returns:
         The biases, which hold their gradients with `grad`.
@@ -148,10 +148,10 @@ def te_general_grouped_gemm_for_grouped_tensor(
     beta: Tensor,
     *_: Any,
 ) -> Any:
-    """Multiply the members of grouped tensors or lists.
+    """Multiply pairs of matrices, given as lists or grouped tensors, into the matrices of `D`.
 
-    A member is its `alpha` times the product, plus the bias, plus its `beta` times what the output
-    holds; if there are scales of rows, the bias is multiplied by that of each row.
+    Each output is its `alpha` times the product, plus its bias, plus its `beta` times its old
+    values. With `bias_scale`, the bias is multiplied by the scale of each row.
     """
     outputs = members(D)
     biases = members(bias) if bias is not None else [None] * len(outputs)
@@ -187,7 +187,7 @@ def _product(a: Any, transa: bool, b: Any, transb: bool) -> Tensor:
 
 
 def _summed(b: Any, transb: bool) -> Tensor:
-    """Return the sum of the rows of B, which are a bias's gradient, in fp32."""
+    """Return the sum over the rows of `b` in fp32: the bias gradient, if `b` is dy."""
     return values(b, "columnwise" if transb else "rowwise").sum(0)
 
 
@@ -203,9 +203,9 @@ def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) 
 
 
 def _scales_blocks(a: Any, b: Any) -> bool:
-    """Return whether cuBLAS scales blocks of 128, as below compute capability 10.0.
+    """Return whether a GPU would use cuBLAS's GEMM with 128-blocks (compute capability below 10).
 
-    From then on Transformer Engine has it scale blocks of 32.
+    From 10.0 on, Transformer Engine computes the products of such operands with MXFP8's GEMM.
     """
     blocks = hasattr(a, "_is_2D_scaled") and hasattr(b, "_is_2D_scaled")
     return blocks and torch.cuda.get_device_capability() < (10, 0)
@@ -219,7 +219,7 @@ def _refuse_blocks(
     epilogue: tuple[bool, bool, bool],
     split: bool,
 ) -> None:
-    """Refuse a block-scaled GEMM that a GPU would refuse, with its message.
+    """Raise for a block-scaled GEMM that a GPU would refuse, with the GPU's message.
 
     Args:
         a: the first operand.
@@ -253,7 +253,7 @@ def _refuse_blocks(
 
 
 def _dtype(a: Any, wanted: int | None) -> torch.dtype:
-    """Return the dtype of a new output, by default that of an operand before quantization."""
+    """Return the dtype of a GEMM's new output: the wanted one, or that of the unquantized `a`."""
     if wanted is not None:
         return DTYPES[int(wanted)]
     found: torch.dtype = getattr(a, "dtype", torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What Transformer Engine keeps of layers for the whole process, where a rank runs many jobs."""
+"""Resets of Transformer Engine's global fp8 state, for a process that runs many jobs in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INSIDE = ContextVar("called by a function that uses Transformer Engine", defaul
 
 @contextmanager
 def without_earlier_layers() -> Iterator[None]:
-    """Remove global state that layers of earlier jobs left in Transformer Engine.
+    """Reset Transformer Engine's global fp8 state before the outermost `with` block runs.
 
     In delayed scaling, the histories of all layers that were ever called are updated together, and
     what is recomputed is numbered over all of them: each job would take longer than the one before,

@@ -1,4 +1,4 @@
-"""Groups: many tensors of one dtype in one piece of memory, quantized one by one."""
+"""Grouped tensors: several matrices in one buffer, each of which is quantized by itself."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_precision.te.storages import family, matrix
 
 
 def is_group(tensor: Any) -> bool:
-    """Return whether a tensor holds the weights of several experts."""
+    """Return whether a tensor is a grouped one: several matrices in one buffer."""
     return hasattr(tensor, "split_into_quantized_tensors")
 
 
 def members(group: Any) -> list[Any]:
-    """Return the tensors of a group as views of its memory; a list is a group already."""
+    """Return the matrices of a grouped tensor as views of its buffer, or the items of a list."""
     if isinstance(group, (list, tuple)):
         return list(group)
     parts = list(group.split_into_quantized_tensors())
@@ -38,7 +38,7 @@ def group_quantize(
     noop_flag: Tensor | None = None,
     output: Any = None,
 ) -> Any:
-    """Quantize consecutive rows of a matrix into the members of a group."""
+    """Quantize consecutive rows of a matrix into the matrices of a grouped tensor."""
     if skipped(noop_flag):
         return output
     x = matrix(tensor.detach())
@@ -73,7 +73,10 @@ def bgrad_group_quantize(
     last_dims: Tensor | None = None,
     tensor_offsets: Tensor | None = None,
 ) -> tuple[Any, Tensor]:
-    """Return a quantized group, and each member's bias gradient, summed in fp32."""
+    """Quantize each expert's rows of a gradient, and return the experts' bias gradients too.
+
+    The bias gradients are summed in fp32.
+    """
     x, sizes = matrix(tensor), first_dims.tolist()
     sums = [part.float().sum(0) for part in torch.split(x[: sum(sizes)], sizes)]
     made = group_quantize(tensor, quantizer, num_tensors, first_dims, last_dims, tensor_offsets)
@@ -81,7 +84,7 @@ def bgrad_group_quantize(
 
 
 def splits_to_offsets(first_dims: Tensor, logical_last_dim: int) -> Tensor:
-    """Return the offsets of members in elements, and the end of the last one."""
+    """Convert the row counts of groups to element offsets: the groups' beginnings and the end."""
     ends = torch.cumsum(first_dims.to(torch.int64) * logical_last_dim, 0)
     return torch.cat([ends.new_zeros(1), ends])
 
@@ -95,7 +98,7 @@ def splits_to_offsets_multi(
     dtypes: list[torch.dtype],
     bulk_allocate: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the sizes, and the members' offsets for each stride."""
+    """Return the groups' row counts as int64, and their cumulative offsets for each stride."""
     sizes = torch.as_tensor(split_sizes).to(torch.int64)
     offsets = []
     for stride, leads, dtype in zip(strides, include_leading_zero, dtypes, strict=True):

@@ -1,8 +1,8 @@
-"""Marks: which tensors were asked for on the CPU by name, where all others say `cuda`.
+"""The record of which tensors were asked for on `cpu`, where all other tensors report `cuda`.
 
 A mark stands on the memory of a tensor, so that views say the same. What is computed of a tensor is
 new memory. It has no mark unless `pass_on()` was called, for code that was written for a GPU, where
-the CPU by name is the host. Layouts of this package call the device itself by that name.
+`cpu` means the host. Layouts of this package use `cpu` as the name of the device itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ METHODS = (
     *(f"__{side}{name}__" for name in _BINARY for side in ("", "r")),
     *("__abs__", "__neg__", "bfloat16", "clone", "contiguous", "double", "float", "half"),
 )
-"""Methods whose result says what their tensor says."""
+"""Methods whose result reports the same device as their tensor."""
 
 JOINING = ("cat", "concat", "stack")
-"""Functions of torch whose result says what all tensors of their sequence say."""
+"""Functions of torch whose result reports `cpu` if all tensors of their sequence do."""
 
 _passed_on: list[bool] = []
-"""Has an item as soon as marks are passed on."""
+"""Has an item once `pass_on()` was called."""
 
 
 def is_marked(tensor: Tensor) -> bool:
@@ -44,12 +44,12 @@ def mark(tensor: Tensor) -> None:
 
 
 def passes_on(tensor: object) -> bool:
-    """Return whether the results of an operator on a marked tensor are marked."""
+    """Return whether results computed from this tensor report `cpu`, as the tensor does."""
     return bool(_passed_on) and type(tensor) in PLAIN and is_marked(tensor)  # type: ignore[arg-type]
 
 
 def pass_on() -> None:
-    """Make operators pass marks on to their results, in this process."""
+    """Make results that are computed from tensors on `cpu` report `cpu` too, in this process."""
     if _passed_on:
         return
     _passed_on.append(True)
@@ -82,7 +82,10 @@ def _joining(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _memory(tensor: Tensor) -> Any:
-    """Return the storage that carries a mark, which views share."""
+    """Return the object that carries a tensor's mark: its storage, which its views share.
+
+    A tensor of another class carries its mark itself.
+    """
     if type(tensor) in PLAIN:
         return tensor.untyped_storage()
     return tensor

@@ -1,4 +1,7 @@
-"""Masters of fp8 and MXFP8 weights: amaxes and casts of shards that begin anywhere in a weight."""
+"""Block amaxes and casts of sharded master weights, for blockwise fp8 and MXFP8.
+
+A shard may begin anywhere in its weight.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pytest_precision.te.storages import ELEMENTS
 def fp8_block_scaling_compute_partial_amax(
     tensor: Tensor, amax: Tensor, h: int, w: int, start_offset: int, block_len: int
 ) -> None:
-    """Compute a weight's square block amaxes from this rank's shard."""
+    """Compute the amax of each square block of a weight over this rank's shard of it."""
     fill(amax, block_amaxes(placed(tensor, h, w, start_offset), block_len, block_len))
 
 
@@ -27,7 +30,7 @@ def fp8_block_scaling_partial_cast(
     block_len: int,
     out_dtype: int,
 ) -> None:
-    """Cast a shard by the scales of its blocks."""
+    """Cast this rank's shard of a weight to fp8, each element by the scale of its block."""
     factors = of_shard(scale, (h, w), (block_len, block_len), inp, start_offset)
     _cast(inp, factors, ELEMENTS[int(out_dtype)], out)
 
@@ -40,7 +43,7 @@ def mxfp8_scaling_compute_partial_amax(
     cols: int,
     start_offset: int,
 ) -> None:
-    """Compute a weight's row and column block amaxes from this rank's shard."""
+    """Compute the amaxes of a weight's 1 x 32 and 32 x 1 blocks over this rank's shard of it."""
     whole = placed(input, rows, cols, start_offset)
     fill(amax_rowwise, block_amaxes(whole, 1, 32))
     fill(amax_colwise, block_amaxes(whole, 32, 1))
@@ -56,7 +59,7 @@ def mxfp8_scaling_partial_cast(
     cols: int,
     start_offset: int,
 ) -> None:
-    """Cast a shard to both operands by e8m0 scales."""
+    """Cast this rank's shard of a weight to MXFP8, by rowwise and by columnwise scales."""
     for block, scale, out in (
         ((1, 32), scale_inv_rowwise, output_rowwise),
         ((32, 1), scale_inv_colwise, output_colwise),
@@ -68,7 +71,7 @@ def mxfp8_scaling_partial_cast(
 
 
 def placed(shard: Tensor, rows: int, columns: int, start: int) -> Tensor:
-    """Return a whole weight in fp32 with the shard in its place, and zeros elsewhere."""
+    """Return a whole weight in fp32 that holds the shard at its offset, and zeros elsewhere."""
     whole = torch.zeros(rows * columns, dtype=torch.float32)
     whole[start : start + shard.numel()] = shard.reshape(-1).float()
     return whole.view(rows, columns)
@@ -81,7 +84,7 @@ def block_amaxes(x: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def fill(target: Tensor, found: Tensor) -> None:
-    """Write a matrix into the corner of a padded one, and zero the padding."""
+    """Write a matrix into the upper left corner of a larger one, and zero the rest."""
     target.zero_()
     target[: found.shape[0], : found.shape[1]] = found
 
@@ -89,7 +92,7 @@ def fill(target: Tensor, found: Tensor) -> None:
 def of_shard(
     per_block: Tensor, shape: tuple[int, int], block: tuple[int, int], shard: Tensor, start: int
 ) -> Tensor:
-    """Return the block number of each element of a shard."""
+    """Return, for each element of a shard, the value of its block in `per_block`."""
     rows, columns = shape
     wide = per_block.repeat_interleave(block[0], 0)[:rows]
     wide = wide.repeat_interleave(block[1], 1)[:, :columns]

@@ -1,4 +1,4 @@
-"""The names of the compiled module that Transformer Engine's Python layer uses, by release.
+"""The names in Transformer Engine's compiled module that its Python code uses, by release.
 
 A test reads them from the installed wheel, so that a name that a later release adds is seen.
 """

@@ -1,6 +1,7 @@
-"""NCCL: process groups that ask for it are made over gloo while the CPU stands in for a GPU.
+"""Patches that make process groups over gloo where a program asks for NCCL, without a GPU.
 
-Lists of tensors of several sizes, which gloo refuses, go from rank to rank as NCCL's do.
+Collectives on lists of tensors of unequal sizes, which NCCL takes and gloo refuses, become one
+broadcast or reduction per rank.
 """
 
 from __future__ import annotations

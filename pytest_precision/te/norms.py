@@ -1,4 +1,4 @@
-"""Layer and RMS norm: computed in fp32, rounded once, quantized where a quantizer is given."""
+"""LayerNorm and RMSNorm, computed in fp32, rounded once, and quantized if asked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def layernorm_fwd(
     sm_margin: int,
     zero_centered_gamma: bool,
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return the normalised rows, their means, and their inverse deviations."""
+    """Return LayerNorm's output, and each row's mean and inverse standard deviation."""
     x = input.float()
     mean = x.mean(-1)
     inverse = (x.var(-1, unbiased=False) + eps).rsqrt()
@@ -40,7 +40,7 @@ def layernorm_bwd(
     sm_margin: int,
     zero_centered_gamma: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the input, the weight and the bias."""
+    """Return LayerNorm's gradients of its input, weight and bias."""
     gradient, inverse = dz.float().view(x.shape), rsigma.view(*x.shape[:-1], 1)
     normalised = (x.float() - mu.view(*x.shape[:-1], 1)) * inverse
     inner = gradient * _gamma(gamma, zero_centered_gamma)
@@ -60,7 +60,7 @@ def rmsnorm_fwd(
     sm_margin: int,
     zero_centered_gamma: bool,
 ) -> tuple[Any, None, Tensor]:
-    """Return the normalised rows, None in place of their means, and the inverse norms."""
+    """Return RMSNorm's output, None instead of means, and each row's inverse root mean square."""
     x = input.float()
     inverse = (x.square().mean(-1) + eps).rsqrt()
     normalised = x * inverse[..., None] * _gamma(weight, zero_centered_gamma)
@@ -75,7 +75,7 @@ def rmsnorm_bwd(
     sm_margin: int,
     zero_centered_gamma: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the input and the weight."""
+    """Return RMSNorm's gradients of its input and weight."""
     of_input, of_weight = _rms_gradients(dz, x, rsigma, gamma, zero_centered_gamma)
     return of_input.to(dz.dtype), of_weight
 
@@ -89,7 +89,7 @@ def rmsnorm_bwd_add(
     sm_margin: int,
     zero_centered_gamma: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return RMSNorm's gradients; `add` is added to the input's before rounding."""
+    """Return RMSNorm's gradients, with `add` added to the input's gradient before rounding."""
     of_input, of_weight = _rms_gradients(dz, x, rsigma, gamma, zero_centered_gamma)
     return (of_input + add.float().view(of_input.shape)).to(dz.dtype), of_weight
 

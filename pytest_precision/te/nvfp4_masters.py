@@ -1,4 +1,4 @@
-"""Masters of NVFP4 weights in blocks of 16 x 16: amaxes, scales and casts of shards."""
+"""Amaxes, scales and casts of sharded master weights, for NVFP4 weights in 16 x 16 blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nvfp4_multi_tensor_compute_partial_amax(
     start_offset_list: Sequence[int],
     block_len: int = 16,
 ) -> None:
-    """Compute the amax of each block, and raise the amax of the whole weight to the largest."""
+    """Compute each weight's block amaxes over this rank's shard, and raise its global amax."""
     for shard, partial, largest, rows, columns, start in zip(
         master_weight_list,
         partial_amax_list,
@@ -39,7 +39,7 @@ def nvfp4_multi_tensor_compute_partial_amax(
 
 
 def nvfp4_compute_global_scale(global_amax: Tensor, global_scale: Tensor) -> None:
-    """Compute the scale of a whole weight from its amax; it is 1 if that is 0."""
+    """Compute the NVFP4 scale of a whole weight from its amax; the scale is 1 for amax 0."""
     global_scale.copy_(_global_scale(global_amax))
 
 
@@ -54,7 +54,7 @@ def nvfp4_multi_tensor_fused_scale(
     rows_padded_list: Sequence[int],
     block_len: int = 16,
 ) -> None:
-    """Compute block scales, and store them as weight operands hold them."""
+    """Compute the block scales of NVFP4 weights, and store them as e4m3 in the weights."""
     for amax, largest, per_block, scale, target_amax, down, across, padded in zip(
         block_amax_list,
         global_amax_list,
@@ -84,7 +84,7 @@ def nvfp4_multi_tensor_2d_partial_cast(
     start_offset_list: Sequence[int],
     block_len: int = 16,
 ) -> None:
-    """Cast shards by the scales of their blocks and weights.
+    """Cast this rank's shards to NVFP4 by block scales and global scales.
 
     Raises:
         NotImplementedError: a shard begins or ends in the middle of a byte.
@@ -121,7 +121,7 @@ def _global_scale(amax: Tensor) -> Tensor:
 
 
 def _multipliers(scale: Tensor, global_scale: Tensor) -> Tensor:
-    """Return each block's factor: the inverse of its stored scale."""
+    """Return the factor by which each block's values are multiplied before the 4-bit cast."""
     inverse = torch.where(global_scale <= 0, 1.0, global_scale).reciprocal()
     codes = torch.empty(scale.shape, dtype=torch.uint8)
     E4M3.cast_(scale.clone(), codes)

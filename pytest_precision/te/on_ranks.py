@@ -1,4 +1,4 @@
-"""On ranks: a module for `precision_preload`: all ranks then have the stand-in.
+"""Installs the Transformer Engine stand-in on every rank, if named in `precision_preload`.
 
 Importing it installs the stand-in where there is no GPU, and with it Transformer Engine, which each
 rank of each group would else import for itself. It belongs in a suite whose layouts all use

@@ -1,4 +1,4 @@
-"""Optimizers over lists of tensors: the arithmetic of `optim`, one tensor after the other."""
+"""Transformer Engine's multi-tensor optimizer functions, computed by `optim` on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
-    """Update parameters, or masters in a fifth list, which are then rounded into them."""
+    """Update parameters by Adam, or update fp32 masters in a fifth list and round them.
+
+    The rounded masters are written to the parameters.
+    """
     known = _scalars(*scalars)
     _expect_memory(tensor_lists)
     for gradient, parameter, first, second, *masters in zip(*tensor_lists, strict=True):
@@ -37,7 +40,7 @@ def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scala
 def multi_tensor_adam_param_remainder(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any
 ) -> None:
-    """Update masters that are kept as bf16 parameters and 16-bit remainders."""
+    """Update masters by Adam that are stored as bf16 parameters and 16-bit remainders."""
     known = _scalars(*scalars)
     for gradient, parameter, first, second, low in zip(*tensor_lists, strict=True):
         master = remainder.join(parameter, low)
@@ -50,7 +53,7 @@ def multi_tensor_adam_param_remainder(
 def multi_tensor_adam_fp8(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars_and_dtype: Any
 ) -> None:
-    """Update masters, cast them to fp8 by the old scale, and record their amaxes."""
+    """Update fp32 masters by Adam, cast them to fp8 by the old scale, and record their amaxes."""
     *scalars, dtype = scalars_and_dtype
     known = _scalars(*scalars)
     for gradient, data, first, second, master, scale, amax, inverse in zip(
@@ -67,7 +70,7 @@ def multi_tensor_adam_fp8(
 def multi_tensor_adam_capturable(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars_and_inverse: Any
 ) -> None:
-    """Update unless `noop` is 1; gradients are unscaled in place first."""
+    """Unscale gradients in place, and update parameters by Adam; do nothing if `noop` is 1."""
     if int(noop.reshape(-1)[0]) == 1:
         return
     *scalars, inverse_scale = scalars_and_inverse
@@ -92,7 +95,10 @@ def multi_tensor_sgd(
     weight_decay_after_momentum: bool,
     scale: float,
 ) -> None:
-    """Update parameters by SGD with momentum, and fp16 copies of them if there is a fourth list."""
+    """Update parameters by SGD with momentum, and their fp16 copies if there is a fourth list.
+
+    Do nothing if `noop` is 1.
+    """
     if int(noop.reshape(-1)[0]) == 1:
         return
     for gradient, parameter, velocity, *copies in zip(*tensor_lists, strict=True):
@@ -114,7 +120,7 @@ def multi_tensor_sgd(
 def multi_tensor_scale(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, scale: float | Tensor
 ) -> None:
-    """Multiply inputs into outputs; set `noop` to 1 if an input is not finite."""
+    """Write inputs times `scale` to outputs, and set `noop` to 1 if an input is not finite."""
     for given, out in zip(*tensor_lists, strict=True):
         if not bool(torch.isfinite(given).all()):
             noop.fill_(1)
@@ -127,7 +133,7 @@ multi_tensor_scale_tensor = multi_tensor_scale
 def multi_tensor_l2norm(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, per_tensor: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the norm of all tensors together and, if wanted, of each."""
+    """Return the L2 norm of all tensors together and, with `per_tensor`, of each tensor."""
     squares = [tensor.float().square().sum() for tensor in tensor_lists[0]]
     if not squares:
         return torch.zeros(1, dtype=torch.float32), torch.zeros(0, dtype=torch.float32)
@@ -144,7 +150,7 @@ def multi_tensor_unscale_l2norm(
     inv_scale: Tensor,
     per_tensor: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the norms of tensors after multiplication by `inv_scale`."""
+    """Return the L2 norms of tensors after multiplication by `inv_scale`."""
     unscaled = [tensor.float() * inv_scale for tensor in tensor_lists[0]]
     return multi_tensor_l2norm(chunk_size, noop, [unscaled], per_tensor)
 
@@ -192,7 +198,7 @@ def _scalars(
 
 
 def _expect_memory(tensor_lists: Lists) -> None:
-    """Refuse a tensor without memory of its own, such as a group."""
+    """Raise for a tensor without plain memory, such as a quantized or a grouped one."""
     for tensor in (tensor for tensors in tensor_lists for tensor in tensors):
         if type(tensor) not in (Tensor, Parameter):
             raise RuntimeError(
@@ -207,7 +213,7 @@ def _expect_memory(tensor_lists: Lists) -> None:
 def _update(
     gradient: Tensor, exact: Tensor, first: Tensor, second: Tensor, by: KernelScalars
 ) -> None:
-    """Update an fp32 weight and its moments, which may have a narrower dtype."""
+    """Update an fp32 weight by Adam, with moments that may be stored in a narrower dtype."""
     moments = first.float(), second.float()
     adam_(exact, gradient, *moments, by)
     for stored, moment in zip((first, second), moments, strict=True):

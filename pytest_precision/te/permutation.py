@@ -1,4 +1,4 @@
-"""Permutation of tokens by expert: rows are copied, and come back as a weighted sum.
+"""MoE token permutation: copies tokens into expert order, and sums their results by weight.
 
 The kernels add in the dtype of the rows, one expert of a token after the other, and round each
 product and sum once, together (a fused multiply-add). So do these functions, but that torch rounds
@@ -21,7 +21,7 @@ def moe_permute_fwd(
     workspace: Sequence[Tensor],
     max_expanded_token_num: int,
 ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
-    """Copy each token to the rows of its experts, which lie one expert after the other.
+    """Copy each token once for each of its experts, into rows sorted by expert.
 
     Args:
         input: the tokens, [tokens, columns].
@@ -56,7 +56,7 @@ def moe_unpermute_fwd(
     num_tokens: int,
     topK: int,  # noqa: N803 (the name is the compiled module's)
 ) -> Tensor:
-    """Return the sum of each token's rows, weighted by `prob` if that is not empty.
+    """Return the sum of each token's expert rows, weighted by `prob` if that is not empty.
 
     Args:
         input: the rows.
@@ -85,7 +85,7 @@ moe_permute_bwd = moe_unpermute_fwd
 def moe_unpermute_bwd(
     input_bwd: Tensor, input_fwd: Tensor, dtype: int, row_id_map: Tensor, prob: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the rows and of their weights, which are 0 where a row was dropped.
+    """Return the gradients of the expert rows and of `prob`, 0 where a row was dropped.
 
     Args:
         input_bwd: the gradients of the tokens.

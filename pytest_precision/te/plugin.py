@@ -1,7 +1,7 @@
-"""Plugin: `pytest -p pytest_precision.te.plugin` runs a project's own tests over the stand-in.
+"""A pytest plugin that runs a project's own tests over the Transformer Engine stand-in.
 
-The tests then run in pytest's process, in which torch calls the CPU `cuda` from here on. Without
-`-p` nothing imports this module.
+It is loaded by `pytest -p pytest_precision.te.plugin`. The tests then run in pytest's process, in
+which torch calls the CPU `cuda` from here on. Without `-p` nothing imports this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pytest_precision import te
 
 
 def pytest_load_initial_conftests() -> None:
-    """Install the stand-in before any module of the project is imported.
+    """Install the Transformer Engine stand-in before pytest imports any module of the project.
 
     Raises:
         pytest.UsageError: it cannot run here; the message says why.
@@ -27,5 +27,5 @@ def pytest_load_initial_conftests() -> None:
 
 
 def pytest_report_header() -> str:
-    """Return a line on the stand-in under which the tests run."""
+    """Return the line of pytest's header that names the Transformer Engine stand-in."""
     return f"Transformer Engine: {te.running()}, over a stand-in for its kernels"

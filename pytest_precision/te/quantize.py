@@ -1,4 +1,4 @@
-"""Quantize and dequantize: single tensors, by the formats that their quantizers describe."""
+"""Transformer Engine's functions that quantize and dequantize single tensors, on the CPU."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pytest_precision.te.allocation import (
 from pytest_precision.te.storages import DTYPES, ELEMENTS, SIDES, Side, family, matrix
 
 _DESCRIBED_OTHERWISE = (("nvfp4", "_columnwise_data"), ("nvfp4", "_amax_columnwise"))
-"""Buffers of other shapes than their quantizer says: it halves the wrong dimension of the bytes
+"""Buffers whose shapes the quantizer describes wrongly: it halves the wrong dimension of the bytes
 (see `create_empty_quantized_tensor`), and has one amax where each row has its own."""
 
 _IN_BULK = {"Float8BlockQuantizer", "MXFP8Quantizer", "NVFP4Quantizer"}
-"""Compiled quantizers whose pieces of a tensor get their memory at once."""
+"""Quantizers for which the compiled module allocates all pieces of a split tensor at once."""
 
 SCALED_ERROR = "NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"
 """Environment variable by which the kernels choose how 4over6 computes errors."""
@@ -69,7 +69,7 @@ def quantize(
 
 
 def _quantized_tensor(tensor: Tensor, quantizer: Any, exact: Tensor | None) -> Any:
-    """Quantize into a new tensor that takes over the operands' memory."""
+    """Quantize a tensor into a new one of the quantizer's Transformer Engine class."""
     shape = tuple(tensor.shape)
     expect_whole_blocks(type(quantizer).__name__, shape)
     if type(quantizer).__name__ == "Float8Quantizer" or not tensor.numel():
@@ -104,7 +104,7 @@ def split_quantize(
     *,
     disable_bulk_allocation: bool = False,
 ) -> list[Any]:
-    """Quantize pieces of a tensor, each by a quantizer of its own."""
+    """Split a tensor by rows, and quantize each piece by its own quantizer."""
     pieces = torch.split(tensor, list(split_sections))
     made = [quantize(piece, by) for piece, by in zip(pieces, quantizer_list, strict=True)]
     kinds = {type(quantizer).__name__ for quantizer in quantizer_list}
@@ -115,7 +115,7 @@ def split_quantize(
 
 
 def bgrad_quantize(grad: Tensor, quantizer: Any) -> tuple[Tensor, Any]:
-    """Return the bias gradient, summed in fp32, and the quantized gradient."""
+    """Return dy's sum over rows, which is the bias gradient, and dy quantized."""
     return matrix(grad).float().sum(0).to(grad.dtype), quantize(grad, quantizer)
 
 
@@ -126,7 +126,7 @@ def compute_amax(input: Tensor, amax: Tensor) -> None:
 
 
 def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = None) -> None:
-    """Quantize a tensor into the operands for which `output` has memory."""
+    """Quantize a tensor into those rowwise and columnwise buffers that `output` has."""
     x = matrix(tensor.detach()).contiguous()
     sides = storages.held_sides(output)
     if x.numel():
@@ -142,9 +142,9 @@ def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = No
 def quantized(
     x: Tensor, quantizer: Any, sides: Sequence[Side], exact: Tensor | None = None
 ) -> QuantizedTensor:
-    """Quantize a matrix by a quantizer of Transformer Engine.
+    """Quantize a matrix in the format that a Transformer Engine quantizer describes.
 
-    `exact` is its fp32 before rounding, see `quantize`.
+    `exact` is the fp32 matrix before it was rounded; see `quantize`.
 
     Raises:
         NotImplementedError: `formats` has no such format.
@@ -161,7 +161,7 @@ def quantized(
 
 
 def skipped(noop: Tensor | None) -> bool:
-    """Return whether the `noop` flag turns a kernel off."""
+    """Return whether a kernel's `noop` flag is 1, which tells it to do nothing."""
     return noop is not None and noop.numel() > 0 and float(noop.reshape(-1)[0]) == 1.0
 
 
@@ -236,13 +236,13 @@ _FORMATS = {
     "MXFP8Quantizer": _mxfp8,
     "NVFP4Quantizer": _nvfp4,
 }
-"""Name of a class of quantizers to what it computes."""
+"""Name of a Transformer Engine quantizer class to a function that quantizes as it does."""
 
 
 def _format(name: str, **options: Any) -> formats.Format:
-    """Return the number format of a quantizer, without state between tensors.
+    """Return a number format by name; it is cached, except one with a `reduce_amax` function.
 
-    One that reduces over ranks holds their process group, and is made for one tensor.
+    Such a function belongs to one tensor, whose ranks' process group it may hold.
     """
     if options.get("reduce_amax") is not None:
         return formats.by_name(name, **options)
@@ -258,10 +258,10 @@ def _element(quantizer: Any) -> str:
 
 
 def _reduction(quantizer: Any, exact: Tensor | None) -> ReduceAmax | None:
-    """Return a function from a tensor's amax to the amax of its scale; None for itself.
+    """Return a function from a tensor's amax to the amax that determines its scale, or None.
 
-    The amax of `exact` takes its place, and then the MAX over the ranks that hold parts of the
-    tensor, if the quantizer asks for it.
+    The function takes the amax of `exact` instead, if given, and then the MAX over the ranks that
+    hold parts of the tensor, if the quantizer asks for it. None means the tensor's own amax.
     """
     over_ranks = getattr(quantizer, "with_amax_reduction", False)
     if not over_ranks and exact is None:

@@ -1,4 +1,4 @@
-"""Random bits of stochastic rounding: those that a layout gives to a quantizer, or torch's.
+"""The random bits for stochastic rounding, given to a quantizer in advance or drawn by torch.
 
 The kernels draw theirs in an order of their own, so that any bits are as good. With bits that
 depend on layer, step and microbatch alone, two layouts can be compared bit for bit.
@@ -20,12 +20,12 @@ _GIVEN = "_given_random_bits"
 
 
 def give(quantizer: Any, bits_of: BitsOf) -> None:
-    """Make a quantizer of Transformer Engine round by the given bits."""
+    """Make a Transformer Engine quantizer round stochastically by the bits of `bits_of`."""
     setattr(quantizer, _GIVEN, bits_of)
 
 
 def drawn(quantizer: Any, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the random bits for a matrix, for both operands."""
+    """Return a random byte per element of a matrix, for its rowwise and its columnwise operand."""
     given: BitsOf | None = getattr(quantizer, _GIVEN, None)
     if given is not None:
         return given(shape)

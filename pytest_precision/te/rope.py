@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of columns are turned by angles, in fp32, and rounded once."""
+"""Rotary position embeddings on the CPU, computed in fp32 and rounded once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fused_rope_forward(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Rotate the first columns of each head by its position's angles; copy the others.
+    """Apply rotary embeddings to the first columns of each head, and copy the other columns.
 
     Args:
         input: [sequence, batch, heads, columns], [batch, sequence, ...], or [tokens, ...] of packed
@@ -50,7 +50,7 @@ def fused_rope_backward(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Return the gradient of the input of `fused_rope_forward`."""
+    """Return the input gradient of `fused_rope_forward` from its output gradient."""
     position = start_positions, qkv_format, cu_seqlens, cp_size, cp_rank
     return _applied(turned_back, output_grads, freqs, interleaved, *position)
 
@@ -66,7 +66,7 @@ def fused_qkv_rope_forward(
     cp_size: int,
     cp_rank: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Split groups of queries, a key and a value; turn queries and keys as the single form does."""
+    """Split a QKV projection into its parts, and apply rotary embeddings to Q and K."""
     width = qkv_split_arg_list[1]
     parts = torch.split(qkv_input, list(qkv_split_arg_list), -1)
     queries, keys, values = (part.reshape(*part.shape[:2], -1, width) for part in parts)
@@ -92,9 +92,9 @@ def fused_qkv_rope_backward(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Return the gradient of the input of `fused_qkv_rope_forward`.
+    """Return the input gradient of `fused_qkv_rope_forward` from those of its three outputs.
 
-    As in the kernel, it does not know positions at which sequences started.
+    As in the kernel, start positions of sequences are not taken into account.
     """
     position = (None, qkv_format, interleaved, None, cp_size, cp_rank)
     gradients = (
@@ -108,14 +108,14 @@ def fused_qkv_rope_backward(
 
 
 def turned(x: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
-    """Rotate the columns that have an angle."""
+    """Apply rotary embeddings: rotate the first columns by `angles`, and copy the rest."""
     moved = x[..., : angles.shape[-1]].float()
     made = moved * angles.cos() + _quarter(moved, interleaved) * angles.sin()
     return torch.cat((made.to(x.dtype), x[..., angles.shape[-1] :]), -1)
 
 
 def turned_back(gradient: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
-    """Return the gradient of the input of `turned`."""
+    """Return the input gradient of the rotary embedding `turned` from its output gradient."""
     moved = gradient[..., : angles.shape[-1]].float()
     made = moved * angles.cos() - _quarter(moved * angles.sin(), interleaved)
     return torch.cat((made.to(gradient.dtype), gradient[..., angles.shape[-1] :]), -1)
@@ -140,7 +140,7 @@ def _applied(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Rotate each token by the angles of its position."""
+    """Call `turn` on a tensor with the angles of each token's position."""
     table = freqs.flatten(1)
     if qkv_format == NVTE_QKV_Format.NVTE_THD:
         assert cu_seqlens is not None
@@ -158,7 +158,7 @@ def _applied(
 def _packed_positions(
     cu_seqlens: Tensor, start_positions: Tensor | None, cp_size: int, cp_rank: int
 ) -> Tensor:
-    """Return the positions of tokens in concatenated sequences."""
+    """Return each token's position in its own sequence, for sequences packed end to end."""
     begins = (cu_seqlens // cp_size).tolist()
     starts = [0] * (len(begins) - 1) if start_positions is None else start_positions.tolist()
     lengths = [end - begin for begin, end in pairwise(begins)]
@@ -167,7 +167,7 @@ def _packed_positions(
 
 
 def _positions(length: int, cp_size: int, cp_rank: int) -> Tensor:
-    """Return each token's position in its sequence, for this rank's part."""
+    """Return the positions in one sequence of those tokens that this context-parallel rank has."""
     places = torch.arange(length)
     if cp_size == 1:
         return places

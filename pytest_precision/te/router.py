@@ -1,4 +1,4 @@
-"""Router: scores of experts in fp32, the best of them, and the weights with which they count.
+"""MoE routing on the CPU: scores of experts in fp32, the top-k choice, and expert weights.
 
 Of equal scores, that of the expert with the lower number is the better one.
 """
@@ -15,13 +15,13 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.te.enums import NVTERoutingMapFormat
 
 EPSILON = 1e-20
-"""Added to a sum that divides."""
+"""Added to a sum before a division by it."""
 
 INFINITY = float("inf")
 
 
 def sqrt_softplus(x: Tensor) -> Tensor:
-    """Return the square root of softplus, which is x itself above 20."""
+    """Return the square root of softplus(x); above 20, softplus(x) is x itself."""
     return functional.softplus(x, threshold=20.0).double().sqrt().float()
 
 
@@ -45,7 +45,7 @@ def fused_topk_with_score_function_fwd(
     routing_map_format: int,
     topk_indices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose the experts of each token.
+    """Choose each token's top-k experts from router logits, and compute their weights.
 
     Args:
         logits: [..., experts].
@@ -95,7 +95,7 @@ def fused_topk_with_score_function_qb_fwd(
     histogram_mode: int,
     bin_bounds_validated: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Choose experts by sigmoid, and count the margins to the next best score.
+    """Choose top-k experts by sigmoid score, and histogram each score's distance to the cutoff.
 
     `histogram` is int32 [experts, bins] and is counted into; `bin_bounds` is fp32 [2], the lower
     end of the first bin and the upper end of the last one. The other arguments are those of
@@ -106,7 +106,7 @@ def fused_topk_with_score_function_qb_fwd(
         chosen for each token, and the histogram.
 
     Raises:
-        RuntimeError: the bounds are not finite or not in order, or the router cannot be.
+        RuntimeError: the bounds are not finite or not in order, or another argument is refused.
     """
     _check(logits, topk + 1, "sigmoid", expert_bias)
     lower, upper = bin_bounds.tolist()
@@ -146,7 +146,7 @@ def fused_topk_with_score_function_bwd(
     use_dense_indices: bool,
     routing_map_format: int,
 ) -> None:
-    """Write the gradient of the logits to `grad_logits`.
+    """Write the gradient of the router's logits to `grad_logits`.
 
     `routing_map` is the map that the forward returned, or the numbers of experts with
     `use_dense_indices`, and `intermediate_output` is what it kept for the gradient; the other
@@ -169,14 +169,14 @@ def fused_topk_with_score_function_bwd(
 
 
 def best(scores: Tensor, topk: int) -> Tensor:
-    """Return the indices of the best experts, in descending order of score."""
+    """Return the indices of the `topk` experts with the highest scores, best first."""
     return scores.sort(stable=True, dim=-1, descending=True).indices[..., :topk]
 
 
 def routing_output(
     chosen: Tensor, like: Tensor, routing_map_format: int, topk_indices: Tensor | None = None
 ) -> Tensor:
-    """Return the map of chosen experts; their indices if memory for these is given."""
+    """Return chosen experts as a byte or bit map, or as indices if `topk_indices` is given."""
     if topk_indices is not None:
         return topk_indices.copy_(chosen)
     mask = torch.zeros(like.shape, dtype=torch.bool).scatter_(-1, chosen, True)
@@ -188,7 +188,7 @@ def routing_output(
 
 
 def as_mask(routing_map: Tensor, routing_map_format: int, experts: int) -> Tensor:
-    """Return a routing map of either format as one boolean per expert."""
+    """Convert a byte map or a bit map of chosen experts to one boolean per expert."""
     if routing_map_format == NVTERoutingMapFormat.BYTEMAP:
         return routing_map.bool()
     bits = routing_map.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)
@@ -196,19 +196,19 @@ def as_mask(routing_map: Tensor, routing_map_format: int, experts: int) -> Tenso
 
 
 def activated(kept: Tensor, score_function: str) -> Tensor:
-    """Return the scores, of which a forward keeps the logits for "sqrtsoftplus"."""
+    """Return expert scores from what forward saved: the scores, or logits for "sqrtsoftplus"."""
     return sqrt_softplus(kept) if score_function == "sqrtsoftplus" else kept
 
 
 def of_normalized(gradient: Tensor, scores: Tensor, routed: Tensor | None = None) -> Tensor:
-    """Return the gradient of scores before they were divided by their sum."""
+    """Return the gradient of expert scores from that of the scores divided by their sum."""
     total = scores.sum(-1, keepdim=True) + EPSILON
     made = gradient / total - (gradient * scores).sum(-1, keepdim=True) / (total * total)
     return made if routed is None else made.masked_fill(~routed, 0.0)
 
 
 def of_scores(gradient: Tensor, scores: Tensor, kept: Tensor, score_function: str) -> Tensor:
-    """Return the gradient of the logits from that of the scores."""
+    """Return the gradient of the router's logits from the gradient of the expert scores."""
     if score_function == "softmax":
         return scores * (gradient - (gradient * scores).sum(-1, keepdim=True))
     if score_function == "sigmoid":
@@ -220,7 +220,10 @@ def of_scores(gradient: Tensor, scores: Tensor, kept: Tensor, score_function: st
 def _weights(
     judged: Tensor, chosen: Tensor, score_function: str, expert_bias: Tensor | None
 ) -> Tensor:
-    """Return the weights of chosen experts: scores without bias, normalized to sum 1."""
+    """Return the chosen experts' scores without bias, divided by their sum.
+
+    Softmax scores, and the score of a single chosen expert, are not divided.
+    """
     # The bias is subtracted again, which does not always give the score that it was added to.
     weights = judged if expert_bias is None else judged - expert_bias[chosen]
     if score_function == "softmax" or chosen.shape[-1] == 1:
@@ -234,7 +237,7 @@ def _spread(weights: Tensor, chosen: Tensor, factor: float | None, logits: Tenso
 
 
 def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int) -> Tensor:
-    """Return scores with minus infinity outside the best groups of experts."""
+    """Return scores with minus infinity for the experts outside the best expert groups."""
     groups = judged.reshape(*judged.shape[:-1], num_groups, -1)
     worth = groups.sort(-1, descending=True).values[..., : topk // group_topk].sum(-1)
     hidden = torch.ones_like(worth, dtype=torch.bool)
@@ -243,7 +246,7 @@ def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int)
 
 
 def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> None:
-    """Refuse groups of experts that the compiled module would refuse.
+    """Raise for expert-group sizes that the compiled module would refuse.
 
     Raises:
         RuntimeError: topk is no multiple of group_topk, or groups are uneven or too few.
@@ -261,7 +264,7 @@ def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> 
 
 
 def _check(logits: Tensor, topk: int, score_function: str, expert_bias: Tensor | None) -> None:
-    """Refuse arguments that the compiled module would refuse.
+    """Raise for router arguments that the compiled module would refuse.
 
     Raises:
         RuntimeError: a value that it does not take; the message names it.

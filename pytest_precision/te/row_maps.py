@@ -1,8 +1,8 @@
-"""Kernels of Triton for permutation by a mask of routed experts, in plain form.
+"""Transformer Engine's Triton kernels for MoE permutation by a routing mask, written in torch.
 
-A row map holds for each token the rows that it is copied to, the last one first; behind as many
-columns as there are experts the experts of these rows; and in its last column their number. Sums
-are computed in fp32 and rounded once.
+A row map has one row per token and 2 * experts + 1 columns: the rows that the token is copied to,
+the last one first; the experts of these rows; and how many there are. Sums are computed in fp32
+and rounded once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
-    """Write the numbers of each expert's tokens within blocks, from 1; 0 if not routed."""
+    """Number each expert's tokens from 1 within each block of tokens; 0 if not routed to it."""
     *_, row_id_map, workspace, block = rest
     routed = routing_map.to(torch.int32)
     for number, start in enumerate(range(0, tokens, block)):
@@ -25,7 +25,7 @@ def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
 
 
 def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest: Any) -> None:
-    """Turn the numbers into rows in expert order; -1 if a token is not routed."""
+    """Convert numbers within blocks to row numbers in expert order; -1 if not routed."""
     block = rest[-1]
     before = workspace.flatten().cumsum(0).view(workspace.shape) - workspace
     for number, start in enumerate(range(0, tokens, block)):
@@ -36,7 +36,7 @@ def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest:
 def row_id_map_pass_3(
     row_id_map: Tensor, token_stride: int, expert_stride: int, experts: int, load_size: int
 ) -> None:
-    """Move each token's rows to the front, and their experts behind them."""
+    """Write each token's row numbers first, then their experts, and last how many there are."""
     rows, order = row_id_map[:, :experts].sort(1, descending=True)
     row_id_map[:, :experts] = rows
     row_id_map[:, experts : 2 * experts] = order
@@ -55,7 +55,10 @@ def permute(
     *sizes_and_strides: Any,
     **_: Any,
 ) -> None:
-    """Copy tokens and their side data to their rows; tokens of probability 0 become 0."""
+    """Copy each token, with its scale and probability, to the rows of its experts.
+
+    A copy of probability 0 becomes 0.
+    """
     for token, row, expert in _copies(row_id_map, pad_offsets):
         output[row] = inp[token]
         if scale is not None and permuted_scale is not None:
@@ -77,7 +80,7 @@ def unpermute(
     *strides: Any,
     **_: Any,
 ) -> None:
-    """Write the sum of each token's rows, weighted if asked, and gather probabilities."""
+    """Sum each token's expert rows, weighted if asked, and copy probabilities back to tokens."""
     total = torch.zeros(output.shape, dtype=torch.float32)
     if unpermuted_probs is not None:
         unpermuted_probs.zero_()
@@ -100,7 +103,7 @@ def unpermute_bwd_with_merging_probs(
     *rest: Any,
     **_: Any,
 ) -> None:
-    """Write the gradients of the rows and of their weights, which are 0 where none is routed."""
+    """Write the gradients of the expert rows and of the merging probabilities."""
     act_grad, probs_grad = rest[12:14]
     probs_grad.zero_()
     for token, row, expert in _copies(row_id_map, pad_offsets):
@@ -114,7 +117,10 @@ def unpermute_bwd_with_merging_probs(
 def make_chunk_sort_map(
     split_sizes: Tensor, sorted_indices: Tensor, dst_rows: Tensor, num_splits: int, **_: Any
 ) -> None:
-    """Write each token's row after chunks are reordered; tokens after them stay."""
+    """Write the row number that each token gets when chunks of tokens are reordered.
+
+    Tokens after the last chunk keep their rows.
+    """
     sizes, order = split_sizes.long(), sorted_indices.long()
     begins = sizes.cumsum(0) - sizes
     ends = sizes[order].cumsum(0)
@@ -132,7 +138,7 @@ def sort_chunks_by_map(
     FORWARD: bool,  # noqa: N803 (the name is the kernel's)
     **_: Any,
 ) -> None:
-    """Copy rows and probabilities to the places of a map, or back without `FORWARD`."""
+    """Move rows and probabilities to the row numbers of a map, or back if not `FORWARD`."""
     output, permuted_probs = rest[7:9]
     places = row_id_map.long()
     pairs = [(inp, output)] + ([] if probs is None else [(probs, permuted_probs)])
@@ -144,7 +150,7 @@ def sort_chunks_by_map(
 
 
 def zero_pad(inp: Tensor, out: Tensor, *_: Any, **__: Any) -> None:
-    """Copy a matrix into the corner of a larger one, whose rest becomes 0."""
+    """Copy a matrix into the upper left corner of a larger one, and zero the rest."""
     out.zero_()
     out[: inp.shape[0], : inp.shape[1]] = inp
 
@@ -152,7 +158,7 @@ def zero_pad(inp: Tensor, out: Tensor, *_: Any, **__: Any) -> None:
 def _copies(
     row_id_map: Tensor, pad_offsets: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield tokens with rows and experts: all first copies, then all second ones."""
+    """Yield indices (tokens, rows, experts) of all tokens' first copies, then second ones, etc."""
     experts = row_id_map.shape[1] // 2
     number = row_id_map[:, -1]
     for copy in range(int(number.max()) if number.numel() else 0):
@@ -173,4 +179,4 @@ KERNELS = {
     "_unpermute_kernel": unpermute,
     "zero_pad_kernel": zero_pad,
 }
-"""Name of a kernel to its plain form."""
+"""Name of a Triton kernel to the torch function that computes the same."""

@@ -1,4 +1,4 @@
-"""Rows: padded for a quantized GEMM and cut again, and dropped at random."""
+"""Zero padding of groups of rows for quantized GEMMs, its removal, and dropout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dropout_bwd(
     dropout_probability: float,
     grad_input: Tensor | None = None,
 ) -> Tensor:
-    """Return the gradient of the kept elements."""
+    """Return dropout's input gradient: 0 for dropped elements, scaled up for the kept ones."""
     kept = mask.view(grad_output.shape)
     made = (grad_output.float() * kept / (1.0 - dropout_probability)).to(grad_output.dtype)
     return made if grad_input is None else grad_input.copy_(made)

@@ -15,7 +15,7 @@ def scaled_softmax_forward(input: Tensor, scale: float) -> Tensor:
 
 
 def scaled_masked_softmax_forward(input: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Return the softmax without the scores where `mask` is not 0; a row with none left is 0."""
+    """Return the softmax of scaled scores without those under `mask`; all masked gives 0."""
     hidden = mask.bool()
     scores = (input.float() * scale).masked_fill(hidden, MASKED)
     weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1, keepdim=True), 0.0)
@@ -23,7 +23,7 @@ def scaled_masked_softmax_forward(input: Tensor, mask: Tensor, scale: float) -> 
 
 
 def scaled_aligned_causal_masked_softmax_forward(input: Tensor, scale: float) -> Tensor:
-    """Return the softmax over keys that are not after the query, the last of both being aligned."""
+    """Return the causal softmax of scaled scores, with the last query aligned to the last key."""
     queries, keys = input.shape[-2:]
     later = torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
     scores = (input.float() * scale).masked_fill(later, float("-inf"))
@@ -34,7 +34,7 @@ scaled_upper_triang_masked_softmax_forward = scaled_aligned_causal_masked_softma
 
 
 def scaled_softmax_backward(output_grad: Tensor, softmax_results: Tensor, scale: float) -> Tensor:
-    """Return the gradient of the scores; masked ones have a weight, and so a gradient, of 0."""
+    """Return the softmax's gradient for the scores before scaling; masked scores get 0."""
     gradient, weights = output_grad.float(), softmax_results.float()
     along = (gradient * weights).sum(-1, keepdim=True)
     return ((gradient - along) * weights * scale).to(softmax_results.dtype)

@@ -1,4 +1,4 @@
-"""Stand-in: the module in place of the compiled one, or the reason why it cannot be there."""
+"""Installs a CPU stand-in for Transformer Engine's compiled module, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ CHANGES = (
     "environment variable TPU_SKIP_MDS_QUERY",
     "warnings filter *:DeprecationWarning:transformer:*",
 )
-"""Patterns of what a process with the stand-in has changed for good."""
+"""Patterns of the global state that the stand-in changes until the process ends."""
 
 
 def refusal() -> str:
-    """Return why the stand-in cannot run here; empty if it can.
+    """Return why Transformer Engine's stand-in cannot run here; an empty string if it can.
 
     Needs no torch.
     """
@@ -94,7 +94,7 @@ def has_compiled_module() -> bool:
 
 
 def install() -> None:
-    """Install the stand-in for the rest of this process; a second call does nothing.
+    """Install Transformer Engine's stand-in in this process for good; a second call does nothing.
 
     Call it in a process that does nothing else, before Transformer Engine is imported: from then on
     torch calls the CPU `cuda`.
@@ -122,7 +122,7 @@ def install() -> None:
 
 
 def install_without_gpu() -> None:
-    """Install the stand-in if this rank sees no GPU.
+    """Install Transformer Engine's stand-in if this process, a rank, sees no GPU.
 
     Raises:
         RuntimeError: the stand-in cannot run here, or this is pytest's own process, where it would
@@ -144,7 +144,10 @@ def install_without_gpu() -> None:
 
 
 def running() -> str:
-    """Return the name of the stand-in that Transformer Engine uses here; empty if none."""
+    """Return which stand-in Transformer Engine uses here, such as "2.20.0 on the CPU".
+
+    Empty if it uses none.
+    """
     module = sys.modules.get(MODULE)
     return f"{module.installed} on the CPU" if isinstance(module, _StandIn) else ""
 
@@ -165,7 +168,7 @@ def _import_package() -> None:
 
 
 def release(text: str) -> tuple[int, int]:
-    """Return the release (major, minor) of a version."""
+    """Parse a version such as "2.20.0" to its release, (2, 20)."""
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
 
@@ -188,7 +191,7 @@ def _problem_of_this_process() -> str:
 
 
 class _StandIn(ModuleType):
-    """A module with exactly the names that Transformer Engine's release uses.
+    """The stand-in module, with exactly the names that the installed Transformer Engine uses.
 
     Attributes:
         installed: the version of Transformer Engine, which takes milliseconds to find out.
@@ -206,7 +209,7 @@ class _StandIn(ModuleType):
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """Return the kernels' functions that the stand-in implements, by name."""
+    """Return the compiled module's functions that the stand-in implements, by name."""
     from pytest_precision.te import (
         activations,
         allocation,
@@ -252,7 +255,7 @@ def _classes() -> dict[str, Any]:
 
 
 def _constants() -> dict[str, Any]:
-    """Return functions for the properties of the machine."""
+    """Return replacements of the functions that report a GPU's or library's properties."""
     from pytest_precision.te.enums import NVTE_Fused_Attn_Backend
 
     backend = NVTE_Fused_Attn_Backend.NVTE_No_Backend
@@ -274,7 +277,7 @@ def _saying(answer: Any) -> Callable[..., Any]:
 
 
 def _on_the_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function to run without autograd and unseen by torch's modes."""
+    """Wrap a function to run without autograd, and hidden from torch's function modes."""
     import torch
 
     from pytest_precision._torch.dispatch import without_functions_seen

@@ -1,4 +1,4 @@
-"""Storages: how Transformer Engine's tensors hold the operands of `formats`."""
+"""Conversion between Transformer Engine's quantized tensors and the operands of `formats`."""
 
 from __future__ import annotations
 
@@ -45,31 +45,34 @@ cannot be imported before the module that stands in for the kernels."""
 
 
 def family(tensor: Any) -> str:
-    """Return the kind of a quantized tensor, such as `mxfp8`; empty for others."""
+    """Return the format family of a quantized tensor, such as `mxfp8`; empty for a plain tensor."""
     return family_of(type(tensor))  # type: ignore[arg-type]  # mypy: a class is hashable
 
 
 @cache
 def family_of(cls: type) -> str:
-    """Return the kind of a class of quantized tensors; empty for others."""
+    """Return the format family of a Transformer Engine tensor class; empty for other classes."""
     names = (base.__name__ for base in cls.__mro__)
     found = (of for name in names for start, of in _FAMILIES.items() if name.startswith(start))
     return next(found, "")
 
 
 def data_name(kind: str, side: str) -> str:
-    """Return the attribute that holds the bytes of a side in tensors of a family."""
+    """Return the attribute name of a tensor's rowwise or columnwise bytes in a format family."""
     of_tensor = {"rowwise": "_data", "columnwise": "_transpose"}
     return of_tensor[side] if kind == "tensor" else f"_{side}_data"
 
 
 def matrix(tensor: Tensor) -> Tensor:
-    """Return a tensor with its leading dimensions flattened; a vector becomes one row."""
+    """Return a tensor as a matrix, with its leading dimensions flattened.
+
+    A vector becomes one row.
+    """
     return tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() else tensor.reshape(1, 1)
 
 
 def transposed_matrix(tensor: Tensor) -> Tensor:
-    """Return a transposed tensor as a matrix, whose rows are the first dimension."""
+    """Flatten all dimensions of a transposed tensor but the first, to get a matrix."""
     return tensor.reshape(tensor.shape[0], -1)
 
 
@@ -80,7 +83,7 @@ def held_sides(tensor: Any) -> list[Side]:
 
 
 def operand(tensor: Any, side: Side) -> Operand | None:
-    """Return one operand of a quantized tensor; None if the tensor lacks it.
+    """Return the rowwise or columnwise operand of a quantized tensor; None if it has none.
 
     Scales come without padding and not swizzled; they may share memory with the tensor.
     """
@@ -109,7 +112,7 @@ def operand(tensor: Any, side: Side) -> Operand | None:
 
 
 def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the matrix of values of one side of a tensor, quantized or not.
+    """Return a tensor's values as a matrix, dequantized from rowwise or columnwise bytes.
 
     Raises:
         RuntimeError: the tensor does not hold this side, as the kernels would also say.
@@ -121,7 +124,7 @@ def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float
 
 
 def multiplied(tensor: Any, side: Side) -> Factored:
-    """Return the values that a GEMM reads from one side of a tensor.
+    """Return a tensor's rowwise or columnwise values in the form that `multiply` takes.
 
     Raises:
         RuntimeError: see `values`.
@@ -149,7 +152,7 @@ def _nothing(held: Operand, dtype: torch.dtype) -> Tensor:
 
 
 def store(tensor: Any, side: Side, made: Operand) -> None:
-    """Write an operand into the memory that a quantized tensor has for it."""
+    """Write the bytes and scales of an operand into a quantized tensor's existing buffers."""
     kind = family(tensor)
     data = getattr(tensor, data_name(kind, side))
     if kind == "tensor":
@@ -169,7 +172,7 @@ def store(tensor: Any, side: Side, made: Operand) -> None:
 
 
 def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> dict[str, Tensor]:
-    """Return the tensors of which a quantized tensor consists.
+    """Return the buffers (bytes, scales, amaxes) of a quantized tensor, by attribute name.
 
     Args:
         kind: the family of the tensor; see `family`.
@@ -187,7 +190,7 @@ def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> 
 
 
 def swizzle(tensor: Any) -> None:
-    """Return new memory with the scales in the order in which a GEMM reads them."""
+    """Replace a tensor's scales by a copy in the order in which GEMM kernels read them."""
     if family(tensor) not in ("mxfp8", "nvfp4") or tensor._with_gemm_swizzled_scales:
         return
     made = {side: operand(tensor, side) for side in held_sides(tensor)}
@@ -225,7 +228,7 @@ def _blockwise(tensor: Any, data: Tensor, scale: Tensor, *, transposed: bool) ->
 def _unpadded(
     scale: Tensor, shape: tuple[int, int], swizzled: bool, *, turned: bool = False
 ) -> Tensor:
-    """Return scales without padding; MXFP8's columnwise ones are transposed back."""
+    """Return stored scales without padding, and in plain order if they were swizzled."""
     if swizzled:
         return unswizzled_scale(scale, shape, turned=turned)
     multiples = (4, 128) if turned else (128, 4)
@@ -234,7 +237,7 @@ def _unpadded(
 
 
 def _as_stored(kind: str, made: Operand, *, swizzled: bool) -> Tensor:
-    """Return scales padded and ordered as tensors of a family store them."""
+    """Return scales padded and ordered as Transformer Engine's tensors store them."""
     block = made.storage.block
     assert block is not None
     if kind == "block":

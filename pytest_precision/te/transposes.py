@@ -1,4 +1,4 @@
-"""Transposes of bytes, and scales in the order of the GEMM."""
+"""Functions that transpose quantized bytes, or reorder (swizzle) scales for GEMM kernels."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pytest_precision.te.storages import matrix, swizzle
 
 
 def fp8_transpose(data: Tensor, dtype: int, *, out: Tensor | None = None) -> Tensor:
-    """Return the bytes of a matrix, transposed; leading dimensions become the last ones."""
+    """Return the transposed bytes of an fp8 tensor; its leading dimensions become the last ones."""
     turned = matrix(data).t().contiguous()
     return _given(turned.reshape(data.shape[-1], *data.shape[:-1]), out)
 
 
 def nvfp4_data_transpose(data: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the codes of NVFP4, transposed and packed again."""
+    """Unpack NVFP4's 4-bit codes, transpose them, and pack two of them per byte again."""
     codes = E2M1.unpacked(matrix(data)).t().contiguous()
     return _given(codes[:, 0::2] | (codes[:, 1::2] << 4), out)
 
 
 def nvfp4_2d_scale_transpose(input: Tensor, output: Tensor, m_tiles: int, k_tiles: int) -> None:
-    """Transpose the scales of 16 x 16 blocks, each of which is stored for 16 rows."""
+    """Transpose NVFP4's scales of 16 x 16 blocks, each of which is repeated for 16 rows."""
     tiles = input[0 : m_tiles * 16 : 16, :k_tiles].t().repeat_interleave(16, 0)
     rows = min(tiles.shape[0], output.shape[0])
     output.zero_()
@@ -40,7 +40,7 @@ def nvfp4_2d_multi_tensor_transpose(
     m_list: Sequence[int],
     k_list: Sequence[int],
 ) -> None:
-    """Make the columnwise operands of several weights out of their rowwise ones."""
+    """Fill the columnwise bytes and scales of NVFP4 weights by transposing their rowwise ones."""
     for data, turned, scale, turned_scale, rows, columns in zip(
         rowwise_data_list,
         columnwise_data_list,
@@ -60,18 +60,18 @@ def swap_first_dims(tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def swizzle_scales_for_gemm_(tensor: Any) -> None:
-    """Reorder a tensor's scales for the GEMM, in place."""
+    """Reorder a tensor's scales into the order in which GEMM kernels read them, in place."""
     swizzle(tensor)
 
 
 def multi_tensor_swizzle_scales_for_gemm_unchecked_(tensors: Sequence[Any], *_: Any) -> None:
-    """Reorder the scales of several tensors for the GEMM."""
+    """Reorder the scales of tensors into the order in which GEMM kernels read them."""
     for tensor in tensors:
         swizzle(tensor)
 
 
 def grouped_swizzle_for_gemm(tensor: Any, rowwise: bool, columnwise: bool) -> None:
-    """Reorder the scales of a group for the GEMM, member by member."""
+    """Reorder a grouped tensor's scales, matrix by matrix, as GEMM kernels read them."""
     if tensor._with_gemm_swizzled_scales:
         return
     parts = tensor.split_into_quantized_tensors()

@@ -1,4 +1,7 @@
-"""A stand-in for Triton that can be imported: a kernel is its plain form, or needs a GPU."""
+"""An importable stand-in for Triton: launching a kernel calls a torch version of it.
+
+Launching a kernel without such a version raises.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def grouped_dbias(
     HAS_SCALES: bool,  # noqa: N803 (the names are the kernel's)
     **_: Any,
 ) -> None:
-    """Add the sum of each group's rows, scaled row by row if there are scales, to its bias."""
+    """Add each group's sum of rows, with each row scaled if asked, to its bias gradient."""
     ends = offsets.tolist()
     for group, (start, stop) in enumerate(pairwise(ends)):
         rows = dy[start:stop].float()
@@ -42,11 +45,11 @@ KERNELS: dict[str, Any] = {
     **cross_entropy.KERNELS,
     **row_maps.KERNELS,
 }
-"""Name of a kernel to its plain form; a kernel without one needs a GPU."""
+"""Name of a kernel to the torch function that computes it; a kernel without one needs a GPU."""
 
 
 class _Anything(type):
-    """A metaclass for names in a kernel's source: every attribute exists."""
+    """A metaclass that gives its classes every attribute, for names in kernels' sources."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
