@@ -1,4 +1,4 @@
-"""Linear layers that multiply quantized operands, with the same operands as Transformer Engine.
+"""Linear layers whose GEMMs multiply quantized operands, as Transformer Engine's layers do.
 
     modules.quantize_linears(model, "mxfp8")
     modules.begin_microbatch(model, step=1, microbatch=0, first=True)

@@ -1,4 +1,4 @@
-"""Layer: the common part of linear layers with one weight and with several."""
+"""The base class of this package's linear layers, with one weight or with one per expert."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         device: torch.device,
         backend: str,
     ) -> None:
-        """Set all attributes but the parameters."""
+        """Set all attributes of the layer other than its parameters."""
         number = 0 if precision == UNQUANTIZED else weights
         self.quantizers = nn.ModuleList(
             Quantizers(precision, device, backend) for _ in range(number)
@@ -75,7 +75,10 @@ class Layer(nn.Module):
         *,
         grouped: bool,
     ) -> Tensor:
-        """Return y, bf16 [rows, out], of x [rows, in]; `counts` are the rows of x per weight."""
+        """Return y, bf16 [rows, out], for the rows of x [rows, in], each times one of the weights.
+
+        `counts` is the number of rows of x per weight.
+        """
         call = Call(
             self._products(weights, grouped),
             counts,
@@ -113,12 +116,12 @@ class Layer(nn.Module):
         ]
 
     def streams_at(self, name: str) -> list[str]:
-        """Return the random streams for the layer under this name in a model."""
+        """Return a name for each weight's random bits, made from the layer's name in a model."""
         number = len(self.quantizers)
         return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 
     def _refresh(self, weights: Sequence[Tensor], grouped: bool) -> None:
-        """Set `used_weights`: stored operands, or weights that are quantized once per step."""
+        """Set `used_weights` to the quantized parameters, or to weights that are quantized here."""
         if isinstance(weights[0], QuantizedParameter):
             self.used_weights = [
                 member
@@ -176,7 +179,7 @@ def _refused(key: str, given: object, held: Tensor) -> str:
 
 
 def begin_microbatch(model: nn.Module, step: int, microbatch: int, *, first: bool) -> None:
-    """Tell the layers of `model` the number of the microbatch that the next forward computes.
+    """Set the step and microbatch number of the next forward on a model's quantized layers.
 
     Args:
         model: a model with or without layers of this package.

@@ -1,4 +1,4 @@
-"""Linear: `nn.Linear` on quantized operands."""
+"""A replacement of `nn.Linear` whose GEMMs multiply quantized operands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_precision.modules.layer import Layer
 
 
 class Linear(Layer, nn.Linear):
-    """A linear layer that quantizes its operands by a recipe, in whatever dtype the input is."""
+    """A linear layer that quantizes input, weight and output gradient by its precision's recipe."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""main_grad: the buffer in which a weight gradient is accumulated, by the GEMM or after it."""
+"""The buffer `main_grad`, in which weight gradients are accumulated, by the GEMM or after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_precision.errors import expected_but_got, named
 
 
 def main_grad(parameter: Tensor) -> Tensor:
-    """Return the buffer in which a fused weight gradient is accumulated.
+    """Return a weight's fp32 buffer `main_grad`, to which a GEMM adds the weight gradient.
 
     Raises:
         ValueError: there is no buffer, or it is not fp32 of the parameter's shape.

@@ -32,7 +32,7 @@ COMPUTE = torch.bfloat16
 
 
 class Product(Protocol):
-    """The multiplication by one weight."""
+    """The forward and backward GEMMs of one weight."""
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Any]:
         """Compute y, bf16 [rows, out], of x, bf16 [rows, in].
@@ -42,12 +42,12 @@ class Product(Protocol):
         """
 
     def backward(self, gradient: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
-        """Compute dx, bf16 [rows, in], and dW, fp32 [out, in], of dy, bf16 [rows, out]."""
+        """Compute dx, bf16 [rows, in], and dW, fp32 [out, in], from dy, bf16 [rows, out]."""
 
 
 @dataclass(frozen=True)
 class QuantizedProduct:
-    """The multiplication of quantized operands.
+    """The forward and backward GEMMs of one weight, on quantized operands.
 
     Attributes:
         quantizers: the formats of the input and of the gradient.
@@ -71,7 +71,7 @@ class QuantizedProduct:
         return (y if bias is None else y + bias.float()).to(COMPUTE), kept
 
     def backward(self, gradient: Tensor, kept: QuantizedTensor) -> tuple[Tensor, Tensor]:
-        """Quantize dy and multiply it by the weight and by x."""
+        """Quantize dy, and multiply it by the weight to get dx, and by x to get dW."""
         format = self.quantizers.gradient
         shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
         made = quantize_padded(
@@ -85,7 +85,7 @@ class QuantizedProduct:
 
 @dataclass(frozen=True)
 class PlainProduct:
-    """The multiplication of bf16 operands as in torch, but with the weight gradient in fp32.
+    """The bf16 GEMMs of one weight, as in torch, but with the weight gradient in fp32.
 
     Attributes:
         weight: bf16 [out, in].
@@ -98,13 +98,13 @@ class PlainProduct:
         return F.linear(x, self.weight, bias), x
 
     def backward(self, gradient: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """Multiply dy by the weight in bf16, and by x in fp32."""
+        """Multiply dy by the weight in bf16 to get dx, and by x in fp32 to get dW."""
         return gradient @ self.weight, gradient.float().t() @ kept.float()
 
 
 @dataclass(frozen=True)
 class Call:
-    """One forward through one or more weights.
+    """The settings of one forward pass of a layer, and what it keeps for the backward pass.
 
     Attributes:
         products: one per weight.
@@ -124,14 +124,15 @@ class Call:
 
 
 class Multiply(torch.autograd.Function):
-    """`Multiply.apply(x, call, n, *weights, *biases)`: y, bf16 [rows, out], of n weight parameters.
+    """Autograd function of a linear layer: multiplies rows of x by one weight or by several.
 
-    A weight without rows has no GEMM; its gradient is zero.
+    `Multiply.apply(x, call, n, *weights, *biases)` returns y, bf16 [rows, out], of n weight
+    parameters. A weight without rows has no GEMM; its gradient is zero.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: Call, n: int, *parameters: Tensor) -> Tensor:
-        """Multiply the rows of x, bf16 [rows, in], which are sorted by weight."""
+        """Multiply each row of x, bf16 [rows, in], by its weight; rows are sorted by weight."""
         ctx.call = call
         ctx.weights = parameters[:n]
         ctx.biases = parameters[n:]
@@ -185,7 +186,7 @@ def _split(rows: Tensor, call: Call) -> Sequence[Tensor]:
 def _gradients(
     parameters: Sequence[Tensor], made: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
-    """Return the gradients for autograd: rounded to bf16, then cast to the parameter's dtype."""
+    """Return gradients for autograd, rounded to bf16 and then cast to the parameter's dtype."""
     shape = parameters[0].shape[1:] if grouped else parameters[0].shape
     device = parameters[0].device
     each = [

@@ -25,7 +25,7 @@ _aten = torch.ops.aten
 
 
 class _Storage:
-    """The memory that a parameter shares with all tensors detached from it."""
+    """The quantized bytes and scales that a parameter shares with all tensors detached from it."""
 
     def __init__(self, value: Tensor, formats: Sequence[Format]) -> None:
         self.formats = tuple(formats)
@@ -37,13 +37,13 @@ class _Storage:
             self.rebase(key, torch.stack(parts) if self.grouped else parts[0])
 
     def quantize(self, value: Tensor) -> Iterator[QuantizedTensor]:
-        """Quantize each matrix of a value with its own format."""
+        """Quantize each matrix of a value (one, or several stacked) by its own format."""
         matrices = value.unbind() if self.grouped else (value,)
         for matrix, format in zip(matrices, self.formats, strict=True):
             yield quantize_padded(format, matrix)
 
     def rebase(self, key: str, tensor: Tensor) -> None:
-        """Store `tensor` under `key`, and make the members views of it."""
+        """Replace the buffer with this key, such as "rowwise.data", by another tensor."""
         self.tensors[key] = tensor
         side, field = OperandPart.of(key)
         for place, part in enumerate(tensor.unbind() if self.grouped else (tensor,)):
@@ -109,7 +109,7 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def data(self) -> Tensor:
-        """The same parameter, sharing its bytes, without a gradient.
+        """The same parameter without a gradient; it shares the quantized bytes.
 
         Raises:
             TypeError: another tensor is assigned to `data`, as `nn.Module.float` does.
@@ -137,7 +137,7 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def quantized(self) -> QuantizedTensor:
-        """The operands of a parameter that is one matrix, as a GEMM reads them.
+        """The rowwise and columnwise operands of a parameter that is one matrix.
 
         Raises:
             ValueError: the parameter has three dimensions; use `members`.
@@ -154,12 +154,12 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def members(self) -> Sequence[QuantizedTensor]:
-        """The operands of each matrix, as views of `stored`."""
+        """The rowwise and columnwise operands of each matrix, as views of `stored`."""
         return self._storage.members
 
     @property
     def stored(self) -> dict[str, Tensor]:
-        """The tensors in memory, by names such as "rowwise.data" and "columnwise.scale".
+        """The parameter's buffers by name, such as "rowwise.data" and "columnwise.scale".
 
         If the parameter has three dimensions, they are stacked over the matrices.
         """
@@ -167,7 +167,7 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """The format of each matrix."""
+        """The number format of each matrix of the parameter."""
         return self._storage.formats
 
     @property
@@ -205,7 +205,7 @@ class QuantizedParameter(ReadOnly):
 
     @torch.no_grad()
     def rebase_(self, key: str, tensor: Tensor) -> QuantizedParameter:
-        """Move one of the `stored` tensors into memory that the caller passes.
+        """Move one of the parameter's `stored` tensors into a buffer that the caller passes.
 
         Args:
             key: key of the tensor in `stored`.
@@ -266,7 +266,7 @@ _FIELDS: dict[str, Callable[[Operand], Tensor | None]] = {
 
 
 def tensors_of(quantized: QuantizedTensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a quantized matrix with their names, such as "rowwise.data"."""
+    """Yield name and tensor of a quantized matrix's buffers, with names such as "rowwise.data"."""
     for side, operand in quantized.operands.items():
         for field, read in _FIELDS.items():
             tensor = read(operand)

@@ -19,7 +19,7 @@ from pytest_precision.errors import expected_but_got
 
 
 class ReadOnly(Tensor):
-    """A tensor that computes with its dequantized values and refuses writes.
+    """A tensor subclass that computes with its dequantized values and refuses writes.
 
     Writes to its views are refused too: a view refers to a copy of the values, so a write to it
     would be lost.
@@ -74,7 +74,7 @@ class View(ReadOnly):
 
 
 def writable(value: Any) -> Any:
-    """Return the values of a `ReadOnly` tensor; any other value is returned as it is."""
+    """Return a `ReadOnly` tensor's values as a plain tensor, and any other value unchanged."""
     return value.dequantize() if isinstance(value, ReadOnly) else value
 
 

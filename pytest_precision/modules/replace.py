@@ -1,4 +1,4 @@
-"""The choice of the linear layers of a model that are quantized, and their replacement."""
+"""Replacement of a model's linear layers by quantized ones."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def quantize_linears(
 
 
 def _expect(model: object, precision: str, primary_weight: str) -> None:
-    """Refuse arguments that are not a model, or not names of precisions and storage."""
+    """Raise if `model` is no module, or if `precision` or `primary_weight` is unknown."""
     expect_type(
         "model", model, nn.Module, "an nn.Module", "give the model whose layers are to be quantized"
     )

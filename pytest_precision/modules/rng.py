@@ -1,4 +1,4 @@
-"""Random bits that depend on their purpose alone: layer, train step and microbatch."""
+"""Random bits for stochastic rounding that depend only on layer, train step and microbatch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEEDS = 1 << 63
 
 @dataclass(frozen=True)
 class RoundingRng:
-    """The random bits for one gradient in one microbatch.
+    """The random bits by which one output gradient of one microbatch is rounded.
 
     They are the same on both sides of a check, and on every rank that computes the microbatch.
 
@@ -37,8 +37,10 @@ class RoundingRng:
         return int.from_bytes(digest, "big") % _SEEDS
 
     def bits(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Draw a random byte per element for stochastic rounding: for the rowwise operand, in the
-        given shape, and for the columnwise one, in the transposed shape.
+        """Draw a random byte per element for stochastic rounding, for each of two operands.
+
+        The bytes for the rowwise operand have the given shape, those for the columnwise one the
+        transposed shape.
         """
         # torch's CPU generator uses only 32 bits of a seed, and each device draws other bits.
         generator = np.random.Philox(key=self.seed)

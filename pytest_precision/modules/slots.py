@@ -1,4 +1,4 @@
-"""The formats of the operands of a linear layer, and the state of delayed scaling."""
+"""The number formats of a linear layer's operands, and the state of delayed scaling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_precision.formats.scaling import ReduceAmax
 
 
 class DelayedScalingState(nn.Module, Reducible):
-    """Delayed scaling of one operand, with its state in buffers.
+    """Delayed scaling of one operand, with scale and amax history as a module's buffers.
 
     Attributes:
         name: name of the format.
@@ -48,13 +48,13 @@ class DelayedScalingState(nn.Module, Reducible):
         return True
 
     def leave_updates_to_owner(self) -> None:
-        """Exclude this state from the updates of `finish_step`."""
+        """Leave the update of this state to the weight's owner: `finish_step` skips it."""
         self.of_primary_weight = True
 
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Cast with the scale of earlier steps, and record the amax."""
+        """Cast a matrix to fp8 with the scale of earlier steps, and record its amax."""
         current = self._current()
         caster = Native(current) if self.native else current
         return caster.quantize(x, random_bits, usage=usage)
@@ -66,7 +66,7 @@ class DelayedScalingState(nn.Module, Reducible):
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Cast with the scale of earlier steps, emulated, and record `amaxes`, fp32 [1]."""
+        """Cast to fp8 with the scale of earlier steps, and record `amaxes`, fp32 [1]."""
         return self._current().quantize_with(x, amaxes, usage=usage)
 
     def update(self) -> None:
@@ -81,7 +81,7 @@ class DelayedScalingState(nn.Module, Reducible):
 
 
 class Quantizers(nn.Module):
-    """The formats of the three operands of one linear layer.
+    """The number formats of the three operands of one linear layer.
 
     Attributes:
         input: format of the layer's input.
@@ -130,7 +130,7 @@ class Quantizers(nn.Module):
 
 
 def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]]:
-    """Yield name and module of each state of delayed scaling in a model."""
+    """Yield name and module of each `DelayedScalingState` in a model."""
     for name, module in model.named_modules():
         if isinstance(module, DelayedScalingState):
             yield name, module

@@ -1,4 +1,4 @@
-"""What can be observed of quantized modules: state that outlives a step, and weights in use."""
+"""Listing of a model's quantized tensors: state that outlives a step, and weights in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the quantized state of a model that outlives a step, as (kind, name, tensor).
+    """Yield (kind, name, tensor) for the quantized tensors of a model that outlive a step.
 
     A quantized parameter has bytes (kind `quantized`), scales (`scale`) and amaxes (`amax`), with
     names such as `up.weight.rowwise`. A state of delayed scaling has a `scale`; a history (`amax`),

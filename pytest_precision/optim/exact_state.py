@@ -15,7 +15,7 @@ from pytest_precision.errors import expected_but_got
 
 
 class ExactStateOptimizer(Optimizer):
-    """An optimizer that loads state without casts, or refuses it.
+    """An optimizer base class that loads saved state without casts, or refuses it.
 
     `Optimizer.load_state_dict` casts what it loads to the parameter's dtype: fp32 moments of a bf16
     parameter lose 16 bits, and an int16 remainder becomes a bf16 number.

@@ -48,7 +48,7 @@ class FusedAdam(ExactStateOptimizer):
             the copy, rounded to nearest even.
         master_weight_dtype: dtype of that copy, fp32 or fp16.
         exp_avg_dtype: dtype of `exp_avg`: fp32, bf16, fp16, or uint8, which means fp8 (e4m3).
-        exp_avg_sq_dtype: dtype of `exp_avg_sq`, likewise.
+        exp_avg_sq_dtype: dtype of `exp_avg_sq`, one of the same four.
         use_decoupled_grad: whether to take gradients from `param.decoupled_grad`, whose dtype may
             differ from the parameter's.
         store_param_remainders: whether to store fp32 masters of bf16 parameters as 16-bit
@@ -102,7 +102,7 @@ class FusedAdam(ExactStateOptimizer):
         super().__init__(params, defaults)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset `grad`, and `decoupled_grad` too if the optimizer reads that one."""
+        """Reset each parameter's `grad`, and its `decoupled_grad` if the optimizer uses that."""
         super().zero_grad(set_to_none)
         if not self.use_decoupled_grad:
             return
@@ -191,7 +191,7 @@ class FusedAdam(ExactStateOptimizer):
 
 
 def decoupled_owners(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return fp32 tensors whose `grad` is the `decoupled_grad` of these parameters.
+    """Return an fp32 tensor for each parameter with a `decoupled_grad`, which becomes its `grad`.
 
     torch's clipping takes parameters and reads their `grad`, and a bf16 tensor has no fp32 `grad`.
     """

@@ -1,4 +1,4 @@
-"""Checks of the values in a parameter group, and of gradients."""
+"""Checks of the options and dtypes in an optimizer's parameter group, and of gradients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_grad(grad: Tensor) -> None:
 
 
 def check(holds: bool, expected: str, name: str, value: Any) -> None:
-    """Raise for an argument unless `holds`.
+    """Raise a `ValueError` that names an argument and its value, unless `holds` is true.
 
     Raises:
         ValueError: "expected ... but got name=value (type)", if `holds` is false.

@@ -1,4 +1,4 @@
-"""One Adam update in fp32, in the order of Transformer Engine's kernel.
+"""One Adam update in fp32, with the operations in the order of Transformer Engine's kernel.
 
 Source: `transformer_engine/common/multi_tensor/adam.cu` of Transformer Engine 2.20. That kernel is
 built with fast math, so its last bits on a GPU differ; here every operation is rounded to fp32
@@ -21,16 +21,16 @@ CHUNK_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class KernelScalars:
-    """The kernel's scalar arguments, rounded to fp32.
+    """The scalar arguments of one Adam update, rounded to fp32.
 
     Attributes:
         lr: learning rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         rest1: 1 - beta1 computed in fp32, which is not the decimal 1 - beta1 rounded to fp32.
-        rest2: 1 - beta2, likewise.
+        rest2: 1 - beta2 computed in fp32.
         correction1: divisor of the first moment, 1 - beta1**step; 1 without bias correction.
-        correction2: divisor of the second moment, likewise.
+        correction2: divisor of the second moment, 1 - beta2**step; 1 without bias correction.
         eps: term added to the denominator.
         weight_decay: decoupled weight decay or L2 regularisation.
         adam_w_mode: whether the weight decay is decoupled.
@@ -49,7 +49,7 @@ class KernelScalars:
 
     @classmethod
     def of(cls, group: dict[str, Any], adam_w_mode: bool) -> KernelScalars:
-        """Compute the scalars of a group whose step counter was already advanced."""
+        """Compute an update's scalars from a parameter group whose `step` was already advanced."""
         betas = [fp32(beta) for beta in group["betas"]]
         # The kernel's host code also computes the power of the fp32 beta in fp64, and rounds once.
         corrections = [
@@ -70,7 +70,7 @@ class KernelScalars:
 
 
 def adam_(p: Tensor, grad: Tensor, m: Tensor, v: Tensor, scalars: KernelScalars) -> None:
-    """Update fp32 weights and moments in place; of DTensors, this rank's shards.
+    """Do one Adam update of fp32 weights and moments in place; for DTensors, of the local shards.
 
     Args:
         p: the weights.

@@ -15,19 +15,22 @@ from torch import Tensor
 from pytest_precision.formats.elements import E4M3
 
 RANGES = {torch.float16: torch.finfo(torch.float16).max / 2, torch.uint8: E4M3.maximum}
-"""Dtype with a scale to the stored magnitude of a tensor's largest value."""
+"""Dtype that is stored with a scale to the stored magnitude of a tensor's largest value."""
 
 NAN_BYTE = 0x7F
 """The byte of NaN: e4m3 has two NaNs, and a GPU's conversion writes this one for either sign."""
 
 
 def scale_name(name: str) -> str:
-    """Return the name of the scale of the state `name`."""
+    """Return the name under which the scale of a stored state, such as `exp_avg`, is kept."""
     return f"{name}_scale"
 
 
 def decode_scaled(stored: Tensor, scale: Tensor | None) -> Tensor:
-    """Return the fp32 values; if `stored` is fp32, `stored` itself, so that updates reach it."""
+    """Decode stored optimizer state to fp32 values.
+
+    fp32 state is returned itself, so that updates in place reach it.
+    """
     if scale is None:
         return stored.float()
     if stored.dtype == torch.uint8:
@@ -37,7 +40,10 @@ def decode_scaled(stored: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def encode_(stored: Tensor, scale: Tensor | None, values: Tensor) -> None:
-    """Write fp32 `values`, which may be overwritten, to `stored`, and their scale to `scale`."""
+    """Encode fp32 `values` into `stored`, and their scale into `scale`.
+
+    `values` may be overwritten.
+    """
     if scale is None or not values.numel():  # an empty tensor has no largest value
         if stored is not values:
             stored.copy_(values)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
-    """Number each expert's tokens from 1 within each block of tokens; 0 if not routed to it."""
+    """Write each token's running number among an expert's tokens of a block; 0 if not routed."""
     *_, row_id_map, workspace, block = rest
     routed = routing_map.to(torch.int32)
     for number, start in enumerate(range(0, tokens, block)):

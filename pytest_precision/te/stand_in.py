@@ -144,10 +144,7 @@ def install_without_gpu() -> None:
 
 
 def running() -> str:
-    """Return which stand-in Transformer Engine uses here, such as "2.20.0 on the CPU".
-
-    Empty if it uses none.
-    """
+    """Return which Transformer Engine stand-in is in use, as in "2.20.0 on the CPU"; "" if none."""
     module = sys.modules.get(MODULE)
     return f"{module.installed} on the CPU" if isinstance(module, _StandIn) else ""
 
