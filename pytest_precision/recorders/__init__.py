@@ -1,1 +1,1 @@
-"""What writes a recording while a run goes on: of an engine, its updates, and what perturbs it."""
+"""Recorders: run a training loop, record its state after each phase, and perturb it on purpose."""

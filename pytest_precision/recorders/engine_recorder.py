@@ -1,4 +1,4 @@
-"""Engine recorder: the state of a run of a layout, observed after each phase of each operation."""
+"""Engine recorder: run an engine through a sequence and record its state after each phase."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pytest_precision.trace.writer import TraceWriter
 
 
 class EngineRecorder:
-    """Runs one segment of a cell's sequence with an engine, and records what it shows.
+    """Runs one segment of a cell's sequence with an engine, and records what each phase shows.
 
     Args:
         job: what is run.
@@ -86,7 +86,7 @@ class EngineRecorder:
         self.engine.start(self.capture)
 
     def run(self) -> None:
-        """Run the operations of the segment and of the window, and observe after each."""
+        """Run the segment's operations, up to the last step that is wanted, and record each."""
         start, stop = self.segment.start, self.segment.stop
         if self.segment.number:
             self.op = start
@@ -105,13 +105,13 @@ class EngineRecorder:
             self.end()
 
     def run_operation(self) -> None:
-        """Run the current operation of the sequence."""
+        """Run the sequence's current operation, such as `train` or `save`."""
         if self.operation != "train":
             self.gradients.interrupted()
         getattr(self, OPERATIONS[self.operation].run)()
 
     def build(self, seed: int) -> Engine:
-        """Make an engine whose weights are initialised from a seed.
+        """Make the layout's engine, with weights initialised from a seed.
 
         Raises:
             TypeError: the layout returns none.
@@ -133,12 +133,12 @@ class EngineRecorder:
         return engine
 
     def look_at_storage(self) -> None:
-        """Note code paths and contract violations, which the engine reports."""
+        """Record which code paths ran, and which storage promises the layout broke."""
         self.paths |= self.engine.paths()
         self.violations |= dict.fromkeys(self.engine.violations())
 
     def observe(self, phase: str) -> None:
-        """Write the engine's observations after `phase`, unless the phase or step is left out."""
+        """Write the engine's tensors to the trace, unless this phase or step is not wanted."""
         if self.perturbation.ends_only and phase in STEP_PHASES[:-1]:
             return
         if self.window is None or self.step >= self.window.first:
@@ -146,7 +146,7 @@ class EngineRecorder:
             self.writer.add(moment, [*self.engine.observe(phase, self.capture)])
 
     def train(self) -> None:
-        """Run one train step, and observe after each phase."""
+        """Run one train step, and record the engine's tensors after each phase."""
         self.step += 1
         self.capture.begin(keeps=not self.perturbation.ends_only)
         self.perturbation.wait()
@@ -169,12 +169,12 @@ class EngineRecorder:
                 self.observe(phase)
 
     def end(self) -> None:
-        """Observe the final state if the sequence ends with a train step."""
+        """Record the final hyperparameters if the sequence ends with a train step."""
         if self.operation == "train":
             self.observe(END)
 
     def _calls(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield each method after `forward_backward`, with the phases to observe after it."""
+        """Yield the engine methods to call after `forward_backward`, with their phases."""
         if self.engine.fused_step:
             self.engine.keep_rates()
             yield "optimizer_step", STEP_PHASES[1:]
@@ -182,7 +182,7 @@ class EngineRecorder:
             yield from ((phase, (phase,)) for phase in STEP_PHASES[1:])
 
     def _expect_norm(self, call: str, shown: tuple[str, ...]) -> None:
-        """Refuse a `grad_norm` that is not a tensor once `call` has clipped."""
+        """Raise if the engine's `grad_norm` is not a tensor after a method that clips."""
         if "clip_grads" in shown:
             advice = f"set it in {call}, a number wrapped in torch.tensor"
             expect_type("grad_norm", self.engine.grad_norm, torch.Tensor, "a tensor", advice)
@@ -193,7 +193,7 @@ class EngineRecorder:
         return self.products if watched else nullcontext()
 
     def _updating(self, call: str) -> AbstractContextManager[object]:
-        """Return a context that judges the update that `call` makes, unless a part is recorded."""
+        """Return a context that checks the weight update inside, if the whole run is recorded."""
         if self.watcher is None:
             return nullcontext()
         return self.watcher.around(self.engine, call, self.step)
@@ -202,7 +202,7 @@ class EngineRecorder:
         return self.perturbation.rounding(self.engine, phase, self.step)
 
     def skip(self) -> None:
-        """Run a step with an overflow on one rank; all ranks must leave their state unchanged."""
+        """Run a step that overflows on one rank and that all ranks must skip; record the state."""
         # Only here, since few sequences have such a step.
         from pytest_precision.recorders.skipped_step import SkippedStep
 
@@ -217,7 +217,7 @@ class EngineRecorder:
         self.violations |= dict.fromkeys(skipped.changed_rates(self.step))
 
     def evaluate(self) -> None:
-        """Evaluate, and observe."""
+        """Run an evaluation, and record the state after it."""
         self.capture.begin()
         self.engine.evaluate()
         self.observe("evaluate")
@@ -227,7 +227,7 @@ class EngineRecorder:
         return self.folder / "checkpoint"
 
     def save(self) -> None:
-        """Save a checkpoint on all ranks, and observe."""
+        """Save a checkpoint on all ranks, and record the state after it."""
         self.engine.save(self._checkpoint)
         if self.watcher is not None:
             self.watcher.save(self.folder)
@@ -236,14 +236,14 @@ class EngineRecorder:
         self.observe("save")
 
     def load(self) -> None:
-        """Load the last checkpoint into a new engine with other initial weights, and observe."""
+        """Load the last checkpoint into a newly built engine, and record the state."""
         self.look_at_storage()
         self.engine = self.build(FRESH_SEED)
         self.engine.start(self.capture)
         self.restore()
 
     def restore(self) -> None:
-        """Load the checkpoint into the engine on all ranks, and observe."""
+        """Load the checkpoint into the engine on all ranks, and record the state."""
         self.engine.load(self._checkpoint)
         if self.watcher is not None:
             self.watcher.load(self.folder)
@@ -251,13 +251,13 @@ class EngineRecorder:
         self.observe("load")
 
     def swap(self) -> None:
-        """Load the last checkpoint into an engine of the other layout, and observe."""
+        """Load the last checkpoint into an engine of the other side's layout, and record it."""
         self.layout, self.other = self.other, self.layout
         self.load()
 
 
 def record_engine(job: LayoutJob) -> int:
-    """Run one segment of a sequence, and write this rank's observations into the job's folder.
+    """Run one segment of a layout's sequence, and write this rank's trace to the job's folder.
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps

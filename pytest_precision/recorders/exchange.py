@@ -1,4 +1,4 @@
-"""Exchange: a recording as a safetensors file with a sidecar, and such files as a recording.
+"""Exchange: convert a recording to a safetensors file with a JSON sidecar, and back.
 
 So one side of a comparison may come from JAX, from C++ or from a framework's own hook.
 """
@@ -166,7 +166,7 @@ def _by_moment(said: dict[str, Any]) -> dict[tuple[int, str], list[Any]]:
 
 
 def _course(steps: int) -> Iterator[Moment]:
-    """Yield the moments of a recording: before step 1, after each phase, and at the end."""
+    """Yield the moments of a recording: before step 1, after each phase, and at the very end."""
     yield INIT
     for step in range(1, steps + 1):
         for phase in STEP_PHASES:
@@ -194,13 +194,13 @@ def _observation(row: Any, tensors: dict[str, Tensor]) -> Observation:
 
 
 def _portable(tensor: Tensor) -> Tensor:
-    """Copy a tensor; as uint8 if its dtype is not known to every reader of safetensors."""
+    """Return a copy of a tensor, as uint8 bytes if safetensors readers may not know its dtype."""
     held = tensor.detach().clone(memory_format=torch.contiguous_format)
     return held if held.dtype in PORTABLE else held.view(-1).view(torch.uint8)
 
 
 def _row(entry: Entry, key: str) -> dict[str, Any]:
-    """Return the sidecar's entry of one tensor, without default values."""
+    """Return the JSON object that describes one tensor in the sidecar."""
     row: dict[str, Any] = {"kind": entry.kind, "name": entry.name, "key": key}
     row |= {"dtype": entry.dtype, "piece": [*entry.piece], "shape": [*entry.shape]}
     if entry.rank:

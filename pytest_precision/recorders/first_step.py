@@ -1,4 +1,4 @@
-"""First step: a layout's first train step beside the same step in fp64, from the same state.
+"""First step: run a layout's first train step, and compute the same step in fp64 beside it.
 
 What a side rounds shows as its distance from the exact step, whoever it is compared with.
 """
@@ -34,7 +34,7 @@ FIRST_STEP = Window(1, 1)
 
 
 def record_first_step(job: LayoutJob) -> int:
-    """Run a layout up to its first train step, and write its errors against the same step in fp64.
+    """Run a layout's first train step, and store its gradients and updates beside fp64 ones.
 
     Returns:
         a number above 0, as `record_engine` does.
@@ -58,14 +58,14 @@ OF_A_STEP = ("gradients", "updates")
 
 
 class FirstStepRun(EngineRecorder):
-    """A run that keeps the inputs and the results of its first train step."""
+    """Runs a layout up to its first train step, and keeps that step's inputs and results."""
 
     def __init__(self, job: LayoutJob) -> None:
         super().__init__(job)
         self.gradients = GradientOracle(self.workload, self.cell, whole=True)
 
     def observe(self, phase: str) -> None:
-        """Observe nothing; an earlier run has recorded all observations."""
+        """Do nothing, since an earlier run has recorded all observations."""
 
     @contextmanager
     def _updating(self, call: str) -> Iterator[None]:
@@ -77,7 +77,7 @@ class FirstStepRun(EngineRecorder):
         self.gradients.updating(lambda: effective_weights(self.engine))
 
     def judged(self, ranks: list[list[ShownStep]]) -> StepAccuracy:
-        """Return the errors of the step, from what all ranks kept of it."""
+        """Return the step's gradients and updates beside fp64 ones, or why there are none."""
         devices = [torch.cuda.current_device()] if self.cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:
@@ -89,12 +89,12 @@ class FirstStepRun(EngineRecorder):
 
 @torch.no_grad()
 def effective_weights(engine: Engine) -> list[Observation]:
-    """Return pieces of the weights that the optimizer updates, at full precision."""
+    """Return this rank's shards of the optimizer's weights, at full precision."""
     return [piece for one in Weight.of(engine) for piece in one.pieces(one.effective())]
 
 
 def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
-    """Return the errors of one step against fp64, from the weights that its forward read.
+    """Return a step's gradients and updates beside those of an fp64 step from the same weights.
 
     Args:
         workload: computes it once more.
@@ -139,7 +139,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
 def exact_updates(
     plan: UpdatePlan, gradients: Gradients, weights: dict[str, Tensor], max_norm: float | None
 ) -> dict[str, Tensor]:
-    """Return the first update of each weight in fp64.
+    """Return the first update of each weight, computed in fp64 by the optimizer's rule.
 
     Args:
         plan: the rule of the workload, and the numbers of its groups.

@@ -1,4 +1,4 @@
-"""Layout job: what one rank runs of a layout, what is done to it, and where its trace lies."""
+"""Layout job: all that one rank needs to run a layout and write its trace."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class LayoutJob(NamedTuple):
     known: GradientLog | None = None
 
     def place(self) -> Path:
-        """Return the folder of the segment, and make it."""
+        """Make and return the folder of this segment's files."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place
 
     def own_workload(self) -> Workload:
-        """Make the workload of this run; a perturbed start has another seed."""
+        """Return a new workload for this run; a run from another start gets another seed."""
         workload = self.workload()
         if isinstance(workload, TrainingRecipe):
             workload.seed += self.perturbation.start

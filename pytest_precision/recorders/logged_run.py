@@ -1,4 +1,4 @@
-"""Logged run: a layout's sequence up to one operation, whose tensor operations are logged."""
+"""Logged run: run a layout's sequence up to one operation, and log its tensor operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import Holding
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
-    """Run a layout like `record_engine`, and log the operations of one part of its sequence.
+    """Run a layout up to one operation of its sequence, and log its tensor operations.
 
     Args:
         job: what is run.
@@ -42,7 +42,7 @@ def log_layout(job: LayoutJob, wanted: Wanted) -> int:
 
 
 class LoggedRun(EngineRecorder):
-    """A run that logs the operations of one part of its sequence, and observes nothing."""
+    """Runs a layout, and logs the tensor operations of one operation of its sequence."""
 
     def __init__(self, logger: OperationLogger, wanted: Wanted, job: LayoutJob) -> None:
         self._logger = logger
@@ -52,7 +52,7 @@ class LoggedRun(EngineRecorder):
         self.engine.capture = self.capture
 
     def build(self, seed: int) -> Engine:
-        """Make an engine; log that if it is the wanted part."""
+        """Build the engine, and log the tensor operations of that if they are wanted."""
         with self._logger.on(self.op == self._wanted.op):
             engine = super().build(seed)
         self._logger.settings.watch(engine.optimizer)
@@ -60,12 +60,12 @@ class LoggedRun(EngineRecorder):
         return engine
 
     def restore(self) -> None:
-        """Load the checkpoint; log that if it is the wanted part."""
+        """Load the checkpoint, and log the tensor operations of that if they are wanted."""
         with self._logger.on(self.op == self._wanted.op):
             super().restore()
 
     def run_operation(self) -> None:
-        """Run operations up to the wanted one, and log that one."""
+        """Run the current operation of the sequence unless it comes after the one to log."""
         if self.op == self._wanted.op:
             self._logger.give(state_of_engine(self.engine))
         if self.op <= self._wanted.op:
@@ -73,11 +73,11 @@ class LoggedRun(EngineRecorder):
                 super().run_operation()
 
     def observe(self, phase: str) -> None:
-        """Observe nothing; the first two runs have recorded all observations."""
+        """Do nothing, since earlier runs have recorded all observations."""
 
 
 def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
-    """Yield name and tensor of an engine's whole state between operations."""
+    """Yield (kind and name, tensor) for each tensor of an engine's state."""
     for path, parameter in engine.model.named_parameters():
         name = unwrapped(path)
         yield Holding("param", name), parameter

@@ -1,4 +1,4 @@
-"""Lost updates: what a train step's update should have been, and how the weights really moved.
+"""Lost updates: measure how much of each exact weight update was lost to rounding.
 
 The exact update is computed in fp64 from the optimizer's own state after the step and the
 hyperparameters before it, and compared with how the *effective* weight moved: on stored bf16
@@ -24,7 +24,7 @@ from pytest_precision.trace.segment_folders import log_path
 
 
 class UpdateMeter:
-    """Measures the lost updates of one rank, step by step."""
+    """Measures how much of each weight update rounding lost, on one rank, step by step."""
 
     def __init__(self) -> None:
         # Slot of each logical tensor's piece: its name, and its place as text that tells it apart.
@@ -36,7 +36,7 @@ class UpdateMeter:
 
     @torch.no_grad()
     def before(self, optimizer: Optimizer, weights: Iterable[Weight]) -> list[Watched]:
-        """Copy what is needed of the weights before `optimizer` updates them.
+        """Return CPU copies of the weights that `optimizer` is about to update.
 
         The copies lie in the same memory each time, so they last until the next step.
         """
@@ -62,12 +62,12 @@ class UpdateMeter:
 
     @torch.no_grad()
     def after(self, optimizer: Optimizer, watched: Iterable[Watched], step: int) -> None:
-        """Measure how far the weights moved in an update, against the exact update."""
+        """Measure how far the weights moved in a step, against the exact update in fp64."""
         rows = [row for one in watched for row in self._measured(optimizer, one)]
         self._steps.append((step, rows))
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write the measurements next to the trace of the run."""
+        """Write this rank's measurements as JSON beside its trace."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
         write_whole(log_path(folder, "updates", rank), part)
 
@@ -96,7 +96,7 @@ class UpdateMeter:
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
-    """Return the fields of `Counts` for one piece of a weight."""
+    """Return the number of updates and lost ones of a shard, and four sums of their sizes."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]

@@ -1,4 +1,4 @@
-"""The dtypes in which a run multiplies, seen where it calls torch."""
+"""Products: record the dtypes of matrix products that a run computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment of a run: what decides about its bits besides the run itself."""
+"""Run environment: the versions, settings and variables that can change the bits of a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FILE_PLACES = ("_DIR", "_HOME", "_PATH")
 
 
 def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
-    """Return the cell with the number format backend of this machine, and why it was chosen."""
+    """Return the cell with native or emulated number formats chosen, and why, for this machine."""
     if not PRECISIONS[cell.precision].quantized:
         return replace(cell, backend="emulated"), {}
     choice = decide(cell.backend, cell.precision, cell.device)
@@ -58,7 +58,7 @@ def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
 
 
 def environment_of(cell: Cell) -> dict[str, str]:
-    """Return what can change the bits of a run: versions, torch's settings and variables."""
+    """Return the versions, torch settings and environment variables that can change bits."""
     declared = dict(cell.environment)
     stand_in = {"transformer_engine": te.running()} if te.running() else {}
     # A script chooses its device itself.
@@ -94,7 +94,7 @@ def _deterministic() -> str:
 
 
 def _of_gpu() -> dict[str, str]:
-    """Return model, driver and library versions of the GPU, on which the bits depend."""
+    """Return the GPU's model, and the versions of its driver and libraries."""
     major, minor = torch.cuda.get_device_capability()
     engine = installed_version()
     return {

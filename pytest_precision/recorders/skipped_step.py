@@ -1,4 +1,4 @@
-"""Skipped: a train step whose gradients overflow on one rank, and which no rank may make."""
+"""Skipped step: make a step's gradients overflow on one rank, and check that all ranks skip it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 
 
 class SkippedStep:
-    """A step of an engine whose gradients are made to overflow.
+    """A step of an engine whose gradients are made to overflow on one rank.
 
     Args:
         engine: before the step.
@@ -52,7 +52,7 @@ class SkippedStep:
                 gradient.fill_(math.inf)
 
     def expect_overflow(self) -> None:
-        """Refuse an engine that made the update in spite of the overflow.
+        """Raise if the engine's gradient norm is finite and it updated weights all the same.
 
         Raises:
             RuntimeError: the norm is finite, and the step was made.
@@ -69,7 +69,7 @@ class SkippedStep:
             )
 
     def changed_rates(self, step: int) -> Iterator[str]:
-        """Describe which learning rates changed in the step that follows `step`.
+        """Yield in words each group's learning rate that the skipped step has changed.
 
         No moment before it shows the rates that it started with.
         """
@@ -80,11 +80,11 @@ class SkippedStep:
 
 
 def rates(engine: Engine) -> list[float]:
-    """Return the learning rate of each group."""
+    """Return the learning rate of each parameter group of an engine's optimizer."""
     return [float(group["lr"]) for group in engine.optimizer.param_groups]
 
 
 def weights(engine: Engine) -> list[Tensor]:
-    """Return copies of this rank's pieces of the weights that the optimizer updates."""
+    """Return copies of this rank's shards of the weights that the optimizer updates."""
     pieces = (engine.piece("master", n, engine.effective(m)) for n, m in engine.masters())
     return [piece.tensor.detach().clone() for piece in pieces]

@@ -1,4 +1,4 @@
-"""Update watcher: keeps the weights of one rank before each update, and has it judged twice.
+"""Update watcher: measure lost updates, and check the update rule, around each optimizer step.
 
 The meter says how much of the exact update was lost, the oracle whether it follows the rule that
 the workload declares. Both see a whole run or nothing: the values around a step are recorded again
@@ -26,7 +26,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class UpdateWatcher:
-    """Measures lost updates and judges the rule of each update, on one rank.
+    """Measures the lost updates of each step, and checks its update rule, on one rank.
 
     Args:
         workload: declares the rule.
@@ -46,7 +46,7 @@ class UpdateWatcher:
 
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
-        """Watch one call of `engine` inside the block; overflowed steps are not judged."""
+        """Check the update that an engine's method makes inside the context, if it is one."""
         self._note_form(engine)
         oracle = None if engine.fused_step else self._oracle
         if phase == "clip_grads" and oracle is not None:
@@ -65,7 +65,7 @@ class UpdateWatcher:
 
     @contextmanager
     def _watching(self, engine: Engine) -> Iterator[list[Watched]]:
-        """Copy an engine's weights before the block, and compare them after it.
+        """Yield copies of an engine's weights and gradients from before its update.
 
         A framework that reduces, clips and updates in one call may give the optimizer its gradients
         in that call. Then they are there when the optimizer's own step begins, for some groups
@@ -93,7 +93,7 @@ class UpdateWatcher:
             hook.remove()
 
     def _note_form(self, engine: Engine) -> None:
-        """Note which calls of the engine reduce, clip and update."""
+        """Log whether one call of the engine reduces, clips and updates, and how it clips."""
         log = self._log
         log.shown_by = "call" if engine.fused_step else "phases"
         log.by_l2 = log.by_l2 and not callable(engine.clip_rule)
@@ -102,16 +102,16 @@ class UpdateWatcher:
             log.silent = log.silent or "its engine reduces, clips and updates in one call"
 
     def save(self, folder: Path) -> None:
-        """Write what a load must restore next to the checkpoint."""
+        """Write the number of steps made so far beside a checkpoint."""
         if self._oracle is not None:
             self._oracle.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote, and continue."""
+        """Read the number of steps made from beside a checkpoint, and continue from it."""
         if self._oracle is not None:
             self._oracle.load(folder)
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write the measurements next to the trace."""
+        """Write the measured lost updates and the results of checks beside the trace."""
         self._meter.write(folder, rank)
         self._log.write(folder, rank)

@@ -1,4 +1,4 @@
-"""Weights: what an optimizer updates, with what it represents and which pieces this rank holds."""
+"""Weights: what an optimizer updates, as high-precision weights and this rank's shards of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURED_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 24}
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor that an optimizer updates.
+    """A tensor that an optimizer updates, with functions that return its weight and shards.
 
     Attributes:
         name: its logical name.
@@ -34,7 +34,7 @@ class Weight:
 
     @classmethod
     def of(cls, engine: Engine) -> Iterator[Weight]:
-        """Yield the weights that an engine's optimizer updates."""
+        """Yield the tensors that an engine's optimizer updates, as `Weight` objects."""
         for name, parameter in engine.masters():
             effective = partial(engine.effective, parameter)
             pieces = partial(_pieces, engine, name)
@@ -42,14 +42,14 @@ class Weight:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Return this rank's own pieces of the logical tensors in `tensor`."""
+    """Return this rank's shards of the logical tensors inside `tensor`."""
     parts = engine.logical(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A weight with the copies that are needed from before the step.
+    """A weight with copies of its shards, gradient and options from before an optimizer step.
 
     Attributes:
         weight: the weight.

@@ -1,1 +1,1 @@
-"""Losses and gradients of a step once more, by the plainest loop that the workload allows."""
+"""Gradients: recompute a step's losses and gradients by a simple loop, and compare them."""

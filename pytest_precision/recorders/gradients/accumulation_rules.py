@@ -1,4 +1,4 @@
-"""Accumulation rules: which wrong rule of accumulation gives the gradients that a side has.
+"""Accumulation rules: name the mistake in gradient accumulation that explains wrong gradients.
 
 Each sum is fitted by the gradients of the step's microbatches: how often each counts is what a
 divisor, a mask or a loop does wrong.
@@ -40,7 +40,7 @@ def explained(
     old: Mapping[int, Mapping[str, Tensor]],
     single: Sequence[PlainMicrobatch],
 ) -> list[str]:
-    """Return, for each wrong tensor, the wrong rule that explains its kind and rank; empty if none.
+    """Return, for each wrong tensor, the known mistake that explains it; empty where none does.
 
     Args:
         wrong: `HeldGradient` ones.
@@ -79,7 +79,7 @@ def explained(
 
 
 def _recounted(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
-    """Recognize wrong counts of microbatches, or microbatches of another rank."""
+    """Return in words how microbatches were miscounted or of another rank; empty if not."""
     dealt = dealt_to(found, own, size)
     fit = fit_by(found, dealt, near)
     if fit is not None:
@@ -101,7 +101,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _left(found: Sequence[Any], old: Mapping[str, Tensor], near: float) -> str:
-    """Recognize a multiple of the previous step's gradients in the new ones."""
+    """Return in words if the error is a multiple of the previous step's gradient; empty if not."""
     if any(one.name not in old for one in found):
         return ""
     more = torch.cat([(one.got - one.plain).reshape(-1) for one in found])
@@ -122,7 +122,7 @@ def _rules(
     size: int,
     room: float,
 ) -> Iterator[str]:
-    """Yield the wrong rules that fit, the most specific first.
+    """Yield in words the mistakes that explain how often each microbatch counts.
 
     Args:
         counts: how often each of `dealt` counts.
@@ -164,7 +164,7 @@ def _rules(
 def _divisors(
     dealt: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch], size: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield wrong divisors in words, the most specific first; 0 for those that cannot be."""
+    """Yield (divisor, words) for wrong divisors of a gradient; 0 for one that does not apply."""
     tokens = sum(one.tokens for one in own)
     here = sum(one.tokens for one in dealt)
     positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats
@@ -185,7 +185,7 @@ def _divisors(
 def _singled_out(
     counts: Sequence[float], dealt: Sequence[PlainMicrobatch], room: float
 ) -> Iterator[str]:
-    """Recognize some microbatches with a wrong count, while all others count once."""
+    """Yield in words which microbatches count wrongly, if all others count once."""
     ones = [one.number for one, count in zip(dealt, counts, strict=True) if abs(count - 1) > room]
     if 0 < len(ones) < len(dealt):
         kinds = {round(counts[[d.number for d in dealt].index(number)], 2) for number in ones}
@@ -201,7 +201,7 @@ def _singled_out(
 
 
 def _factor(found: Sequence[Any], near: float) -> str:
-    """Recognize a constant factor where no counts of microbatches explain the tensors."""
+    """Return in words the constant factor by which the tensors are wrong; empty without one."""
     got = torch.cat([one.got.reshape(-1) for one in found])
     plain = torch.cat([one.plain.reshape(-1) for one in found])
     if not float(plain.norm()):
@@ -214,7 +214,7 @@ def _factor(found: Sequence[Any], near: float) -> str:
 
 
 def _other_step(wrong: Unexplained) -> str:
-    """Recognize a step that was trained on another step's microbatches."""
+    """Return in words which other step's microbatches the step was trained on; empty if none."""
     found, _, loop, step, size, near = wrong
     for other in (step + 1, *range(step - 1, max(step - BEFORE, 0), -1), 0):
         given = [*loop.microbatches(other)]
@@ -240,7 +240,7 @@ def _step(number: int) -> str:
 
 
 def _borrowed(wrong: Unexplained) -> str:
-    """Recognize a neighbouring step's microbatches in place of some of this step."""
+    """Return in words which microbatches of a neighbouring step were used; empty if none."""
     found, own, loop, step, size, near = wrong
     dealt, tokens = dealt_to(found, own, size), sum(one.tokens for one in own)
     for other in (step - 1, step + 1):

@@ -1,4 +1,4 @@
-"""Fit gradients by those of single microbatches: how often does each of them count?"""
+"""Fit: find how often each microbatch counts in a gradient, by least squares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ That of NVFP4 has a direction: it moves counts by a half, and leaves as much as 
 
 
 class MicrobatchFit(NamedTuple):
-    """The counts with which a sum of microbatches best fits the gradients of a side.
+    """The least-squares counts with which microbatches' gradients add up to a side's gradients.
 
     Attributes:
         counts: how often each microbatch counts; one without a gradient counts once, as nothing
@@ -40,14 +40,14 @@ class MicrobatchFit(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether counts other than 1 fit far better than rounding explains."""
+        """Return whether the counts differ from 1 by far more than the fit leaves unexplained."""
         return self.moved > CLEARLY * self.left
 
 
 def fit_by_dealt(
     found: Sequence[Any], single: Sequence[PlainMicrobatch], size: int, near: float
 ) -> MicrobatchFit | None:
-    """Fit the tensors by the microbatches that their rank was given; None if that fails.
+    """Fit a rank's gradients by those of its own microbatches; None if they do not explain them.
 
     Args:
         found: `HeldGradient` ones of one kind and rank.
@@ -62,14 +62,14 @@ def fit_by_dealt(
 def dealt_to(
     found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int
 ) -> list[PlainMicrobatch]:
-    """Return the microbatches of a rank, or of all ranks for sums over ranks."""
+    """Return the microbatches whose gradients a local or a reduced gradient should sum."""
     return [one for one in own if found[0].share in (None, one.number % size)]
 
 
 def fit_by(
     found: Sequence[Any], dealt: Sequence[PlainMicrobatch], near: float
 ) -> MicrobatchFit | None:
-    """Fit the tensors by microbatches; None if these do not explain them."""
+    """Fit gradients by a weighted sum of microbatches' gradients; None if that leaves too much."""
     columns = torch.stack([_joined(found, one.gradients) for one in dealt], 1)
     got = torch.cat([one.got.reshape(-1) for one in found]).unsqueeze(1)
     counts = torch.linalg.lstsq(columns, got).solution

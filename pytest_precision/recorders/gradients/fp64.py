@@ -1,4 +1,4 @@
-"""Arithmetic in fp64, whatever a model rounds on its way.
+"""fp64: run a model's operations in fp64, even those that cast to fewer bits.
 
 What it casts to fewer bits in between is fp64, too: two releases of a model that only round
 otherwise have the same exact gradients.
@@ -19,7 +19,7 @@ from pytest_precision._torch.dispatch import tree_leaves, tree_map, writes
 
 @contextmanager
 def computing_in_fp64() -> Iterator[None]:
-    """Make each operation inside compute and return fp64, whatever its inputs are."""
+    """Make each operation inside the context compute in fp64, even where the model casts lower."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -1,4 +1,4 @@
-"""Watch the steps of one rank whose losses and gradients are computed once more at the end.
+"""Gradient oracle: keep some steps of a run, to recompute their losses and gradients at the end.
 
 These are the first two steps, in the second of which old gradients may be left, and the first step
 after each other operation: what makes a gradient wrong does so in one of them.
@@ -45,7 +45,7 @@ Looked = TypeVar("Looked")
 
 
 class GradientOracle:
-    """Keeps the losses and gradients of some steps, and judges them after the run, on rank 0.
+    """Keeps the losses and gradients of some steps, and compares them with recomputed ones.
 
     Whatever is raised on the way, the check goes on, and the log says why nothing was judged.
 
@@ -77,19 +77,19 @@ class GradientOracle:
         self._whole = whole
 
     def interrupted(self) -> None:
-        """Judge the next step, too, since an operation other than `train` came before it."""
+        """Check the next train step, too, since another operation has come before it."""
         self._due = max(self._due, 1)
 
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Keep the inputs and results of the `forward_backward` inside, if the step is judged."""
+        """Keep the inputs and results of the `forward_backward` inside, if the step is checked."""
         begun = self._look(lambda: self._begin(engine, step)) if self._due else None
         yield
         if begun is not None:
             self._look(lambda: self._end(engine, *begun))
 
     def _begin(self, engine: Engine, step: int) -> tuple[ShownStep, list[Observation]] | None:
-        """Return a step with its inputs and stored weights; None if it is not judged."""
+        """Return a record of a step's buffers and scale, with the weights; None if not checked."""
         if sum(own.numel() for own in engine.model.parameters()) > LARGEST_MODEL:
             self._silence(f"the model has more than {LARGEST_MODEL:,} parameters")
             return None
@@ -104,7 +104,7 @@ class GradientOracle:
         return shown, resident_pieces(engine)
 
     def _end(self, engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
-        """Keep the results of a step."""
+        """Add the weights that were read, the losses and the gradients to a step's record."""
         used = kept(engine.capture.kept("used_param"))
         named = {seen.name for seen in used}
         shown.weights = used + [seen for seen in stored if seen.name not in named]
@@ -116,12 +116,12 @@ class GradientOracle:
         self._steps.append(shown)
 
     def reduced(self, engine: Engine, step: int) -> None:
-        """Keep the reduced gradients of a step that is judged."""
+        """Keep a step's gradients after their reduction over ranks, if the step is checked."""
         if self._steps and self._steps[-1].step == step and not engine.fused_step:
             self._look(lambda: self._keep_reduced(engine))
 
     def updating(self, weights: Callable[[], list[Observation]]) -> None:
-        """Keep the weights that the optimizer updates, before and after the update."""
+        """Keep a copy of the optimizer's weights; called before and after the update."""
         if self._steps:
             kept = self._look(
                 lambda: [replace(one, tensor=one.tensor.clone()) for one in weights()]
@@ -133,7 +133,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Call a function that reads the engine; None if it raises, which ends the judgement."""
+        """Return what a function reads from the engine; None if it raises, which ends checks."""
         if not self._whole or self._log.silent:
             return None
         try:
@@ -147,7 +147,7 @@ class GradientOracle:
         self._log.silent, self._steps = reason, []
 
     def write(self, folder: Path, rank: int) -> None:
-        """Gather the steps of all ranks, a collective, and judge and write them on rank 0."""
+        """Compare the kept steps of all ranks on rank 0, and write the result; a collective."""
         if not self._whole:
             return
         digests = self._look(lambda: [*map(step_digest, self._steps)]) or []
@@ -163,7 +163,7 @@ class GradientOracle:
             self._log.write(folder)
 
     def gathered(self, rank: int) -> list[list[ShownStep]]:
-        """Return on rank 0 the kept steps of all ranks; a collective."""
+        """Return on rank 0 the kept steps of all ranks, on other ranks nothing; a collective."""
         if dist.get_world_size() == 1:
             return [self._steps]
         # Packed here, since one rank that raised in a collective would have the others wait.
@@ -175,7 +175,7 @@ class GradientOracle:
 
     @property
     def silent(self) -> str:
-        """Return why no step can be judged; empty if steps can."""
+        """Return why no step can be checked; an empty text if steps can."""
         return self._log.silent
 
     def _judge(self, steps: list[str], ranks: list[list[ShownStep]], sums: PlainSums) -> None:
@@ -207,7 +207,7 @@ class GradientOracle:
 
 
 def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Return the objects of all ranks, in rank order; a collective."""
+    """Return each rank's object, in rank order; a collective."""
     told = [own] * dist.get_world_size()
     if len(told) > 1:
         dist.all_gather_object(told, own)

@@ -1,4 +1,4 @@
-"""Held gradients: what a side shows of a step, each tensor beside that of the plain loop."""
+"""Held gradient: a loss or gradient that a run shows, beside the recomputed one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ that no token chose, has this norm."""
 
 
 class HeldGradient(NamedTuple):
-    """A loss or gradient of one side, next to the workload's own.
+    """A loss or gradient that a run shows, beside the one recomputed by the workload.
 
     Attributes:
         kind, name, rank: see `GradientBreach`.
@@ -51,11 +51,11 @@ class HeldGradient(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Return the norm of the difference, relative to that of the workload's own tensor."""
+        """Return the relative L2 error of the run's tensor against the recomputed one."""
         return self.share_of_plain(self.got)
 
     def share_of_plain(self, other: Tensor) -> float:
-        """Return the relative distance of another fp64 tensor from the workload's own."""
+        """Return the relative L2 distance of an fp64 tensor from the recomputed one."""
         return float((other - self.plain).norm()) / self._size
 
     @property
@@ -64,7 +64,7 @@ class HeldGradient(NamedTuple):
 
     @property
     def summing(self) -> float:
-        """Return the relative error that a sum over ranks in bf16 may have."""
+        """Return the relative error that summing in bf16 over ranks may cause."""
         if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
             return 0.0
         given = [share[self.name] for share in self.sums.shares if self.name in share]
@@ -77,7 +77,7 @@ class HeldGradient(NamedTuple):
 
 
 def held_gradients(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:
-    """Return the finite losses, sums of one rank and sums over ranks, in causal order.
+    """Return the finite losses, local gradients and reduced gradients beside recomputed ones.
 
     A step that has overflowed is skipped, and one that must not is no matter of rounding.
     """
@@ -116,7 +116,7 @@ def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
 def absent_gradients(
     ranks: Sequence[ShownStep], plain: Sums, weights: Set[str], near: float
 ) -> Iterator[GradientBreach]:
-    """Yield weights without a gradient on any rank that should have one.
+    """Yield the weights that should have a gradient, but have none on any rank.
 
     A side that shows no gradients, or by names that are no weights', has nothing that is missing.
     """

@@ -1,4 +1,4 @@
-"""Judged: losses and gradients of one step, held to the plain loop within what rounding explains.
+"""Judged: compare a step's losses and gradients with recomputed ones, within rounding error.
 
 Where a tensor is near the plain one, or has the very bits of a sum in its own dtype, no more is
 asked. Else the step is computed twice more, see `perturbed`.
@@ -40,7 +40,7 @@ def judge_step(
     before: Sequence[ShownStep],
     sums: PlainSums,
 ) -> None:
-    """Compare a step of all ranks with the workload's own, and log what is wrong.
+    """Compare a step's losses and gradients with recomputed ones, and log those that are wrong.
 
     Args:
         log: takes the findings; one that has some is not judged further.
@@ -81,7 +81,7 @@ def judge_step(
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
-    """Return tensors further off than `near`, and log the number and the worst of the others."""
+    """Return the tensors whose relative error exceeds `near`, and log the worst of the others."""
     offs = [one.off for one in held]
     log.judged = len(held)
     log.worst = max([0.0, *(off / near for off in offs if off <= near)])
@@ -91,7 +91,7 @@ def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list
 def _keeping(
     given: Iterable[PlainMicrobatch], kept: list[PlainMicrobatch]
 ) -> Iterator[PlainMicrobatch]:
-    """Yield microbatches; store the first one, and others within the limit of a fit."""
+    """Yield microbatches; append the first to `kept`, and more up to a limit of elements."""
     elements = 0
     for one in given:
         elements += sum(gradient.numel() for gradient in one.gradients.values())
@@ -103,10 +103,11 @@ def _keeping(
 def _is_rounded_sum(
     one: HeldGradient, single: Sequence[PlainMicrobatch], size: int, scale: float
 ) -> bool:
-    """Return whether a gradient has the bits of the right sum, rounded after each microbatch.
+    """Return whether a gradient is bit for bit the right sum accumulated in its own dtype.
 
-    Each is rounded to the dtype of the gradient, in the order of microbatches and then of ranks:
-    where terms cancel, roundings of larger partial sums are all that is left of the difference.
+    Each partial sum is rounded to the dtype of the gradient, in the order of microbatches and then
+    of ranks: where terms cancel, roundings of larger partial sums are all that is left of the
+    difference.
 
     Args:
         one: a tensor that is not near the plain one; a loss is no sum.

@@ -1,4 +1,4 @@
-"""Loss rules: which other loss gives the gradients that a side has, of the same microbatches."""
+"""Loss rules: name the mistake in the loss (a mask, an auxiliary loss) that explains gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatc
 
 
 class Unexplained(NamedTuple):
-    """Wrong tensors of one kind and rank, with their step.
+    """Wrong losses or gradients of one rank, with the step that they are of.
 
     Attributes:
         found: `HeldGradient` ones.
@@ -35,7 +35,7 @@ class Unexplained(NamedTuple):
 
 
 def wrong_loss(wrong: Unexplained) -> str:
-    """Return which wrong loss explains all of the tensors; empty if no known one does."""
+    """Return in words the mistake in the loss that explains the gradients; empty if none does."""
     found, own, loop, step, size, near = wrong
     if loop.is_masked(step):
         fit = fit_by_dealt(found, [*loop.microbatches(step, "unmasked")], size, near)
@@ -58,7 +58,7 @@ def wrong_loss(wrong: Unexplained) -> str:
 def _counted(
     times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
 ) -> str:
-    """Describe how often the auxiliary losses of microbatches count."""
+    """Return in words how often the auxiliary losses of microbatches count."""
     tokens = sum(one.tokens for one in own)
 
     def like(expected: Sequence[float]) -> bool:

@@ -1,4 +1,4 @@
-"""Masks: tensors of a microbatch that say which of its positions count."""
+"""Masks: find the tensors of a microbatch that mask some of its positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_precision.trace.data import contents_of
 
 
 def positions_of(microbatch: Any) -> int:
-    """Return the number of elements of the largest tensor of targets or mask."""
+    """Return the number of positions in a microbatch: the size of its largest target or mask."""
     return max(
         (one.numel() for one in _tensors(microbatch) if not one.is_floating_point() or _masks(one)),
         default=0,
@@ -21,12 +21,12 @@ def positions_of(microbatch: Any) -> int:
 
 
 def is_masked(microbatch: Any) -> bool:
-    """Return whether a tensor of a microbatch is a mask that leaves out some positions."""
+    """Return whether a microbatch has a tensor of zeros and ones that masks some positions."""
     return any(_masks(one) for one in _tensors(microbatch))
 
 
 def unmasked(microbatch: Any) -> Any:
-    """Return a copy of a microbatch whose masks leave nothing out."""
+    """Return a copy of a microbatch whose masks are all ones."""
     copy = deepcopy(microbatch)
     for one in _tensors(copy):
         if _masks(one):
@@ -35,7 +35,7 @@ def unmasked(microbatch: Any) -> Any:
 
 
 def _masks(tensor: Tensor) -> bool:
-    """Return whether all elements are 0 or 1, and some are 0."""
+    """Return whether a tensor is a mask: all its elements are 0 or 1, and some are 0."""
     if tensor.dtype is torch.bool:
         return not bool(tensor.all())
     return bool(((tensor == 0) | (tensor == 1)).all()) and bool((tensor == 0).any())

@@ -1,4 +1,4 @@
-"""Perturbed: a step once more with weights that are off by a unit roundoff each.
+"""Perturbed: recompute a step with slightly moved weights, to learn how far rounding may go.
 
 What that moves a loss or a gradient by is what rounding may, also where its terms cancel. What is
 further from the plain one is wrong, and is held to the wrong rules that loops have followed.
@@ -51,7 +51,7 @@ def judge_perturbed(
     first_given: PlainMicrobatch,
     single: Sequence[PlainMicrobatch],
 ) -> None:
-    """Add to a log what is wrong of a step that is not near the plain one.
+    """Log the gradients that are further from the recomputed ones than rounding explains.
 
     Args:
         log: has the gradients that are absent.
@@ -82,7 +82,7 @@ def judge_perturbed(
 
 
 def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
-    """Return whether computing a microbatch again gives another result; NaN equals anything."""
+    """Return whether recomputing a microbatch gives another loss or gradient, beyond `near`."""
     return abs(one.loss - again.loss) > near * abs(one.loss) or any(
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()
@@ -99,7 +99,7 @@ def _unexplained(
     before: Sequence[ShownStep],
     single: Sequence[PlainMicrobatch],
 ) -> Iterator[GradientBreach]:
-    """Yield gradients that are further off than perturbed weights explain, with the reason."""
+    """Yield the gradients whose error exceeds what moved weights cause, with the mistake."""
     first, size = ranks[0], max(own.dealt[1] for own in ranks)
     spread = [0.0] * len(beyond)
     bounds: list[float] = []
@@ -134,7 +134,7 @@ def _miscounted(
     size: int,
     near: float,
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield kinds and ranks on which microbatches do not count once each.
+    """Yield (kind, rank) where the gradients do not count every microbatch once.
 
     Rounding may move a single tensor further than a wrong count does, but it has no direction.
     """
@@ -146,7 +146,7 @@ def _miscounted(
 
 
 def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return the tensor of another computation that corresponds to a given one."""
+    """Return the tensor among another computation's sums that corresponds to `one`."""
     if one.kind == "loss":
         assert one.share is not None
         return torch.tensor([other.losses[one.share]]).double()

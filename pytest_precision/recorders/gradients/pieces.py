@@ -1,4 +1,4 @@
-"""Pieces: what a rank shows of a step that is computed once more, and the whole of all ranks'."""
+"""Pieces: what each rank keeps of a step for recomputing it, and how shards are put together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_precision.trace.digests import bytes_of, in_order
 
 @dataclass
 class ShownStep:
-    """The inputs and results of a step, as one rank shows them.
+    """The inputs and results of a train step on one rank: weights, losses, gradients.
 
     Attributes:
         step: number of the train step.
@@ -43,7 +43,7 @@ class ShownStep:
 
 
 def step_digest(shown: ShownStep) -> str:
-    """Return the xxh3-128 digest, hexadecimal, of all that a rank shows of a step."""
+    """Return the xxh3-128 digest, in hex, of a step's inputs and results on one rank."""
     digest = xxhash.xxh3_128(repr((shown.step, shown.dealt, shown.scale)).encode())
     for what in ("weights", "losses", "grad", "reduced"):
         for seen in getattr(shown, what):
@@ -58,7 +58,7 @@ def step_digest(shown: ShownStep) -> str:
 def start_digest(
     step: int, size: int, scale: float, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> str:
-    """Return the xxh3-128 digest, hexadecimal, of all inputs of a step.
+    """Return the xxh3-128 digest, in hex, of all inputs of a step.
 
     Args:
         step: number of the train step.
@@ -82,7 +82,7 @@ def _update(digest: xxhash.xxh3_128, tensor: Tensor) -> None:
 
 
 def resident_pieces(engine: Engine) -> list[Observation]:
-    """Return copies of the stored weights, as pieces of logical tensors."""
+    """Return copies of this rank's shards of the model's parameters."""
     return kept(
         seen
         for name, parameter in engine.model.named_parameters()
@@ -91,7 +91,7 @@ def resident_pieces(engine: Engine) -> list[Observation]:
 
 
 def kept(seen: Iterable[Observation]) -> list[Observation]:
-    """Return copies of observations, on the CPU; those without values are left out."""
+    """Return observations with tensors copied to the CPU, without those that have no values."""
     return [
         replace(one, tensor=one.tensor.detach().to("cpu", copy=True))
         for one in seen
@@ -100,7 +100,7 @@ def kept(seen: Iterable[Observation]) -> list[Observation]:
 
 
 def part(whole: Tensor, seen: Observation) -> Tensor:
-    """Return the part of a logical tensor that a piece covers, as a view if possible."""
+    """Return the part of an unsharded tensor that a shard covers, as a view where possible."""
     if isinstance(seen.place, Chunk):
         for dim, (start, size) in enumerate(zip(seen.place.offsets, seen.place.sizes, strict=True)):
             whole = whole.narrow(dim, start, size)
@@ -109,7 +109,7 @@ def part(whole: Tensor, seen: Observation) -> Tensor:
 
 
 def joined(pieces: Sequence[Observation]) -> dict[str, Tensor]:
-    """Return the logical tensors, in fp64, that the pieces of all ranks cover completely."""
+    """Return the tensors, in fp64, that the shards of all ranks cover completely, by name."""
     wholes: dict[str, Tensor] = {}
     covered: dict[str, Tensor] = {}
     for seen in pieces:

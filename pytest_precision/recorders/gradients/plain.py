@@ -1,4 +1,4 @@
-"""Plain: losses and gradients by the plainest loop, in one process, summed in fp64.
+"""Plain: compute a step's losses and gradients by a simple loop, in one process, summed in fp64.
 
 In a quantized precision the same linear layers quantize by the same recipe as in the cell, from
 what the side started from: its weights, the bytes of those that are stored as bytes, and the scales
@@ -35,7 +35,7 @@ Gradients = dict[str, Tensor]
 
 
 class PlainMicrobatch(NamedTuple):
-    """The loss and the gradients of one microbatch.
+    """The recomputed loss and gradients of one microbatch.
 
     Attributes:
         number: among those of all ranks.
@@ -53,7 +53,7 @@ class PlainMicrobatch(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Return the number of positions of its targets or mask, counted or not."""
+        """Return the number of positions in the microbatch, masked ones included."""
         return positions_of(self.given)
 
 
@@ -68,7 +68,7 @@ COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 def without_collectives() -> Any:
-    """Return a context in which a collective raises, since no other rank would join it."""
+    """Return a context in which a collective raises, since this rank would be alone in it."""
 
     def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace in COLLECTIVES:
@@ -79,14 +79,14 @@ def without_collectives() -> Any:
 
 
 class OutputsDetached(nn.Module):
-    """Wraps a model to detach its outputs; tensors that modules keep stay on the graph."""
+    """Wraps a model to detach its outputs, so that only its auxiliary losses have gradients."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model with the same arguments, and detach the outputs."""
+        """Return the model's outputs for these arguments, detached from the autograd graph."""
         return tree_map(_detached, self.model(*args, **kwargs))
 
 
@@ -95,7 +95,7 @@ def _detached(leaf: Any) -> Any:
 
 
 class PlainLoop:
-    """The workload's own model and loss, computed at given weights.
+    """Computes a workload's losses and gradients at given weights, in one process.
 
     Args:
         workload: gives model, microbatches and loss.
@@ -122,19 +122,19 @@ class PlainLoop:
 
     @property
     def unit(self) -> float:
-        """Return the unit roundoff of the computation."""
+        """Return the unit roundoff of the dtype in which the model computes."""
         return float(torch.finfo(self._dtype).eps) / 2
 
     @cached_property
     def tied(self) -> frozenset[str]:
-        """Return the names of weights that the model has under several names."""
+        """Return the names of weights that the model holds under more than one name."""
         names: dict[int, list[str]] = defaultdict(list)
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             names[id(parameter)].append(name)
         return frozenset(name for own in names.values() if len(own) > 1 for name in own)
 
     def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
-        """List the parameters and buffers of the model that `weights` and `buffers` lack."""
+        """Return the names of the model's parameters and buffers that are in neither collection."""
         known, kept = {*weights}, {*buffers}
         parameters = (name for name, _ in self._stored() if name not in known)
         return [*parameters, *(name for name, _ in self._model.named_buffers() if name not in kept)]
@@ -144,7 +144,7 @@ class PlainLoop:
         return any(map(is_masked, self._workload.microbatches(self._cell, step)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) of the parameters, or of the bytes and scales of quantized ones."""
+        """Yield (name, tensor) for each parameter, or for a quantized one's bytes and scales."""
         for name, parameter in self._model.named_parameters():
             if isinstance(parameter, modules.QuantizedParameter):
                 yield from ((f"{name}.{key}", held) for key, held in parameter.stored.items())
@@ -159,7 +159,7 @@ class PlainLoop:
         scale: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Set the weights, buffers and random bits of a step.
+        """Set the model's weights and buffers, the loss scale, and the seed of stochastic rounding.
 
         Args:
             weights: of the model, and the bytes and scales of those that are stored as such.
@@ -180,7 +180,7 @@ class PlainLoop:
             buffer.copy_(buffers[name])
 
     def microbatches(self, step: int, of: LossOf = "whole") -> Iterator[PlainMicrobatch]:
-        """Yield loss and gradients of each microbatch of a step, at the weights of `put`.
+        """Yield the loss and gradients of each microbatch of a step, at the weights set by `put`.
 
         Args:
             step: number of the train step.
@@ -209,7 +209,7 @@ class PlainLoop:
 
 
 class Sums(NamedTuple):
-    """The losses of a step, and the gradients summed per rank and over all.
+    """The losses of a step, and its gradients summed per rank and over all ranks.
 
     Attributes:
         losses: of each microbatch.
@@ -223,7 +223,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, microbatches: Iterable[PlainMicrobatch], size: int) -> Sums:
-        """Sum the gradients of microbatches that are given to `size` ranks in turn."""
+        """Return the gradient sums of microbatches dealt to `size` ranks in turn."""
         losses: list[float] = []
         shares: list[Gradients] = [{} for _ in range(size)]
         for one in microbatches:
@@ -233,7 +233,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of_shares(cls, losses: list[float], shares: list[Gradients]) -> Sums:
-        """Sum the gradients of the positions in the data-parallel dimension."""
+        """Return the sums of a step, with the total of the given per-rank gradients."""
         total = dict(shares[0])
         for share in shares[1:]:
             _add(total, share)
@@ -241,6 +241,6 @@ class Sums(NamedTuple):
 
 
 def _add(sums: Gradients, more: Gradients) -> None:
-    """Add gradients to `sums` in place."""
+    """Add gradients by name to `sums` in place."""
     for name, gradient in more.items():
         sums[name] = sums[name] + gradient if name in sums else gradient

@@ -1,4 +1,4 @@
-"""Plain sums on disk: what the plain loop gave for a step, for the other side of a check.
+"""Plain sums: store the recomputed gradients of a step on disk, for the other side of a check.
 
 The loop gives the same to whoever starts from the same weights. Both sides do so at the first step,
 and further on where they differ in nothing but in what they show.
@@ -18,7 +18,7 @@ MOST_KEPT = 1 << 22
 
 
 class PlainSums:
-    """A folder with the sums of steps, one file each, shared by the sides of a check.
+    """A folder of recomputed gradients, one file per step, that both sides of a check use.
 
     Args:
         folder: where those of this run are kept.
@@ -35,7 +35,7 @@ class PlainSums:
         self._elements = 0
 
     def find(self, start: str) -> Sums | None:
-        """Return the sums of a step whose inputs have this digest; None if they are not stored."""
+        """Return the stored gradients of a step by its inputs' digest; None without any."""
         if self._known is None or start not in self._known:
             return None
         try:
@@ -50,7 +50,7 @@ class PlainSums:
         return Sums.of_shares(found["losses"], shares)
 
     def keep(self, start: str, sums: Sums) -> None:
-        """Write the sums of a step for the other side, if this run comes first."""
+        """Write a step's gradients for the other side of the check, if this side runs first."""
         elements = sum(own.numel() for share in sums.shares for own in share.values())
         if self._known is not None or self._elements + elements > MOST_KEPT:
             return

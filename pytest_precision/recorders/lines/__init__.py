@@ -1,1 +1,1 @@
-"""What logs the operations of a part of a run: values by digest, and the lines that make them."""
+"""Lines: log the tensor operations of a run, each with the source line that called it."""

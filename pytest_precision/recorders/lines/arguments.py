@@ -1,4 +1,4 @@
-"""Arguments: what an operator is given, what of it is changed, and what is overwritten unread."""
+"""Arguments: sort an operator's arguments into those it reads, writes, or overwrites unread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LONGEST_CONSTANT = 120
 def logged_arguments(
     values: Values, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[LoggedArgument], list[Tensor]]:
-    """Return an operation's arguments as the log has them, and the tensors among them.
+    """Return an operation's arguments as log entries, and the tensors among them.
 
     Args:
         values: knows the digests of tensors.
@@ -76,7 +76,7 @@ def logged_arguments(
 
 
 def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """Yield the tensors that an operator has written to."""
+    """Yield the tensors among an operator's arguments that it has written to."""
     for given in written_arguments(func, args, kwargs):
         for tensor in given if isinstance(given, (list, tuple)) else (given,):
             if readable(tensor):
@@ -84,7 +84,7 @@ def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
 
 
 def filled_in_part(name: str, args: tuple[Any, ...]) -> list[Tensor]:
-    """Return the buffer that an operator fills in part, of which the rest has no value yet."""
+    """Return the buffer that an operator fills only in part; empty for other operators."""
     place = FILLED_IN_PART.get(name, len(args))
     return [one for one in args[place : place + 1] if readable(one)]
 
@@ -104,7 +104,7 @@ def overwritten_unread(
 
 
 def _plain(value: Any) -> bool:
-    """Return whether a constant has the same text in every process."""
+    """Return whether an argument's repr is the same in every process."""
     if isinstance(value, (list, tuple)):
         return all(map(_plain, value))
     kinds = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)

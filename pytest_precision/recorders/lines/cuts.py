@@ -1,4 +1,4 @@
-"""Cuts: where tensors lie in a flat buffer that they were joined in.
+"""Cuts: remember where single tensors begin inside the flat buffers that they were copied into.
 
 What a buffer holds is known if each tensor in it is, whatever the order; so buffers are digested
 tensor by tensor, and so is what a collective or an operation on elements makes of them.
@@ -17,7 +17,7 @@ MOST_CUTS = 4096
 
 
 class Cuts:
-    """Tracks at which bytes tensors begin that share one storage, as in a flat buffer.
+    """Tracks the byte offsets at which tensors begin in each storage, as in a flat buffer.
 
     Args:
         number: numbers the memory of a tensor.
@@ -28,7 +28,7 @@ class Cuts:
         self._of: dict[int, set[int]] = {}
 
     def inside(self, tensor: Tensor) -> list[int]:
-        """Return the elements of a tensor at which the parts after its first begin."""
+        """Return the element offsets within a tensor at which known parts begin, but not 0."""
         cuts = self._of.get(self._number(tensor)) if self._of else None
         if not cuts or len(cuts) > MOST_CUTS or not tensor.is_contiguous():
             return []
@@ -47,7 +47,7 @@ class Cuts:
         made: Sequence[Tensor],
         changed: Sequence[Tensor],
     ) -> None:
-        """Note where the parts of an operation's results lie.
+        """Record at which offsets the inputs of an operation begin in its results.
 
         Args:
             name: of the operator.
@@ -71,7 +71,7 @@ class Cuts:
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
-        """Copy the cuts of an input to a result of its size, or gathered or scattered from it."""
+        """Record part offsets of a result of an input's size, or gathered or scattered from it."""
         if self._number(tensor) == self._number(result) or not result.is_contiguous():
             return
         before, after = tensor.numel(), result.numel()
@@ -90,7 +90,7 @@ class Cuts:
 
 
 def _sizes(name: str, args: Sequence[Any], joined: Sequence[Any]) -> list[int]:
-    """Return the sizes of the tensors that an operator has concatenated."""
+    """Return the sizes of the tensors that an operator has concatenated; [] for any other."""
     if not all(isinstance(one, Tensor) for one in joined):
         return []
     if name in ("chunk_cat", "_chunk_cat"):
@@ -105,7 +105,7 @@ IN_A_ROW = frozenset({"cat", "all_gather_copy_in"})
 
 
 def _repeated(sizes: Sequence[int], elements: int) -> list[int]:
-    """Return where parts begin in a buffer that repeats a row of parts."""
+    """Return the offsets of parts in a buffer where the same row of parts repeats."""
     row = sum(sizes)
     begins = [0, *accumulate(sizes)][:-1]
     return [first + begin for first in range(0, elements, row) for begin in begins]

@@ -1,4 +1,4 @@
-"""Forward lines: an operation of a backward belongs to the line of the forward that it is of.
+"""Forward lines: attribute each backward operation to the source line of its forward.
 
 A node of autograd is numbered before the operator that it is of computes, so that the number of the
 last node says which operator a backward belongs to.
@@ -32,7 +32,7 @@ class Modules:
 
     @property
     def path(self) -> str:
-        """Return the path of the module whose forward runs; empty outside of all and for the model.
+        """Return the path of the module whose forward runs; empty for the model or outside of any.
 
         A module that the model does not hold has the name of its class.
         """
@@ -40,7 +40,7 @@ class Modules:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Track the calls of modules inside."""
+        """Track which module's forward is running, inside the context."""
         with (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -65,7 +65,7 @@ class Modules:
 
 
 class Origin(NamedTuple):
-    """The line, module and direction of an operation.
+    """Where an operation comes from: its source line, its module, and forward or backward.
 
     Attributes:
         line: of the user's code, if it has one.
@@ -79,7 +79,7 @@ class Origin(NamedTuple):
 
 
 class ForwardLines:
-    """Finds the line of the operation that is being called, in a backward that of its forward.
+    """Finds the source line of the operation that is running; in a backward, its forward's line.
 
     Args:
         frames: finds lines in stacks.
@@ -92,7 +92,7 @@ class ForwardLines:
         self._forwards: dict[int, Origin] = {}
 
     def origin(self, operator: Any = None) -> Origin:
-        """Return line, module and direction of the operation that is being called.
+        """Return the source line, module and direction of the operation that is being called.
 
         Args:
             operator: that is being called; None for what torch does not dispatch.

@@ -1,4 +1,4 @@
-"""Frames: which line of a stack an operation belongs to.
+"""Frames: find the source line in a Python call stack that an operation belongs to.
 
 A line is the user's if it is in no installed package, wherever an installer has put that, not in
 Python's library and not in this package. If the stack has none, the innermost line that is not
@@ -58,7 +58,7 @@ USER, INSTALLED, NOBODY, EDGE, OURSELVES = range(5)
 
 
 class Stack(NamedTuple):
-    """The line of a stack to which an operation belongs.
+    """The source line in a call stack that an operation belongs to.
 
     Attributes:
         line: that the operation belongs to; None if there is nothing but torch.
@@ -70,7 +70,7 @@ class Stack(NamedTuple):
 
 
 class Frames:
-    """Finds lines in stacks, and caches whether a function is the user's or a package's."""
+    """Finds source lines in call stacks, and caches whose code each function is."""
 
     def __init__(self) -> None:
         self._owners: dict[CodeType, int] = {}
@@ -78,7 +78,7 @@ class Frames:
         self._sites: dict[tuple[tuple[CodeType, int], ...], tuple[Site, ...]] = {}
 
     def stack(self, operator: Any = None) -> Stack:
-        """Return the line of the current stack that an operation belongs to.
+        """Return the source line in the current call stack that an operation belongs to.
 
         A tensor subclass or a mode of the user's that passes an operation on has not asked for it:
         the line that has is outside it. What it computes by itself is its own line's.
@@ -115,7 +115,7 @@ class Frames:
         return Stack(self._line(*installed[:2], own=False), installed[2])
 
     def sites(self) -> tuple[Site, ...]:
-        """Return the running lines of packages, up to the recorder's own."""
+        """Return the running lines of installed packages, from the innermost to the recorder's."""
         found: list[FrameType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
@@ -131,7 +131,7 @@ class Frames:
         return self._sites[key]
 
     def site_of_call(self, frame: FrameType) -> Site | None:
-        """Return the line that called a function; None if the user's code called it.
+        """Return the line that called a frame's function; None if the user's code called it.
 
         Of what a backward calls, no line says which operation it belongs to.
         """
@@ -145,7 +145,7 @@ class Frames:
         return _site(caller)
 
     def is_users(self, code: CodeType) -> bool:
-        """Return whether a function is the user's."""
+        """Return whether a function is the user's, not a package's or Python's."""
         return self._owner(code) == USER
 
     def of_user(self, frame: FrameType) -> CodeLine | None:
@@ -194,7 +194,7 @@ def _owner_of(code: CodeType) -> int:
 
 
 def _passes_on(frame: FrameType, operator: Any) -> bool:
-    """Return whether a frame is a `__torch_dispatch__` that only calls the same operator."""
+    """Return whether a frame is a `__torch_dispatch__` that calls the operator it was given."""
     code = frame.f_code
     if operator is None or code.co_name != "__torch_dispatch__" or code.co_argcount < 2:
         return False
@@ -202,7 +202,7 @@ def _passes_on(frame: FrameType, operator: Any) -> bool:
 
 
 def _public(frame: FrameType) -> str:
-    """Return the name of a function that users call themselves, with its class for methods."""
+    """Return a frame's function name, with its class for some methods; empty for private ones."""
     name = frame.f_code.co_name
     if name.startswith("_") or name in WRAPPERS:
         return ""

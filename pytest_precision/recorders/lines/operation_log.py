@@ -1,4 +1,4 @@
-"""Operation logger: tensor operations while it is on, and the values that go in and out."""
+"""Operation logger: log every tensor operation of a run, with digests of inputs and results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CHANCE = ("aten.empty", "aten.new_empty", "aten._unsafe_empty", "aten.set_.sourc
 
 
 class OperationLogger:
-    """Logs the operations of one rank.
+    """Logs the tensor operations of one rank, with digests of their inputs and results.
 
     Args:
         wanted: how.
@@ -74,7 +74,7 @@ class OperationLogger:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Install the logger for the block; operations are logged while it is active."""
+        """Install the hooks that see operations; they are logged only while `active` is set."""
         with (
             self._modules.followed(),
             self.settings.followed(),
@@ -88,7 +88,7 @@ class OperationLogger:
 
     @contextmanager
     def on(self, wanted: bool = True) -> Iterator[None]:
-        """Log the operations in the block, if they are wanted."""
+        """Log the operations inside the context, if `wanted` is true."""
         before = self.active
         self.active = wanted or self.active
         if self.active and not before:
@@ -99,7 +99,7 @@ class OperationLogger:
             self.active = before
 
     def start(self) -> None:
-        """Begin a new log; discard the old one."""
+        """Clear the log, and log operations from now on."""
         self.log.operations.clear()
         self.log.restores.clear()
         self.log.entries.clear()
@@ -108,11 +108,11 @@ class OperationLogger:
         self.active = True
 
     def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Note the named tensors that exist at the start of the log."""
+        """Record the digests of named tensors that exist before the logged operations."""
         self.log.given |= self._named(named)
 
     def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Note the named tensors that exist at the end of the log."""
+        """Record the digests of named tensors that exist after the logged operations."""
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:
@@ -219,7 +219,7 @@ class OperationLogger:
     def _sketched(
         self, made: Sequence[Tensor], results: Sequence[Value]
     ) -> tuple[tuple[float, ...], ...]:
-        """Return sketches of the results, if wanted; equal values share one.
+        """Return short random projections of results, if the log is to have them.
 
         `results` are the values of `made`, or none where nobody has computed them.
         """
@@ -233,7 +233,7 @@ class OperationLogger:
 
 @contextmanager
 def old_objects_left_alone() -> Iterator[None]:
-    """Exclude existing objects from Python's garbage collection inside the block.
+    """Exclude existing objects from Python's garbage collection inside the context.
 
     A log makes many objects, and each collection would also search all of torch's. Where these are
     frozen already, as in ranks, they stay so: after `unfreeze` all objects are searched.

@@ -1,4 +1,4 @@
-"""Settings: which line set a rate, another option or a mode, or restored state of a checkpoint."""
+"""Settings: log assignments to options and attributes, and restores of state, with their lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 
 
 class SettingsWatch:
-    """Notes each assignment to a parameter group and to a plain attribute of a module.
+    """Logs each assignment to an option of a parameter group or to a module's plain attribute.
 
     Args:
         frames: finds lines in stacks.
@@ -39,7 +39,7 @@ class SettingsWatch:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Note assignments inside the block."""
+        """Log assignments inside the context."""
         with (
             around_calls(Optimizer, "add_param_group", self._added),
             around_calls(nn.Module, "__setattr__", self._attribute),
@@ -48,7 +48,7 @@ class SettingsWatch:
             yield
 
     def watch(self, optimizer: Optimizer) -> None:
-        """Note future assignments to the parameter groups of an optimizer."""
+        """Log later assignments to the parameter groups of an optimizer."""
         number = self._optimizers.setdefault(optimizer, len(self._optimizers))
         for place, group in enumerate(optimizer.param_groups):
             if not isinstance(group, _Watched):
@@ -59,7 +59,7 @@ class SettingsWatch:
                 optimizer.param_groups[place] = watched
 
     def name(self, model: nn.Module) -> None:
-        """Name modules by their paths in a model, unless they have names."""
+        """Register a model's modules by path, so that the log can name them."""
         if model in self._modules:
             return
         for path, module in model.named_modules():
@@ -132,7 +132,7 @@ RESTORING = ((torch, "load"), (nn.Module, "load_state_dict"), (Optimizer, "load_
 
 
 class RestoreWatch:
-    """Notes each call of a function that restores state, such as `load_state_dict`.
+    """Logs each call of a function that restores state, such as `load_state_dict`.
 
     Args:
         frames: finds lines in stacks.
@@ -149,7 +149,7 @@ class RestoreWatch:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Note such calls inside the block."""
+        """Log calls of `torch.load` and `load_state_dict` inside the context."""
         with ExitStack() as stack:
             for holder, name in RESTORING:
                 stack.enter_context(around_calls(holder, name, partial(self._restored, name)))

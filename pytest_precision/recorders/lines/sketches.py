@@ -1,4 +1,4 @@
-"""Sketches: a few numbers of a tensor, of which the relative error of two tensors can be told.
+"""Sketches: short random projections of tensors, which estimate how far two tensors are apart.
 
 Elements are added up with random signs, so that the difference of two sketches is the sketch of the
 difference, and its norm is that of the difference up to a fourth or so.
@@ -30,7 +30,7 @@ SIGNED = (torch.float32, torch.float64)
 
 
 class Sketches:
-    """Makes short random projections (sketches) of tensors, equal in every process."""
+    """Computes short random projections (sketches) of tensors, the same in every process."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[float, ...]] = {}
@@ -61,7 +61,7 @@ class Sketches:
 
 
 def _added_up(flat: Tensor) -> Tensor:
-    """Return sums of `ROW` elements each, with random signs, in fp64.
+    """Return the sums of each `ROW` elements, multiplied by fixed random signs, in fp64.
 
     It takes a third of the time of a copy in fp64.
     """
@@ -81,7 +81,7 @@ def _row_signs(dtype: torch.dtype) -> Tensor:
 
 @lru_cache(1024)  # of different sizes, all of which share memory
 def _signs(start: int, number: int) -> Any:
-    """Return random signs in fp64, the same in every process."""
+    """Return an array of fixed random signs (1.0 and -1.0), the same in every process."""
     return _power_of_two_signs((start + number - 1).bit_length())[start : start + number]
 
 

@@ -1,4 +1,4 @@
-"""User calls: which functions of the user's are called by other code, and what they leave out.
+"""User calls: log which of the user's functions a library calls, and which lines they skip.
 
 An override, a hook or a replaced function may be wrong for what it does not do, which no operation
 shows.
@@ -26,7 +26,7 @@ NEVER_ONE_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_
 
 
 class UserCalls:
-    """Notes each call of a user's function by a library or by the recorder.
+    """Logs each call of a user's function by a library or by the recorder.
 
     It needs the thread's trace function, and leaves that of a debugger or a coverage tool alone.
 
@@ -43,7 +43,7 @@ class UserCalls:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Note such calls inside the block."""
+        """Log calls of the user's functions inside the context, by Python's trace function."""
         if sys.gettrace() is not None:
             yield
             return
@@ -55,7 +55,7 @@ class UserCalls:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop noting calls inside the block, where logging itself calls many functions."""
+        """Stop logging calls inside the context, where the logger itself calls many functions."""
         ours = sys.gettrace() == self._called
         if ours:
             sys.settrace(None)
@@ -66,7 +66,7 @@ class UserCalls:
                 sys.settrace(self._called)
 
     def _called(self, frame: FrameType, _event: str, _value: Any) -> Any:
-        """Add an entry if a package called a user's function; a trace function of Python."""
+        """Log the call if a library made it of a user's function; a Python trace function."""
         if not self._wanted() or not self._frames.is_users(frame.f_code) or _has_no_end(frame):
             return None
         site = self._frames.site_of_call(frame)
@@ -93,14 +93,14 @@ class UserCalls:
 
 
 def _has_no_end(frame: FrameType) -> bool:
-    """Return whether a call is that of a generator or of an inner scope of a function."""
+    """Return whether a call is of a generator or coroutine, or of an inner scope of a function."""
     code = frame.f_code
     nested = code.co_name.startswith("<") and code.co_name != "<lambda>"
     return nested or bool(code.co_flags & NEVER_ONE_CALL)
 
 
 def _line(code: CodeType, run: set[int]) -> CodeLine:
-    """Return the line that decided to skip later lines; the first line if none was skipped."""
+    """Return the last line run before the first skipped one; else the function's first line."""
     left_out = {line for *_, line in code.co_lines() if line} - run - {code.co_firstlineno}
     first = min(left_out, default=0)
     deciding = max((line for line in run if line < first), default=code.co_firstlineno)

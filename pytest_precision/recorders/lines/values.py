@@ -1,4 +1,4 @@
-"""Values: what tensors hold at a moment, by digest, each computed once until it is overwritten."""
+"""Values: digest the content of tensors, once per content, until an operation overwrites it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_ROWS = 16
 
 
 class Values:
-    """Names the values of tensors by digests, and caches them until they are overwritten.
+    """Returns digests of tensors' contents, and caches them until they are overwritten.
 
     Memory is followed by the identity of its storage, which is not given to another one as long as
     there is a weak reference to it.
@@ -46,7 +46,7 @@ class Values:
         self._known: dict[int, dict[Any, tuple[Value, bytes]]] = {}
 
     def of(self, tensor: Tensor) -> Value:
-        """Return the value that a tensor has now."""
+        """Return the digest of a tensor's present content, with its dtype, shape and memory."""
         storage = self._storage(tensor)
         laid = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         place = (*laid, tensor.is_conj(), tensor.is_neg())
@@ -66,15 +66,15 @@ class Values:
         return found[0]
 
     def forget(self) -> None:
-        """Drop all cached values, since some operations were not followed."""
+        """Drop all cached digests, since operations that were not seen may have written."""
         self._known.clear()
 
     def overwritten(self, tensor: Tensor) -> None:
-        """Drop the cached values of a tensor and of its views."""
+        """Drop the cached digests of all tensors that share this tensor's storage."""
         self._known.pop(self._storage(tensor), None)
 
     def _starts(self, tensor: Tensor) -> Sequence[int]:
-        """Return the elements at which parts begin that another layout may keep separately."""
+        """Return the element offsets at which a tensor is split into parts to digest separately."""
         cuts = self.cuts.inside(tensor)
         if cuts:
             return [0, *cuts]
@@ -96,7 +96,7 @@ class Values:
 
 
 def readable(value: object) -> bool:
-    """Return whether an argument is a tensor whose bytes can be read."""
+    """Return whether an operator's argument is a tensor whose bytes can be read."""
     return (
         isinstance(value, Tensor)
         and has_own_memory(type(value))
@@ -109,19 +109,19 @@ def readable(value: object) -> bool:
 
 
 def _reaches(tensor: Tensor) -> int:
-    """Return the size in bytes that a tensor needs of its storage, which may have been freed."""
+    """Return how many bytes its storage must have for all elements of a tensor to exist."""
     return int(tensor.storage_offset() + _last(tensor) + 1) * tensor.element_size()
 
 
 def _last(tensor: Tensor) -> int:
-    """Return the distance in elements between a tensor's first and last one in memory."""
+    """Return the distance in memory, in elements, from a tensor's first element to its last."""
     if tensor.is_contiguous():
         return tensor.numel() - 1
     return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _digest(held: Tensor, start: int, stop: int) -> str:
-    """Return the digest of elements of a contiguous CPU tensor, as `Value` has it."""
+    """Return the digest of elements `start` to `stop` of a contiguous CPU tensor."""
     size = held.element_size()
     address = held.data_ptr() + start * size
     nbytes = (stop - start) * size
@@ -144,7 +144,7 @@ def generator_state(generator: torch.Generator | None, device: torch.device) -> 
 
 
 def _sample(tensor: Tensor) -> bytes:
-    """Return a sample of a tensor's bytes on the CPU, including the first and the last."""
+    """Return the bytes of a few elements of a CPU tensor, with the first and last one."""
     if tensor.device.type != "cpu" or not tensor.numel():
         return b""
     size, start = tensor.element_size(), tensor.data_ptr()

@@ -1,1 +1,1 @@
-"""The oracle: one step of the optimizer that the workload declares, in fp64, with its rounding."""
+"""Oracle: check each weight update against the workload's declared optimizer rule in fp64."""

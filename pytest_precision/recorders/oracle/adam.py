@@ -1,4 +1,4 @@
-"""Adam in exact arithmetic, and how far a step in the arithmetic of its storage may be from it."""
+"""Adam: its update in fp64, and a bound on how far rounding may move the stored result."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AdamScalars:
     def of(
         cls, group: GroupNumbers, step: int, *, decoupled: bool, corrected: bool = True
     ) -> AdamScalars:
-        """Return the scalars of the update that advances the counter to `step`, in fp64."""
+        """Return the scalars of the update that advances the step counter to `step`."""
         first, second = (float(beta) for beta in group["betas"])
         lr, decay = float(group["lr"]), float(group["weight_decay"])
         return cls(
@@ -72,18 +72,18 @@ class AdamScalars:
         )
 
     def denominator(self, second: Tensor) -> Tensor:
-        """Turn the corrected second moment into the divisor, in place."""
+        """Turn the second moment, in place, into the denominator of Adam's update."""
         corrected = second.div_(self.corrections[1])
         if self.eps_in_root:
             return corrected.add_(self.eps).sqrt_()
         return corrected.sqrt_().add_(self.eps)
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return the update of a weight from the new moments, which are overwritten."""
+        """Return the update of a weight from the new moments, and overwrite the moments."""
         return self._moved(weight, first.div_(self.denominator(second)))
 
     def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
-        """Return the update of a weight from the quotient of moments, which is overwritten."""
+        """Return the update of a weight from first moment over denominator, and overwrite that."""
         moved = quotient.mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
@@ -115,7 +115,7 @@ class AdamScalars:
         exact: Tensor,
         storage: Roundings,
     ) -> Tensor:
-        """Return the error bound of the weight from values and bounds of the moments.
+        """Return a bound on the stored weight's error from those of the moments.
 
         Args:
             weight: before the step.
@@ -139,7 +139,7 @@ class AdamScalars:
 
 
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
-    """Return scalars whose bias corrections come from an fp32 step counter, as in a tensor.
+    """Return Adam's scalars with the error of bias corrections from an fp32 step counter.
 
     The power of a rounded beta is off by `step * beta**step` unit roundoffs, and by two more of its
     own and of the difference.
@@ -153,7 +153,7 @@ def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalar
 
 
 def adam_in_fp32(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
-    """Return scalars as Transformer Engine's kernel computes them, with fp32 betas.
+    """Return Adam's scalars as Transformer Engine's kernel computes them, from fp32 betas.
 
     Source: `csrc/multi_tensor/adam.cu`; the power is computed in fp64 and rounded once.
     """
@@ -163,7 +163,7 @@ def adam_in_fp32(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScal
 
 
 def adam_formula(*, decoupled: bool) -> Formula:
-    """Return Adam's formula, with decoupled weight decay or L2 regularisation.
+    """Return Adam's update rule, with decoupled weight decay or with L2 regularisation.
 
     Its scalars are torch's, in Python's own precision, those of fp32 kernels, and those of counters
     that are tensors.
@@ -181,7 +181,7 @@ def adam_formula(*, decoupled: bool) -> Formula:
 def _wrong(
     own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float, *, decoupled: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
-    """Yield the wrong formulas; see `WrongFormulas`."""
+    """Yield (mistake in words, scalars) for known mistakes in an Adam step."""
     right: AdamScalars = arithmetic(own, step)
     yield "eps is added inside the root", replace(right, eps_in_root=True)
     decay = float(own["weight_decay"])

@@ -1,4 +1,4 @@
-"""Batch: what a step has made of the pieces of one group and storage, to be held to a rule."""
+"""Batch: the states before and after a step of parameters stored alike, to compare with a rule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clipping(NamedTuple):
 
 
 class PiecePart(NamedTuple):
-    """A run of elements of a piece of a logical tensor, before and after a step.
+    """A range of elements of one rank's shard, with its optimizer state before and after a step.
 
     Attributes:
         order: position of the piece in the optimizer's order.
@@ -53,7 +53,7 @@ class PiecePart(NamedTuple):
     def of(
         cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
     ) -> Iterator[PiecePart]:
-        """Yield a piece in parts of at most one chunk; nothing for an empty piece."""
+        """Yield the parts of a shard, each of at most a chunk of elements; none if it is empty."""
         chunk, size = MEASURED_AT_ONCE[after[0].device.type], after[0].numel()
         if 0 < size <= chunk:
             yield cls(order, piece, 0, before, tuple(after))
@@ -65,13 +65,13 @@ class PiecePart(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
+        """Return the part's number of elements."""
         return self.after[0].numel()
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Parts of one parameter group that are stored alike, concatenated.
+    """Shards of one parameter group that have the same dtypes, concatenated.
 
     Attributes:
         group: number of the parameter group in the workload.
@@ -95,7 +95,7 @@ class Batch:
     def of(
         cls, group: int, storage: Roundings, clipping: Clipping, parts: Sequence[PiecePart]
     ) -> Batch:
-        """Concatenate parts."""
+        """Return a batch of concatenated parts of shards."""
         columns = zip(*(own.before.tensors for own in parts), strict=True)
         before = State.of([*map(torch.cat, columns)])
         made = map(torch.cat, zip(*(own.after for own in parts), strict=True))
@@ -105,7 +105,7 @@ class Batch:
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield, per kind, the rule's result, the error in units of its bound, and the largest.
+        """Yield each kind's fp64 result, each error as a share of its bound, and the largest.
 
         Args:
             scalars: the rule's.
@@ -122,11 +122,11 @@ class Batch:
             yield exact, ratio, largest
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
-        """Return the largest ratio that `ratios` yields."""
+        """Return the largest error of the batch under a rule, as a share of its rounding bound."""
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
-        """Return the rule's results and their bounds, all kinds concatenated, in fp64.
+        """Return the fp64 moments and weights that a rule gives, and their bounds, concatenated.
 
         Args:
             scalars: of the rule.
@@ -138,11 +138,11 @@ class Batch:
 
     @property
     def held(self) -> Tensor:
-        """Return the side's results of the step in fp64, all kinds concatenated."""
+        """Return the moments and weights that the run has after the step, in fp64, concatenated."""
         return torch.cat([own.to(self.device, torch.float64) for own in self.after])
 
     def _old(self, factor: float) -> State:
-        """Return the state before the step in fp64, with the gradient that the optimizer reads."""
+        """Return the state before the step in fp64, with its gradient scaled as it was clipped."""
         # Copies also of fp64, since all that follows is computed in place.
         tensors = self.before.tensors
         old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])
@@ -150,6 +150,6 @@ class Batch:
         return old
 
     def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
-        """Return `ratio` with infinity where the result is wrongly not finite."""
+        """Return error ratios with infinity where the run's result is not finite, but should be."""
         lost = exact.isfinite() & ~after.isfinite()
         return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))

@@ -1,4 +1,4 @@
-"""Claims: which rule an optimizer claims to follow, by its class and its options.
+"""Claims: tell from an optimizer's class and options which update rule it should follow.
 
 State says little: dozens of optimizers keep an `exp_avg` and an `exp_avg_sq`, each for a formula of
 its own. So only classes with one of these names, and what derives from them, are judged.
@@ -31,7 +31,7 @@ NEUTRAL = frozenset(
 
 
 def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
-    """Check that an optimizer's class implements one of the known rules.
+    """Raise unless an optimizer's class, or a base of it, has the name of a known rule.
 
     A class that derives from one of these and has a `step` of its own is one of them as well, so
     that a mistake in it is found, unless it takes options of its own: they say that it means more.
@@ -58,12 +58,12 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
 
 
 def is_one_of(kind: type, names: Collection[str]) -> type | None:
-    """Return `kind` or the base class that has one of the names; None if none has."""
+    """Return the first class in a class's bases that has one of the names; None if none has."""
     return next((base for base in kind.__mro__ if base.__name__ in names), None)
 
 
 def expect_numbers(optimizer: Optimizer, group: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Check that a parameter group has the numbers of a rule.
+    """Raise unless a parameter group has all options that a rule needs, each a number.
 
     Args:
         optimizer: whose group it is.
@@ -86,7 +86,7 @@ def expect_numbers(optimizer: Optimizer, group: Mapping[str, Any], names: Iterab
 
 
 def expect_plain(optimizer: Optimizer, group: Mapping[str, Any]) -> None:
-    """Check that no option of a group changes the rule, such as AMSGrad.
+    """Raise if an option of a group changes the rule, as `amsgrad` does.
 
     Raises:
         NotMeasurableError: if one does.
@@ -115,7 +115,7 @@ def _step(kind: type) -> Any:
 # Asked for each weight in each step, and a signature takes as long as a small update.
 @lru_cache(maxsize=64)
 def _options(kind: type) -> frozenset[str]:
-    """Return the keyword arguments of an optimizer class, without the parameters."""
+    """Return the names of an optimizer class's constructor arguments, without the parameters."""
     _, *names = signature(kind).parameters.values()
     named = (one for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
     return frozenset(one.name for one in named)

@@ -1,4 +1,4 @@
-"""Estimate: with which numbers the declared rule would have made an update that no wrong rule has.
+"""Estimate: find the option values with which the declared rule explains a wrong update.
 
 Moments and weights before and after a step are many equations for few unknowns. One option of the
 rule, or two, is fitted to them by Gauss-Newton, each equation weighted by the bound of its
@@ -37,7 +37,7 @@ TOGETHER = (("lr", "weight_decay"), ("betas.0", "betas.1"))
 
 
 class Unknown(NamedTuple):
-    """One option of the rule that is estimated from an update.
+    """An option of an optimizer rule whose value is estimated from an update.
 
     Attributes:
         name: an option, an element of one as `betas.0`, or `GRADIENT`.
@@ -49,11 +49,11 @@ class Unknown(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Return the change by which the option's effect is measured."""
+        """Return the change of the option's value for a finite difference."""
         return 1e-4 * abs(self.declared) or 1e-4
 
     def limited(self, value: float) -> float:
-        """Return the nearest valid value of the option."""
+        """Return the valid value of the option that is nearest to `value`."""
         low, high = BETWEEN.get(self.name, (0.0, float("inf")))
         return value if self.name in ("lr", GRADIENT) else min(max(value, low), high)
 
@@ -65,7 +65,7 @@ def estimates(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> Iterator[dict[str, float]]:
-    """Yield wrong values of one or two options with which the rule explains a batch.
+    """Yield the values of one or two options with which the declared rule explains a batch.
 
     Args:
         group: the declared options.
@@ -88,7 +88,7 @@ def estimates(
 
 
 def declared(group: Mapping[str, Any], name: str) -> float:
-    """Return the declared value of an option, or of an element of a tuple such as betas."""
+    """Return a group's value of an option, or of a tuple's element named as `betas.0`."""
     if name == GRADIENT:
         return 1.0
     option, _, number = name.partition(".")
@@ -107,7 +107,7 @@ def _unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> Iterator[Unkn
 
 
 def _changed(group: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a group's options with other values for the unknowns."""
+    """Return a group's options with some values replaced."""
     own = dict(group)
     for name, value in values.items():
         option, _, number = name.partition(".")
@@ -127,7 +127,7 @@ def _fit(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> dict[str, float] | None:
-    """Return the values of unknowns with which the rule explains a batch; None if none do."""
+    """Return the values of the unknown options that explain a batch; None if none do."""
 
     def made(values: Sequence[float]) -> tuple[Tensor, Tensor] | None:
         named = dict(zip((one.name for one in unknowns), values, strict=True))
@@ -170,7 +170,7 @@ def _fit(
 
 
 def _distance(held: Tensor, made: tuple[Tensor, Tensor] | None) -> float:
-    """Return the largest error of a rule's results, in units of its bound."""
+    """Return the L2 norm of a rule's errors, each as a share of its bound."""
     if made is None:
         return float("inf")
     exact, bound = made

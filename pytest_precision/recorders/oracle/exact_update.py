@@ -1,4 +1,4 @@
-"""The update of one train step in exact arithmetic, fp64, from the optimizer's state after it.
+"""Exact update: what a train step should add to each weight, in fp64.
 
 Sources: the formulas of `torch.optim.SGD` and `torch.optim.Adam(W)`; Transformer Engine's and
 AnyPrecision's Adam are the same in exact arithmetic, whatever they store their moments in.
@@ -27,7 +27,7 @@ Hyperparameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """Computes the exact update of one parameter, in parts.
+    """Computes the exact update of one parameter in fp64, chunk by chunk.
 
     Attributes:
         operands: tensors of the parameter's shape, as stored.
@@ -40,7 +40,7 @@ class Rule:
 
 
 def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:
-    """Return the gradient that the next step reads; None if the step skips `parameter`."""
+    """Return the gradient that an optimizer reads for a parameter; None if it has none."""
     decoupled = getattr(optimizer, "use_decoupled_grad", False)
     grad: Tensor | None = getattr(parameter, "decoupled_grad" if decoupled else "grad", None)
     return grad
@@ -49,7 +49,7 @@ def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | No
 def rule(
     optimizer: torch.optim.Optimizer, before: Hyperparameters, parameter: Tensor, grad: Tensor
 ) -> Rule:
-    """Return the exact update rule of one parameter after a step.
+    """Return how to compute the exact update of a parameter from its state after the step.
 
     Args:
         optimizer: the optimizer that made the step.
@@ -120,7 +120,7 @@ def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
 
 
 def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
-    """Return the step count of a group that keeps one for all its parameters."""
+    """Return the step count of a parameter group whose parameters keep none."""
     counts = all("step" in group for group in optimizer.param_groups)
     # Transformer Engine's FusedAdam gives its groups a count in the first step.
     count = before.get("step", 0 if counts else None)

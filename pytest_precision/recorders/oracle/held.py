@@ -1,4 +1,4 @@
-"""What an optimizer holds of a parameter: its moments and its weight, and how they are stored."""
+"""Held: an optimizer's moments and weight of a parameter on this rank, and how they are rounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
-    """Return this rank's pieces of the logical tensors in `tensor`, flattened."""
+    """Return this rank's shards of the logical tensors inside `tensor`, flattened."""
     own = (part for _, part in engine.logical(weight.name, tensor))
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
@@ -30,7 +30,7 @@ def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
 def moments_and_weight(
     engine: Engine, weight: Weight, formula: Formula, now: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Yield this rank's pieces of the moments and the weight, per logical tensor.
+    """Yield this rank's shards of a parameter's moments and weight, as tuples.
 
     Args:
         engine: the engine to read.
@@ -51,7 +51,7 @@ def moments_and_weight(
 
 
 def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of flat tensors on the host, one transfer for each dtype.
+    """Return CPU copies of flat tensors; those on the CPU are copied together, by dtype.
 
     Most are small. From a device each is copied alone, so that nothing is added there.
     """
@@ -74,7 +74,7 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
 def storage(
     engine: Engine, weight: Weight, formula: Formula, gradient: Rounding, *, fresh: bool
 ) -> Roundings:
-    """Return the roundings with which a parameter's state is stored.
+    """Return the rounding errors of a parameter's moments, weight and gradient, by dtype.
 
     A compensation is rounded by itself, and the parameter that it compensates, too.
 
@@ -100,26 +100,26 @@ def storage(
 
 
 def rule_numbers(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
-    """Return the current numbers of the rule in each parameter group."""
+    """Return, per parameter group, the current values of the options that a rule reads."""
     groups, numbers = engine.optimizer.param_groups, formula.numbers
     return [{key: _plain(group[key]) for key in numbers if key in group} for group in groups]
 
 
 def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mapping[str, Any]:
-    """Return the numbers of a logical tensor's group."""
+    """Return the option values of the group that has a logical tensor; {} if none has."""
     named = zip(engine.named_groups(), groups, strict=True)
     return next((own for (_, names), own in named if name in names), {})
 
 
 def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the numbers in which an optimizer's group differs from the declared one."""
+    """Yield in words each option in which an optimizer's group differs from the workload's."""
     for key, value in own.items():
         if value != _plain(declared[key]):
             yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or a tuple of numbers, as Python's own, also from tensors."""
+    """Return a number as a Python float, and a tuple or tensor of numbers as a list."""
     if isinstance(value, (tuple, list)):
         return [_plain(part) for part in value]
     if isinstance(value, Tensor):
@@ -146,7 +146,7 @@ def expect_known_state(
     parameter: Tensor,
     state: Mapping[str, Any],
 ) -> None:
-    """Check that a parameter's state is that of a known rule, in a known storage.
+    """Raise unless a parameter's optimizer state follows a known rule in known dtypes.
 
     Raises:
         NotMeasurableError: if it is not.

@@ -1,4 +1,4 @@
-"""Judge: compare the state after a step with what the declared rule makes of the state before."""
+"""Judge: compare weights and moments after a step with those that the declared rule gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_precision.trace.oracle_log import Breach, OracleLog
 
 
 class Judge:
-    """Judges the updates of steps against the declared rule.
+    """Compares the updates of a run with the workload's declared optimizer rule.
 
     Args:
         plan: what the workload declares.
@@ -32,16 +32,16 @@ class Judge:
         self._usual = 0
 
     def breaches(self, batches: Sequence[Batch], step: int, made: int) -> list[Breach]:
-        """List the wrong tensors of a step that comes after `made` others."""
+        """Return the worst element of each tensor whose update in a step breaks the rule."""
         return [breach for batch in batches for breach in self._of(batch, step, made)]
 
     def scalars(self, group: int, made: int) -> list[UpdateScalars]:
-        """Return the declared rule's scalars, in each arithmetic that kernels may use."""
+        """Return the rule's scalars for a step, once per arithmetic that kernels may use."""
         own = self.plan.at(made)[group]
         return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 
     def ways(self, batch: Batch, made: int) -> list[tuple[UpdateScalars, float]]:
-        """Return all legitimate pairs of scalars and factors of the gradient for a step."""
+        """Return the valid combinations of a step's scalars and a factor of its gradient."""
         return [*product(self.scalars(batch.group, made), batch.clipping.forms)]
 
     def _of(self, batch: Batch, step: int, made: int) -> list[Breach]:
@@ -65,7 +65,7 @@ class Judge:
 def _located(
     batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
 ) -> list[Breach]:
-    """List the wrong tensors of a batch, each at the element that is furthest off."""
+    """Return the worst element of each tensor in a batch that breaks the rule."""
     found = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
@@ -92,7 +92,7 @@ def _located(
 
 
 def _index(piece: Observation, place: int) -> tuple[int, ...]:
-    """Return the index in the logical tensor of an element of a flattened piece."""
+    """Return the index in the unsharded tensor of an element of a flattened shard."""
     if isinstance(piece.place, Chunk):
         inside = torch.unravel_index(torch.tensor(place), piece.place.sizes)
         return tuple(

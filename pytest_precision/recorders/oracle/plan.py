@@ -1,4 +1,4 @@
-"""UpdatePlan: what the workload says that each parameter is updated with in each step."""
+"""Plan: the hyperparameters that a workload declares for each parameter in each step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pytest_precision.workloads.rules import SGD, AdamW, OptimizerRule
 
 
 class _Still(torch.optim.Optimizer):
-    """An optimizer that updates nothing; a scheduler changes its options."""
+    """An optimizer that updates nothing, so that a scheduler can change its options."""
 
     def step(self, closure: Any = None) -> Any:
-        """Do nothing; schedulers require a call of this before their own step."""
+        """Do nothing; a scheduler expects this call before its own step."""
 
 
 class UpdatePlan:
-    """The hyperparameters of every step, by the workload's rule, groups and scheduler.
+    """The hyperparameters of every step, from the workload's rule, groups and scheduler.
 
     No optimizer of a layout is asked: one that has taken over a wrong rate would confirm it.
 
@@ -61,7 +61,7 @@ class UpdatePlan:
         self._steps: list[list[Mapping[str, Any]]] = []
 
     def at(self, made: int) -> list[Mapping[str, Any]]:
-        """Return the hyperparameters of each group in the step after `made` steps."""
+        """Return each group's hyperparameters for the step that follows `made` steps."""
         while len(self._steps) <= made:
             self._steps.append(
                 [
@@ -75,7 +75,7 @@ class UpdatePlan:
         return self._steps[made]
 
     def full_rate(self, group: int) -> float:
-        """Return a group's learning rate before its scheduler scales it."""
+        """Return a group's learning rate without the scheduler's factor."""
         own = self._optimizer.param_groups[group]
         return float(own.get("initial_lr", own["lr"]))
 

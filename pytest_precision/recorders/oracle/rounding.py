@@ -1,4 +1,4 @@
-"""Rounding: how far a stored number may be from the exact one, from the dtype that it is stored in.
+"""Rounding: a bound on the rounding error of a stored result, from the dtype that it has.
 
 Author: the standard model of floating-point arithmetic (Higham, Accuracy and Stability of Numerical
 Algorithms, section 2.2): every operation returns the exact result times `1 + d` with `|d| <= u`,
@@ -31,7 +31,7 @@ e4m3."""
 
 
 class Rounding(NamedTuple):
-    """The rounding error of one stored quantity in one update.
+    """A bound on the rounding error of one stored tensor in one update.
 
     Attributes:
         share: of the sum of the magnitudes of the terms.
@@ -45,7 +45,7 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of(cls, dtype: torch.dtype, scale: Tensor | None = None) -> Rounding:
-        """Return the rounding of storage in `dtype`, with or without a scale.
+        """Return the error bound of a tensor stored in `dtype`, with or without a scale.
 
         What has a scale is computed in fp32, coded, and stored once. Nothing says that this one
         rounding is to nearest: one that truncates, or rounds at random, is off by up to the
@@ -58,11 +58,11 @@ class Rounding(NamedTuple):
         return _unscaled(dtype)
 
     def twice(self) -> Rounding:
-        """Return the rounding of a result that is rounded two times in a row."""
+        """Return the bound for a result that is rounded twice."""
         return Rounding(2 * self.share, 2 * self.least, self.unit)
 
     def __call__(self, size: Tensor) -> Tensor:
-        """Return the largest error of a sum whose terms' magnitudes add up to `size`."""
+        """Return the error bound of a sum whose terms' magnitudes add up to `size`."""
         return size.mul(self.share).add_(self.least)
 
 
@@ -79,5 +79,5 @@ NO_ROUNDING = Rounding(0.0, 0.0, 0.0)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """Return the unit roundoff of a dtype; integers count as the bits of fp32."""
+    """Return the unit roundoff of a dtype; fp32's for an integer dtype."""
     return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else _FLOAT32

@@ -1,4 +1,4 @@
-"""SGD in exact arithmetic, and how far a step in the arithmetic of its storage may be from it."""
+"""SGD: its update in fp64, and a bound on how far rounding may move the stored result."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class SgdScalars:
 
     @classmethod
     def of(cls, group: GroupNumbers, step: int) -> SgdScalars:
-        """Return the scalars of the update that advances the counter to `step`, in fp64."""
+        """Return the scalars of the update that advances the step counter to `step`."""
         momentum = float(group["momentum"])
         rest = 1.0 if step == 1 else 1 - float(group["dampening"])
         decay = float(group["weight_decay"])
         return cls(float(group["lr"]), momentum, rest, decay, bool(group["nesterov"]))
 
     def direction(self, gradient: Tensor, buffer: Tensor | None) -> Tensor:
-        """Return the update direction, which is subtracted from the weight.
+        """Return the direction that, times the learning rate, is subtracted from the weight.
 
         Args:
             gradient: with the weight's share in it, fp64.
@@ -65,7 +65,7 @@ class SgdScalars:
         return gradient.add(buffer, alpha=self.momentum) if self.nesterov else buffer
 
     def move(self, weight: Tensor, gradient: Tensor, buffer: Tensor | None) -> Tensor:
-        """Return the update of a weight from the new momentum buffer, in fp64."""
+        """Return the update of a weight, fp64, from its gradient and new momentum buffer."""
         gradient = gradient.add(weight, alpha=self.l2)
         return self.direction(gradient, buffer).mul(-self.lr).add_(weight, alpha=-self.decay)
 
@@ -96,14 +96,14 @@ class SgdScalars:
 
 
 def sgd_in_fp32(group: GroupNumbers, step: int) -> SgdScalars:
-    """Return scalars as computed with fp32 dampening."""
+    """Return SGD's scalars with `1 - dampening` rounded to fp32."""
     dampening = float(np.float32(group["dampening"]))
     scalars = SgdScalars.of(group, step)
     return scalars if step == 1 else replace(scalars, rest=float(np.float32(1 - dampening)))
 
 
 def sgd_formula(*, momentum: bool) -> Formula:
-    """Return the formula of stochastic gradient descent, with or without momentum."""
+    """Return SGD's update rule, with or without momentum."""
     return Formula(
         SGD_NUMBERS,
         SGD_CLASSES,
@@ -116,7 +116,7 @@ def sgd_formula(*, momentum: bool) -> Formula:
 def _wrong(
     own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, _full_rate: float, *, momentum: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
-    """Yield the wrong formulas; see `WrongFormulas`."""
+    """Yield (mistake in words, scalars) for known mistakes in an SGD step."""
     right: SgdScalars = arithmetic(own, step)
     if right.l2:
         words = "weight decay is decoupled, not part of the gradient (L2)"

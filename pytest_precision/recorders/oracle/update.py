@@ -1,4 +1,4 @@
-"""One update: what it starts from, how it is stored, and what a rule gives with its rounding."""
+"""Update: the types for one optimizer update: its state, its rounding errors and its rule."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GroupNumbers = Mapping[str, Any]
 
 
 class Rounded(NamedTuple):
-    """An exact result, and the largest error that rounding explains."""
+    """An exact fp64 result, and a bound on the rounding error of the stored one."""
 
     exact: Tensor
     bound: Tensor
 
 
 class Roundings(NamedTuple):
-    """The rounding errors of one parameter's stored state in one update.
+    """The rounding errors of a parameter's moments, weight and gradient in one update.
 
     Attributes:
         moments: of each of the rule's moments.
@@ -37,7 +37,7 @@ class Roundings(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """Return the unit roundoff in which gradients and weights are computed."""
+        """Return the unit roundoff of the arithmetic on gradients and weights."""
         return max(self.weight.unit, self.gradient.unit)
 
 
@@ -56,17 +56,17 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> State:
-        """Make a state of tensors in the order of `State.tensors`."""
+        """Return a state from a list of its moments, its weight and its gradient."""
         *moments, weight, gradient = tensors
         return cls(tuple(moments), weight, gradient)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Return moments, weight and gradient, in this order."""
+        """Return the moments, the weight and the gradient as one tuple."""
         return *self.moments, self.weight, self.gradient
 
     def with_decay(self, l2: float, storage: Roundings) -> Rounded:
-        """Return the gradient plus `l2` times the weight, with its rounding error.
+        """Return the gradient plus `l2` times the weight, with a bound on its rounding error.
 
         The product and the sum are rounded by the arithmetic, also of a gradient that is read as it
         is; a sum that cancels keeps the error of its terms.
@@ -81,10 +81,10 @@ class State(NamedTuple):
 
 
 class UpdateScalars(Protocol):
-    """The scalars of one step of a rule."""
+    """The scalars of one step of an optimizer rule, which compute its result."""
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, ...]:
-        """Return moments and weight after the step, each with an error bound.
+        """Return the moments and the weight after the step, each with an error bound.
 
         Args:
             old: before the step, fp64.
@@ -104,7 +104,7 @@ steps that the step makes, how its scalars are computed, and the rate before the
 
 
 class Formula(NamedTuple):
-    """An optimizer rule (Adam or SGD) as the judgement of updates needs it.
+    """An optimizer's update rule (Adam or SGD): its options, state, arithmetic and known mistakes.
 
     Attributes:
         numbers: the options of a parameter group that a rule has.

@@ -1,4 +1,4 @@
-"""Judge each update of one rank by the rule that the workload declares.
+"""Update oracle: check one rank's weight updates against the rule that the workload declares.
 
 It starts from the rank's own state before the step and its reduced gradient, and takes rate, decay,
 betas and eps from the workload, so it needs no reference. What it finds is kept next to the trace.
@@ -47,7 +47,7 @@ _NAMED = 3
 
 
 class _Before(NamedTuple):
-    """One piece of a parameter and its state before the step."""
+    """A shard of a parameter with its optimizer state and gradient before a step."""
 
     order: int
     group: int
@@ -57,7 +57,7 @@ class _Before(NamedTuple):
 
 
 class UpdateOracle:
-    """Judges the updates of one rank, step by step, where an engine shows its phases.
+    """Checks each weight update of one rank against the workload's optimizer rule.
 
     Args:
         workload: declares the rule.
@@ -83,7 +83,7 @@ class UpdateOracle:
 
     @torch.no_grad()
     def keep_reduced(self, engine: Engine) -> None:
-        """Keep the reduced gradients before they are clipped."""
+        """Copy the gradients after their reduction over ranks and before clipping."""
         found = [
             seen
             for seen in engine.observe("reduce_grads", Capture())
@@ -95,13 +95,13 @@ class UpdateOracle:
 
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
-        """Copy moments and gradients before an update; weights are copied by the caller."""
+        """Copy moments and gradients before an update; `watched` has copies of the weights."""
         self._before = _apart(self._starts(engine, watched))
         self._options = held.rule_numbers(engine, self._plan.formula)
 
     @torch.no_grad()
     def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
-        """Judge the update since `before`."""
+        """Check the update since `before` against the rule, and log where it breaks it."""
         batches = self._batches(engine, watched)
         breaches = self._judge.breaches(batches, step, self._made)
         self._log.judged += sum(len(batch.parts) for batch in batches)
@@ -124,11 +124,11 @@ class UpdateOracle:
             fit(self._judge, batches, self._made)
 
     def save(self, folder: Path) -> None:
-        """Write the number of steps next to a checkpoint."""
+        """Write the number of steps made so far beside a checkpoint."""
         write_whole(_kept(folder, str(dist.get_rank())), [self._made, sorted(self._without)])
 
     def load(self, folder: Path) -> None:
-        """Read the number of steps of a checkpoint, whatever number of ranks saved it."""
+        """Read the number of steps made from beside a checkpoint."""
         kept = [json.loads(path.read_text()) for path in folder.glob(_kept(folder, "*").name)]
         self._made = max(made for made, _ in kept)
         self._without.update(*(names for _, names in kept))
@@ -158,7 +158,7 @@ class UpdateOracle:
         return kept
 
     def _pieces(self, weight: Weight) -> list[Observation]:
-        """Return the pieces of logical tensors in a weight, which are the same in all steps."""
+        """Return this rank's shards of the logical tensors in a weight, without values."""
         if weight.name not in self._places:
             pieces = weight.pieces(weight.effective())
             held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
@@ -168,7 +168,7 @@ class UpdateOracle:
     def _columns(
         self, engine: Engine, weight: Weight, parts: Sequence[Tensor]
     ) -> list[tuple[Tensor, ...]]:
-        """Return moments and weight of each part; empty if the moments are unknown."""
+        """Return (moments, weight) of each shard; [] if the optimizer's rule is not known."""
         formula, name = self._plan.formula, weight.name
         try:
             if name not in self._known:
@@ -188,14 +188,14 @@ class UpdateOracle:
         own: tuple[Tensor, ...],
         clip: Callable[..., Clipping],
     ) -> tuple[State, Clipping]:
-        """Return the state before the step of one piece, with its clipping."""
+        """Return a shard's state before the step, and how its gradient is clipped."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
             return State.of([*own, grad.to("cpu", copy=True)]), Clipping(1.0, NO_ROUNDING)
         return State.of([*own, reduced]), clip(reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:
-        """Return the declared group of a logical tensor; None if its step count is unknown."""
+        """Return the workload's group of a tensor; None if its updates cannot be checked."""
         group = self._plan.groups.get(name)
         if group is None:
             self._log.unjudged[name] = "it is in none of the workload's groups"
@@ -205,7 +205,7 @@ class UpdateOracle:
         return group
 
     def _clipping(self, engine: Engine, *dtypes: torch.dtype) -> Clipping:
-        """Return how the workload's limit clips the reduced gradients.
+        """Return the factor by which gradients must be clipped, and its rounding error.
 
         The factor and the product are rounded to the dtypes of the gradients, and a clip may divide
         by the norm without adding anything to it.
@@ -224,7 +224,7 @@ class UpdateOracle:
         return Clipping(scale * clipped, coarsest, wrong, (1.0, (norm + CLIP_EPS) / norm))
 
     def _batches(self, engine: Engine, watched: Sequence[Watched]) -> list[Batch]:
-        """Return the pieces after a step, in batches of pieces that are stored alike."""
+        """Return the shards after a step, concatenated by group and dtypes."""
         formula = self._plan.formula
         alike: dict[tuple[Any, ...], list[PiecePart]] = defaultdict(list)
         for weight in (one.weight for one in watched):
@@ -248,7 +248,7 @@ class UpdateOracle:
 
 
 def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:
-    """Return the pieces with copies of their moments, since the step overwrites these."""
+    """Return the shards with copies of their moments, since the step overwrites the originals."""
     copies = iter(held.copied([own for one in kept.values() for own in one.state.moments]))
     return {
         place: one._replace(
@@ -259,7 +259,7 @@ def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _B
 
 
 def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
-    """Yield groups of neighbouring pieces of at most one chunk together."""
+    """Yield lists of consecutive parts with at most a chunk of elements together."""
     together: list[PiecePart] = []
     for part in parts:
         most = MEASURED_AT_ONCE[part.after[0].device.type]

@@ -1,4 +1,4 @@
-"""Wrong rules: those that real optimizers have followed by mistake, to name the one that fits."""
+"""Wrong rules: the mistakes in optimizer steps that a wrong update is compared with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_precision.recorders.oracle.update import Roundings, ScalarsOfStep, U
 
 
 class WrongRule(NamedTuple):
-    """A rule other than the declared one, which may explain an update.
+    """An optimizer rule with a known mistake, which may explain a wrong update.
 
     Attributes:
         words: what is wrong, for the reader of a failure.
@@ -31,7 +31,7 @@ class WrongRule(NamedTuple):
     factor: float = 1.0
 
     def storage(self, own: Roundings) -> Roundings:
-        """Return the rounding errors of a step by this rule."""
+        """Return a parameter's rounding errors under this mistake."""
         if self.rounded is None:
             return own
         all_of_them = [*own.moments, own.weight]
@@ -45,7 +45,7 @@ class WrongRule(NamedTuple):
 def wrong_rules(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield the wrong rules for a group's step that comes after `made` others.
+    """Yield the rules with known mistakes for a group's step that comes after `made` others.
 
     Args:
         plan: what the workload declares.
@@ -67,7 +67,7 @@ def wrong_rules(
 def _rates(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield the declared rule with the learning rates of other steps and groups."""
+    """Yield the declared rule with the learning rates of other steps or parameter groups."""
     own = plan.at(made)[group]
     places = [(made + 1, group, "the next step")]
     if made:

@@ -1,1 +1,1 @@
-"""Perturbations of a run: delays, random roundings, planted defects, other data."""
+"""Perturb: change a run on purpose: delays, random rounding, a planted defect, another seed."""

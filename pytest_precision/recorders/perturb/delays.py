@@ -1,4 +1,4 @@
-"""Delays: one rank is late at boundaries of phases and for collectives, so that races show.
+"""Delays: make one rank late at phases and collectives, so that race conditions show.
 
 A layout that overlaps communication with computation may read what has not arrived, or write to
 what is still being sent. Among equally fast ranks it rarely does. On a GPU streams are late: a
@@ -30,7 +30,7 @@ _COLLECTIVES = ("all", "barrier", "broadcast", "gather", "recv", "reduce", "scat
 
 @contextmanager
 def delays(number: int) -> Iterator[Callable[[], None]]:
-    """Delay one rank before each collective that Python starts.
+    """Make one rank late before each collective that it calls from Python, inside the context.
 
     Args:
         number: seed of the lengths; the rank that is late is `late_rank` of it.
@@ -62,11 +62,11 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
 
 
 def on_time() -> None:
-    """Delay nothing on this rank in a run in which another rank is late."""
+    """Do nothing; the delay of every rank that is not the late one."""
 
 
 def late_rank(number: int, world_size: int) -> int:
-    """Return the rank that is late in the run with this number; ranks take turns."""
+    """Return which rank is late in a run with this number: each in turn."""
     return number % world_size
 
 
@@ -75,7 +75,7 @@ def _communicates(name: str) -> bool:
 
 
 def _on_host(seconds: Callable[[], float]) -> tuple[Callable[[], None], Callable[[Method], Method]]:
-    """Return functions that delay this process now, and before each call of a method."""
+    """Return two functions: one sleeps, one wraps a method so that it sleeps before each call."""
 
     def pause() -> None:
         time.sleep(seconds())
@@ -94,7 +94,7 @@ def _on_host(seconds: Callable[[], float]) -> tuple[Callable[[], None], Callable
 def _on_device(
     seconds: Callable[[], float], module: Any
 ) -> tuple[Callable[[], None], Callable[[Method], Method]]:
-    """Return functions that delay the stream of a GPU now, and before each call of a method.
+    """Return two functions: one stalls the GPU's stream, one wraps a method to stall it first.
 
     A collective waits on a stream of its own, so that it is late for what its caller goes on with:
     whoever reads its result without waiting for it reads too early.

@@ -1,4 +1,4 @@
-"""Mutants: known defects that are planted into a candidate, to see whether its cell would notice.
+"""Mutants: known defects that are planted into a candidate, to see whether a test notices.
 
 Each wraps methods of an engine, or hooks its optimizer's step, and so fits any layout. One that
 changes nothing that is observed is equivalent to the candidate: it says nothing about the cell.
@@ -29,7 +29,7 @@ Plant = Callable[[Engine], None]
 
 
 class Mutant(NamedTuple):
-    """A planted defect that fits any layout.
+    """A known defect that can be planted into any engine.
 
     Attributes:
         name: what is wrong, in words.
@@ -55,7 +55,7 @@ def _mutant(name: str, advice: str) -> Callable[[Plant], Plant]:
 
 
 def planted(name: str, engine: Engine) -> None:
-    """Plant the named mutant into an engine.
+    """Plant the defect of this name into an engine.
 
     Raises:
         NotPlantedError: the engine does not take it, such as for an optimizer without hooks.

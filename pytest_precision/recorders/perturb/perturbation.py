@@ -1,4 +1,4 @@
-"""Perturbation: the deliberate changes to one run, each imported by the run that has it."""
+"""Perturbation: the deliberate changes to one run, such as delays or a planted defect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_precision.engine.engine import Engine
 
 
 class Perturbation(NamedTuple):
-    """The deliberate changes to one run, such as a delay or a mutant; none by default.
+    """The deliberate changes to one run, such as delays or a planted defect; none by default.
 
     Attributes:
         pause: called before each phase of a train step, see `delays`; None in a run without delays.
@@ -29,12 +29,12 @@ class Perturbation(NamedTuple):
     start: int = 0
 
     def wait(self) -> None:
-        """Delay this rank, if it is late."""
+        """Delay this rank if the run has delays and this is the late one."""
         if self.pause is not None:
             self.pause()
 
     def plant(self, engine: Engine) -> None:
-        """Plant the mutant, if there is one, into an engine that has just been built.
+        """Plant the run's defect, if it has one, into an engine that has just been built.
 
         Raises:
             NotPlantedError: see `mutants.planted`.
@@ -45,7 +45,7 @@ class Perturbation(NamedTuple):
             planted(self.mutant, engine)
 
     def rounding(self, engine: Engine, phase: str, step: int) -> AbstractContextManager[object]:
-        """Return the context in which a phase of a train step is run, with noise if there is any.
+        """Return the context for a phase of a step; in a run with noise it rounds at random.
 
         Args:
             engine: that runs it.

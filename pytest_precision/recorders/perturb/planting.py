@@ -1,4 +1,4 @@
-"""Planting: ways to make an engine do something else, whatever its layout."""
+"""Planting: wrap methods of any engine and its optimizer, to plant a defect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ParamGroup = dict[str, Any]
 
 
 def nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Do nothing; a placeholder for `before` or `after`."""
+    """Do nothing; the default of the functions to call before and after a method."""
 
 
 def around(
@@ -25,9 +25,9 @@ def around(
     before: Callable[..., Any] = nothing,
     after: Callable[[Any], object] = nothing,
 ) -> None:
-    """Wrap a method: `before` takes its arguments, `after` its result.
+    """Wrap an engine's method so that `before` runs ahead of it, and `after` behind it.
 
-    What `before` returns is not the method's business.
+    `before` takes the method's arguments; `after` takes what `before` returned.
     """
     original = getattr(engine, method)
 
@@ -62,7 +62,7 @@ def around_step(
     before: Callable[[], Any] = nothing,
     after: Callable[[Any], object] = nothing,
 ) -> None:
-    """Wrap each step of the optimizer: `before` runs first, `after` takes its result."""
+    """Call a function before each optimizer step, and another one after it with its result."""
     kept: list[Any] = []
 
     @torch.no_grad()
@@ -78,7 +78,7 @@ def around_step(
 
 
 def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> None:
-    """Make each step of the optimizer use other numbers in its parameter groups."""
+    """Replace options of the optimizer's parameter groups during each of its steps."""
     groups = engine.optimizer.param_groups
 
     def put() -> list[ParamGroup]:
@@ -98,7 +98,7 @@ def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> 
 
 
 def gradients(engine: Engine) -> list[Tensor]:
-    """Return the tensors in which the model's gradients are accumulated."""
+    """Return the tensors in which the gradients of an engine's model accumulate."""
     found = map(engine.gradient, engine.model.parameters())
     return [one for one in found if one is not None]
 

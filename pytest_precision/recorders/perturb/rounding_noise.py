@@ -1,4 +1,4 @@
-"""Rounding noise: what other roundings would have made of a run, by rounding operations at random.
+"""Rounding noise: round the results of operations at random, to see how far roundings carry.
 
 Another kernel, another order of a sum and another fusion change the last place of what an operation
 returns. So the result of each operation that rounds is moved by up to one unit in the last place,
@@ -62,7 +62,7 @@ ROUNDED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class RandomRounding:
-    """Rounds the results of operations up or down at random.
+    """Moves the results of operations up or down by a rounding error, at random.
 
     Args:
         seed: of the moves.
@@ -74,7 +74,7 @@ class RandomRounding:
         self._numbers = numbers
 
     def __call__(self, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Perturb the result of an operation, and what it has written to.
+        """Move a floating-point operation's result, or the tensor that it wrote to, at random.
 
         Args:
             name: of the operation.
@@ -98,7 +98,7 @@ class RandomRounding:
 def rounding_noise(
     number: int, engine: Engine, phase: str, step: int
 ) -> AbstractContextManager[object]:
-    """Return a context that rounds at random in one phase of a train step.
+    """Return a context in which the operations of one phase of a train step round at random.
 
     Ranks that compute gradients of different data have moves of their own; what all ranks compute
     alike, they move alike.

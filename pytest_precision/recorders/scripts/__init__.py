@@ -1,1 +1,1 @@
-"""Training loops that exist already, recorded as they are."""
+"""Scripts: record existing training loops through torch's hooks, without changing their code."""

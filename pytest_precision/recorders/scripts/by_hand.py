@@ -1,4 +1,4 @@
-"""By hand: whether weights move although no optimizer steps, which a recorder cannot see."""
+"""By hand: detect a loop that changes weights without a `torch.optim.Optimizer`, and refuse it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST_LEAF = 1 << 16
 
 
 class ByHand:
-    """Detects loops that update weights without an optimizer, from one backward to the next.
+    """Detects loops that update weights without an optimizer, by comparing them at each backward.
 
     Args:
         steps: number of train steps that the loop is to make.
@@ -33,7 +33,7 @@ class ByHand:
         self._moves = 0
 
     def backward(self, loss: Tensor, backwards: int) -> None:
-        """Compare the weights on which a loss depends with those at the backward before.
+        """Compare the weights that a loss depends on with those at the previous backward.
 
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.
@@ -55,7 +55,7 @@ class ByHand:
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Yield some small weights on which a loss depends."""
+    """Yield up to four small weights that a loss depends on, from its autograd graph."""
     nodes = [loss.grad_fn]
     seen = set[Any]()
     found = 0
@@ -76,7 +76,7 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
 
 
 def _held(leaf: Tensor) -> bool:
-    """Return whether a tensor's memory exists; FSDP frees that of gathered weights.
+    """Return whether a tensor's storage is allocated; FSDP frees that of gathered weights.
 
     Reading it would end the process.
     """

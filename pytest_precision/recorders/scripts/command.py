@@ -1,4 +1,4 @@
-"""Command: a side of a check that is a script file with arguments, as a launcher starts it."""
+"""Command: one side of a comparison that runs a script file, as torchrun starts it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __tracebackhide__ = is_bad_input
 def command(
     file: str | Path, *arguments: object, env: Mapping[str, str] | None = None
 ) -> Callable[..., Any]:
-    """Return a side of a check that runs `python file arguments` on every rank, as torchrun does.
+    """Return a side of a comparison that runs `python file arguments` on every rank.
 
-        parity.check(
+    parity.check(
             candidate=command("train.py", "--optim", "adamw_torch_fused", "--seed", "{seed}"),
             reference=command("train.py", "--optim", "adamw_torch", "--seed", "{seed}"),
         )
@@ -67,7 +67,7 @@ def command(
 
 @script
 def run_command(cell: Cell, record: Record, file: str, arguments: tuple[str, ...]) -> None:
-    """Run a script file on this rank, without the rank's own process group."""
+    """Run a script file on this rank, outside the process group that the test's ranks have."""
     # Only ranks need torch for this; the controller asks for the command without it.
     from pytest_precision.recorders.scripts.script_file import ended_well, run_file
 
@@ -104,7 +104,7 @@ def _filled(argument: str, cell: Cell) -> str:
 
 @contextmanager
 def _without_group() -> Iterator[None]:
-    """End this rank's process group for the block, and make a new one afterwards."""
+    """Destroy this rank's process group inside the context, and make a new one after it."""
     import torch.distributed as dist
 
     from pytest_precision._torch.distributed import process_groups

@@ -1,4 +1,4 @@
-"""Compiled: modules whose call is compiled code, in which torch calls no hook.
+"""Compiled: run functions before a module's compiled call, for which torch calls no hook.
 
 `module.compile()` puts what it has compiled in the place of the call of the module. So what a hook
 would do there is done before that call.
@@ -16,7 +16,7 @@ from pytest_precision._torch.training import compiled_call, set_compiled_call
 
 
 class ToldCall:
-    """The compiled call of a module, with a function that runs before it.
+    """Wraps the compiled call of a module, and runs functions before it.
 
     Args:
         call: what torch has compiled.
@@ -31,7 +31,7 @@ class ToldCall:
         self.told: list[Callable[[], None]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, then the compiled code."""
+        """Run the registered functions, then the compiled call, and return its result."""
         if not torch.compiler.is_compiling():
             for told in [*self.told]:  # one of them may add another
                 told()
@@ -44,7 +44,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def before_compiled_call(module: nn.Module, told: Callable[[], None]) -> Callable[[], None]:
-    """Install a function that runs before each compiled call of a module; return its removal."""
+    """Run a function before each compiled call of a module; return one that undoes this."""
     found = compiled_call(module)
     call = found if isinstance(found, ToldCall) else ToldCall(found)
     call.told.append(told)

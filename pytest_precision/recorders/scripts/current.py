@@ -1,4 +1,4 @@
-"""Current: the recording that is open in this process, as a script file finds it."""
+"""Current: the `record` that a script file imports, which finds the recording that is running."""
 
 from __future__ import annotations
 
@@ -105,17 +105,17 @@ class CurrentRecord:
             self._steps.skipped()
 
     def _begin(self) -> None:
-        """Begin a block; here there may be any number of them."""
+        """Do nothing; `Record` overrides this to refuse a second `with record():`."""
 
     def _expect_open(self) -> None:
-        """Refuse what is told outside a block; here there is none."""
+        """Do nothing; `Record` overrides this to refuse calls before `with record():`."""
 
     def _block(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     @contextmanager
     def opened(self, steps: Steps) -> Iterator[None]:
-        """Make a recording the current one inside the block."""
+        """Make `record` report to these steps inside the context."""
         before = self._steps
         self._steps = steps
         try:

@@ -1,4 +1,4 @@
-"""Edge: where one step of a loop ends and the next one begins, which a forward shows too early.
+"""Edge: reread a loop's state between two steps if the next one begins later than assumed.
 
 Whatever calls the model after an update may be an evaluation, for which other weights take the
 place of its own, as averages do, or another mode, until it is over. So what the step has left is
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Edge:
-    """Repeats what was read between two steps if the next step begins later than assumed.
+    """Repeats reads of a loop's state between two steps until the next step has certainly begun.
 
     What is called of other modules, such as a teacher or the first of several towers, belongs to
     the step that it begins: only where the same model is called again, whatever wraps it, something
@@ -26,11 +26,11 @@ class Edge:
         self._trains = False
 
     def repeat(self, reading: Callable[[], object]) -> None:
-        """Register a reading, to be repeated until the next step has certainly begun."""
+        """Register a function that reads state, to be called again if the step begins later."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
-        """Assume that a step begins with this call of a module, unless a later call begins it.
+        """Assume that the next step begins with this call of a module; a later call may correct it.
 
         Args:
             module: it.
@@ -46,22 +46,22 @@ class Edge:
             self.read_anew()
 
     def begin_in_step(self) -> None:
-        """Begin a step inside an optimizer's step, whose closure computes the gradients."""
+        """Read the state again, as an optimizer's closure begins the step inside its `step`."""
         if self._model is not None and not self._trains:
             self.read_anew()
 
     def read_anew(self) -> None:
-        """Repeat all registered readings, unless the next step has certainly begun."""
+        """Call all registered functions again, unless the next step has certainly begun."""
         for reading in self._readings:
             reading()
 
     def leave(self) -> None:
-        """Decide that the step has begun; the last readings stay."""
+        """Decide that the next step has begun, and forget the registered functions."""
         self._readings.clear()
         self._model = None
 
     def _is_same(self, module: nn.Module, first: nn.Module, *, begins: bool) -> bool:
-        """Return whether a call is one of the model that was called first.
+        """Return whether a call is of the model that was called first since the last step.
 
         Within a forward that trains, the model calls its parts.
         """

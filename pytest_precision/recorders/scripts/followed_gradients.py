@@ -1,4 +1,4 @@
-"""Followed gradients: those that must not be part of the ones that an optimizer reads next.
+"""Followed gradients: detect gradients that a loop fails to zero, or unscales twice.
 
 A gradient is followed from where it was made until its optimizer has had its step, or the loop has
 changed it on purpose: scaled it, zeroed it in place, or given the parameter another tensor. So only
@@ -38,7 +38,7 @@ def has_plain_values(tensor: Tensor | None) -> bool:
 
 @dataclass
 class FollowedGradient:
-    """A gradient of a parameter that is followed from one backward to the next.
+    """A parameter's gradient that is watched from one backward to the next.
 
     Attributes:
         parameter: whose gradient it is.
@@ -61,21 +61,21 @@ class FollowedGradient:
 
     @property
     def is_there(self) -> bool:
-        """Whether the parameter still had this gradient, unchanged, when the backward began."""
+        """Whether the parameter still has this gradient, unchanged."""
         if self.norm is None:
             return self._is_untouched
         return self.parameter.grad is self.gradient and 0 < float(self.gradient.norm()) <= self.norm
 
     @property
     def is_left(self) -> bool:
-        """Whether the parameter's present gradient contains this one."""
+        """Whether this gradient is still part of the parameter's present one."""
         if self.handles or self.norm is None:
             return self.added and self.parameter.grad is self.gradient
         return self.is_there
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether the gradient was not written to.
+        """Whether the gradient is not zero and was not written to.
 
         Writing to the `data` of a gradient, which is how loops zeroed it once, is not counted.
         """
@@ -84,7 +84,7 @@ class FollowedGradient:
         return same and bool(self.gradient.any())
 
     def follow(self) -> None:
-        """Check whether the backward that begins adds to this gradient."""
+        """Register hooks that tell whether the next backward adds to this gradient."""
         self.version = version(self.gradient)
         before, after = (
             self.parameter.register_hook,  # called before the gradient is added
@@ -101,20 +101,20 @@ class FollowedGradient:
             self.version = version(parameter.grad)
 
     def forget(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks on the parameter."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
 
 
 class FollowedGradients:
-    """Follows at most one gradient of each parameter."""
+    """Watches at most one gradient of each parameter."""
 
     def __init__(self) -> None:
         self._followed: dict[int, FollowedGradient] = {}
 
     def begin(self, parameters: Iterable[Tensor], *, may_shrink: bool = False) -> None:
-        """Follow the parameters' present gradients instead of earlier ones.
+        """Watch the parameters' present gradients, and no earlier ones of theirs.
 
         Args:
             parameters: those that have none, or one without plain values, are left out.
@@ -130,7 +130,7 @@ class FollowedGradients:
                 self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm)
 
     def backward(self) -> None:
-        """Keep following gradients that exist when a backward begins; drop the others."""
+        """Keep watching gradients that are unchanged as a backward begins; drop all others."""
         for key, one in [*self._followed.items()]:
             if one.handles:
                 continue
@@ -140,17 +140,17 @@ class FollowedGradients:
                 del self._followed[key]
 
     def left(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parameters whose gradient still contains a followed one."""
+        """Return the parameters whose present gradient contains the watched one."""
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_left]
 
     def untouched(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parameters whose gradient is the followed one, as it was."""
+        """Return the parameters whose gradient is the watched one, unchanged."""
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_there]
 
     def end(self, parameters: Iterable[Tensor]) -> None:
-        """Stop following the gradients of these parameters."""
+        """Stop watching the gradients of these parameters."""
         for parameter in parameters:
             one = self._followed.pop(id(parameter), None)
             if one is not None:

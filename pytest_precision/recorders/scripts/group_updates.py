@@ -1,4 +1,4 @@
-"""Group updates: what optimizers have updated, also those that go through their groups one by one.
+"""Group updates: the parameters that each optimizer updated, even if it steps group by group.
 
 DeepSpeed's ZeRO puts one group after the other into its optimizer and has it step, so that a step
 of the loop has as many updates as there are groups; ZeRO 3 takes the group out again.
@@ -21,7 +21,7 @@ MemberGroup = tuple[Mapping[str, Any], list[Tensor]]
 
 
 class Updates:
-    """Remembers which parameters each optimizer updated in the last step that it took part in."""
+    """Remembers which parameters each optimizer has updated in its last step of the loop."""
 
     def __init__(self) -> None:
         self._last: WeakKeyDictionary[Optimizer, list[list[MemberGroup]]] = WeakKeyDictionary()
@@ -29,7 +29,7 @@ class Updates:
         self._places: dict[int, tuple[str, Tensor]] = {}
 
     def add(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Register the parameters in an optimizer's groups, which its step will update.
+        """Register the parameters in an optimizer's groups, which it is about to update.
 
         Args:
             optimizer: it.
@@ -50,12 +50,12 @@ class Updates:
         return len(updates) - 1
 
     def lacks(self, optimizer: Optimizer) -> bool:
-        """Return whether all parameters of an optimizer are new since its last step."""
+        """Return whether all of an optimizer's present parameters are new since its last step."""
         now = _ids(groups.group_members(optimizer))
         return bool(now) and not now & _ids(self._groups(optimizer))
 
     def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[MemberGroup]:
-        """Yield the groups' present parameters, and with `whole` also their earlier ones."""
+        """Yield each group's present parameters, and with `whole` those of its last step."""
         now = [(group, [*own]) for group, own in groups.group_members(optimizer)]
         yield from now
         if whole:
@@ -64,7 +64,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of parameter groups, with the group and index where each was first."""
+        """Yield (place, tensor) for each parameter, as `param_groups.0.params.3` at first sight."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 

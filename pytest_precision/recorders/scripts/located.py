@@ -1,4 +1,4 @@
-"""Located: which pieces of logical tensors lie in one tensor of a loop, as its framework says."""
+"""Located: find the pieces of logical tensors inside a framework's flat parameter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PieceOfTensor = tuple[Sequence[int], int, int]
 
 
 class Piece(NamedTuple):
-    """A part of a logical tensor.
+    """A part of a logical tensor that lies in a flat parameter; or padding.
 
     Attributes:
         name: of the logical tensor; empty for padding.
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class LocatedTensor(NamedTuple):
-    """A parameter of a loop, and the pieces of logical tensors in it.
+    """A parameter of a loop, with the logical tensors, or parts of them, that lie in it.
 
     Attributes:
         name: its logical name, or the place where an optimizer has it.
@@ -59,7 +59,7 @@ class LocatedTensor(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """List the logical tensors of which the parameter has pieces."""
+        """Return the names of the logical tensors that have parts in the parameter."""
         if self.pieces is None:
             return [self.name]
         return [*dict.fromkeys(part.name for part in self.pieces if part.name)]
@@ -73,7 +73,7 @@ class LocatedTensor(NamedTuple):
         local: bool = False,
         gathers_shards: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the observations of a tensor with the parameter's pieces, such as a moment.
+        """Yield observations of a tensor that is laid out like the parameter, such as a moment.
 
         Args:
             kind: see `Observation`.
@@ -90,7 +90,7 @@ class LocatedTensor(NamedTuple):
                 yield from self._pieces_of(part, suffix)
 
     def parts(self, tensor: Tensor) -> list[Observation]:
-        """List this rank's pieces of logical tensors in a tensor of the parameter's shape."""
+        """Return observations of the logical parts of a tensor of the parameter's shape."""
         plain = Stored("lost_updates", with_zeros(tensor.detach()))
         if self.pieces is None:
             return [piece(plain.kind, self.name, plain.tensor)]
@@ -112,7 +112,7 @@ class LocatedTensor(NamedTuple):
 
 
 def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
-    """Call the user's `locate` for the pieces in a parameter, and check what it returns.
+    """Return a parameter with the pieces that the user's `locate` gives, after checking them.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.

@@ -1,4 +1,4 @@
-"""Logged script: a script up to one operation of its sequence, whose tensor operations are logged.
+"""Logged script: run a script up to one step, and log that step's tensor operations.
 
 An operation of a loop begins where the update before it is over: a scheduler, the next batch and
 zeroed gradients belong to it. The first one begins with the script.
@@ -39,7 +39,7 @@ def log_script(
     segment: Segment | None,
     wanted: Wanted,
 ) -> int:
-    """Run a script like `record_script`, and log the operations of one part of its sequence.
+    """Run a script up to one operation of its sequence, and log its tensor operations.
 
     Args:
         script: takes the cell and a `Record`.
@@ -62,7 +62,7 @@ def log_script(
 
 
 class LoggedSteps(Steps):
-    """Follows a run of a loop, and turns the log of operations on and off.
+    """Divides a loop into steps, and logs the tensor operations of one of them.
 
     Args:
         logger: logs.
@@ -91,12 +91,12 @@ class LoggedSteps(Steps):
             logger.restores.active = schedule.load >= 0
 
     def forward(self, module: nn.Module) -> None:
-        """Name the parts of a module that is called."""
+        """Register the called module's parts by path, so that the log can name them."""
         self._logger.settings.name(module)
         super().forward(module)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Watch an optimizer's groups from its step on, and log what follows."""
+        """Log later changes of the optimizer's options, and maybe start the log."""
         super().updated(optimizer, closure=closure)
         self._logger.settings.watch(optimizer)
         op = self.schedule.op
@@ -106,14 +106,14 @@ class LoggedSteps(Steps):
                 self._logger.start()
 
     def _over(self, op: int) -> None:
-        """Handle the end of a step, with which the log of one operation ends."""
+        """End the log if the step that is over is the one to log."""
         if self._logger.active and (self._op is None or op >= self._op):
             self._logger.leave(state_of_loop(self.reader))
             self._logger.active = self._op is None
 
 
 def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
-    """Yield name and tensor of the whole state of a loop between steps."""
+    """Yield (kind and name, tensor) for each tensor of a loop's models and optimizers."""
     names: dict[Tensor, str] = {}
     for name, parameter in reader.names.parameters():
         names[parameter] = name

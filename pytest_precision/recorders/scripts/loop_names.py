@@ -1,4 +1,4 @@
-"""Loop names: the logical names of a loop's tensors, whatever wraps the modules that hold them."""
+"""Loop names: name a loop's tensors by their path in the model, without wrappers' prefixes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Models = nn.Module | Mapping[str, nn.Module] | None
 
 
 class LoopNames:
-    """Finds the models of a loop as they are called, and names their tensors.
+    """Finds the models that a loop calls, and names their tensors by path.
 
     Modules have placeholders for names until an optimizer is about to make its first update: which
     of them is the model, and which one wraps it, is known then. A root that was given stays one,
@@ -58,7 +58,7 @@ class LoopNames:
         self._flat: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
     def add(self, models: Models) -> list[nn.Module]:
-        """Register the models that a script names itself; return them as a list.
+        """Register the models that a script passes to `record`; return them as a list.
 
         Raises:
             TypeError: what is given is no module, and no dict of modules.
@@ -80,7 +80,7 @@ class LoopNames:
         return roots
 
     def meet(self, module: nn.Module) -> bool:
-        """Register a module that is called; return whether it is new."""
+        """Register a module that is called; return whether it is new and has tensors."""
         if module in self._modules or not holds_anything(module):
             return False
         self._heads.add(module)
@@ -93,21 +93,21 @@ class LoopNames:
 
     @property
     def anything(self) -> bool:
-        """Return whether any module with tensors is known."""
+        """Return whether any module with tensors has been registered."""
         return bool(self._modules)
 
     def knows(self, module: nn.Module) -> bool:
-        """Return whether a module is known."""
+        """Return whether a module is registered, by itself or as part of a model."""
         return module in self._modules
 
     def lent(self, module: nn.Module) -> bool:
-        """Return whether a module is called with other tensors, as by `functional_call`."""
+        """Return whether a module has other tensors than its own, as in `functional_call`."""
         if self._flat:  # FSDP1 has views of its flat parameter there
             return False
         return not all(isinstance(own, nn.Parameter) for own in module.parameters())
 
     def begins(self, module: nn.Module) -> bool:
-        """Return whether the loop itself calls the module, so that a forward begins."""
+        """Return whether a module is one that the loop calls, not one that its model calls."""
         if module not in self._heads:
             return False
         if self.twins:
@@ -117,7 +117,7 @@ class LoopNames:
         return True
 
     def settle(self, trained: Iterable[Tensor]) -> bool:
-        """Name all models and modules seen so far; return False if they have names.
+        """Give all registered modules their names; return False if that is done already.
 
         Args:
             trained: the parameters of an optimizer, which identify the model.
@@ -139,7 +139,7 @@ class LoopNames:
         return True
 
     def settled(self, name: str) -> str:
-        """Return a name with real paths in place of placeholders."""
+        """Return a name with each placeholder replaced by its module's path."""
 
         def path(match: re.Match[str]) -> str:
             path = self._paths[int(match[1])]
@@ -150,7 +150,7 @@ class LoopNames:
         return PLACEHOLDER.sub(path, name)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter once, by logical name."""
+        """Yield (logical name, parameter) for each parameter, once."""
         seen = set()
         for module in [*self._modules]:
             for name, parameter in self.own(module):
@@ -160,17 +160,17 @@ class LoopNames:
                     yield self._named[id(parameter)][0], parameter
 
     def learn(self) -> None:
-        """Name the tensors that the modules have now, since some exchange parameters and shards."""
+        """Name the modules' present tensors, as some wrappers replace parameters by shards."""
         for _ in self.parameters():
             pass
 
     def modules(self, root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        """Yield a root and all modules in it, each with its logical name."""
+        """Yield (logical name, module) for a model and all modules in it."""
         known = self._modules
         return ((known[module], module) for module in root.modules() if module in known)
 
     def aliases(self) -> Iterator[tuple[str, ...]]:
-        """Yield all names of every parameter that has several."""
+        """Yield, for each parameter that modules share, all of its names."""
         names: dict[int, list[str]] = {}
         for module in self._modules:
             for name, parameter in self.own(module):
@@ -178,26 +178,26 @@ class LoopNames:
         yield from (tuple(several) for several in names.values() if len(several) > 1)
 
     def own(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield the direct parameters of `module`, also shared ones."""
+        """Yield (name, parameter) for the parameters that a module holds directly."""
         yield from module.named_parameters(self._modules[module], recurse=False)
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every buffer by logical name."""
+        """Yield (logical name, buffer) for each buffer of the models."""
         for module, path in self._modules.items():
             yield from module.named_buffers(path, recurse=False)
 
     def saving_more(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield every module that saves more than its tensors, by logical name."""
+        """Yield (logical name, module) for each module that has a `get_extra_state`."""
         for module, path in self._modules.items():
             if attributes.saves_more(module):
                 yield path, module
 
     def of(self, tensor: Tensor) -> str | None:
-        """Return the name of a parameter; None if it has none."""
+        """Return the logical name of a parameter; None if it has none."""
         return self._named.get(id(tensor), (None,))[0]
 
     def pieces(self, tensor: Tensor) -> Pieces | None:
-        """Return the pieces in a flat tensor of FSDP1; None for other tensors."""
+        """Return the logical pieces inside a flat parameter of FSDP1; None for any other."""
         module = self._flat.get(id(tensor))
         return None if module is None else self._pieces(module, tensor)
 
@@ -214,7 +214,7 @@ class LoopNames:
             yield None, (), position, tensor.numel()
 
     def _hold_places(self, root: nn.Module) -> None:
-        """Give a placeholder as name to everything in a root that has none."""
+        """Give each module of a model that has no name a placeholder for it."""
         for module in root.modules():
             if module not in self._modules:
                 self._modules[module] = f"\0{len(self._modules)}\0"
@@ -223,7 +223,7 @@ class LoopNames:
                     self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
 
     def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
-        """List the outermost called modules, those with `trained` tensors first."""
+        """Return the called modules that are in no other, those that are trained first."""
         parts = {part for one in self._called for part in one.modules() if part is not one}
         self.learn()
         modules = [*self._modules]
@@ -233,7 +233,7 @@ class LoopNames:
         return sorted(models, key=lambda model: holders.isdisjoint(model.modules()))
 
     def _take_in(self, model: nn.Module) -> None:
-        """Name a called module, which may wrap a root that has names already."""
+        """Name a called model, which may wrap one that has a name already."""
         rest = [module for module in model.modules() if module not in self._modules]
         prefix = self._next_prefix()
         if len(rest) == len([*model.modules()]):
@@ -273,13 +273,13 @@ class LoopNames:
             self.twins[self.roots[root]] = next(iter(alike.values()))
 
     def _name_late_parts(self) -> None:
-        """Name modules that were added to a root later."""
+        """Name modules that were added to a model after it was named."""
         # Not in the caller, whose variable would keep a root alive.
         for root, prefix in self.roots.items():
             self._name_parts(root, prefix, [])
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
-        """Return the living models with the same structure as a module, by name prefix."""
+        """Return the models with the same tensor names and shapes as a module, by prefix."""
         wanted = structure(module)
         alike = {
             prefix: weakref.ref(root)
@@ -291,7 +291,7 @@ class LoopNames:
         return alike
 
     def _forget_unreferenced(self) -> None:
-        """Drop modules to which nothing else refers."""
+        """Drop the modules that nothing but this object refers to."""
         modules = [(weakref.ref(module), path) for module, path in self._modules.items()]
         roots = [(weakref.ref(root), prefix) for root, prefix in self.roots.items()]
         self._modules, self.roots = {}, {}

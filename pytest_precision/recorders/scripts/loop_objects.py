@@ -1,4 +1,4 @@
-"""Loop objects: what changes in a loop and is no tensor of its models or of its optimizers."""
+"""Loop objects: find a loop's schedulers, weight averages and other Python state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_precision.recorders.scripts.model_copies import Copies
 
 
 class LoopObjects(TrainingState):
-    """Finds schedulers, averages and other Python objects of a loop that outlive a step.
+    """Finds a loop's schedulers, weight averages and other Python state in memory.
 
     What no hook tells of is looked for in memory at the first update and after steps that are ever
     further apart: the first, the second, the fourth.
@@ -44,12 +44,12 @@ class LoopObjects(TrainingState):
         self._steps = 0
 
     def begin(self) -> None:
-        """Remember the state before the first update."""
+        """Find schedulers and averages, and remember the state before the first update."""
         self.look()
         super().begin()
 
     def end_step(self) -> None:
-        """Look for changes at the end of a step, before it is written."""
+        """Look for new schedulers and averages, after steps 1, 2, 4, 8 and so on."""
         self._steps += 1
         if self._steps & (self._steps - 1) == 0:
             self.look()
@@ -57,11 +57,11 @@ class LoopObjects(TrainingState):
             self._left.begin(self._gradients())
 
     def observe_end(self) -> Iterator[Observation]:
-        """Yield gradients that are left after the last step."""
+        """Yield whether gradients are left after the last step, if that has changed."""
         yield from self._left.observe(self._gradients())
 
     def look(self) -> None:
-        """Look for schedulers and averages in memory."""
+        """Find learning rate schedulers and copies of the weights in memory."""
         known = {id(one) for one in self.optimizers}
         schedulers, holders = found_in_memory()
         schedulers = [*dict.fromkeys([*self._schedulers, *schedulers])]
@@ -70,28 +70,28 @@ class LoopObjects(TrainingState):
         self.copies.look(holders, without=tensors)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the modules of all models by name."""
+        """Yield (logical name, module) for all modules of all models."""
         for root in self.names.roots:
             yield from self.names.modules(root)
 
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the loss scale, if there is a scaler."""
+        """Yield the state of the loop's `GradScaler`; nothing without one."""
         if self.scaler is not None:
             steps = self.scaler.state_dict().get("_growth_tracker", 0)
             yield from of_loss_scale({"scale": self.scaler.get_scale(), "good_steps": steps})
 
     def beside(self) -> Iterator[Observation]:
-        """Yield averages and other copies of the models."""
+        """Yield weight averages and other modules that no optimizer updates."""
         return self.copies.observe()
 
     def policies(self) -> Leaves:
-        """Yield the counters and settings of schedulers and of the scaler."""
+        """Yield (name, value) for counters and settings of schedulers and `GradScaler`."""
         yield from further.policies(self._schedulers)
         if self.scaler is not None:
             yield from attributes.numbers_of(self.scaler)
 
     def attributes(self) -> Leaves:
-        """Yield plain Python attributes of modules and optimizers."""
+        """Yield (name, value) for Python attributes of modules and optimizers."""
         yield from attributes.attributes_of_modules(self.modules())
         for number, optimizer in enumerate(self.optimizers):
             which = f" {number + 1}" if number else ""
@@ -99,7 +99,7 @@ class LoopObjects(TrainingState):
                 yield from ((name + which, leaf) for name, leaf in one)
 
     def _gradients(self) -> Iterator[tuple[str, Any]]:
-        """Yield, per parameter, whether it has a gradient other than zero."""
+        """Yield one named value: whether any parameter has a gradient that is not zero."""
         gradients = (parameter.grad for _, parameter in self.names.parameters())
         left = any(bool(gradient.any()) for gradient in gradients if gradient is not None)
         yield "gradients left at the end of a step", left
@@ -113,7 +113,7 @@ def _tensors_of(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
-    """Find objects of some classes among all that the garbage collector tracks.
+    """Return the schedulers, and the modules and tensor containers, that exist in memory.
 
     A heap has half a million objects, so one pass serves all that is looked for.
 

@@ -1,4 +1,4 @@
-"""Loop reader: everything of a loop that can be seen at one moment, by logical names."""
+"""Loop reader: read a loop's tensors, options and settings at one moment, by logical name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NamedObservations = Iterator[tuple[str, Iterator[Observation]]]
 
 
 class LoopReader(LoopObjects):
-    """Reads the present state of a loop's models and optimizers.
+    """Reads the present tensors and options of a loop's models and optimizers.
 
     Args:
         part: which tensors are looked at, and in which steps; all unless given.
@@ -58,7 +58,7 @@ class LoopReader(LoopObjects):
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
-        """Read, inside the block, for another step than the running one."""
+        """Read as of another step than the running one, inside the context."""
         running, self.step = self.step, step
         try:
             yield
@@ -66,7 +66,7 @@ class LoopReader(LoopObjects):
             self.step = running
 
     def take_in(self, optimizer: Optimizer) -> None:
-        """Register an optimizer at its step."""
+        """Register an optimizer when it steps for the first time."""
         if any(one is optimizer for one in self.optimizers):
             return
         gone = self._replaced_by(optimizer)
@@ -76,30 +76,30 @@ class LoopReader(LoopObjects):
             self.look()  # the schedulers of the others are gone, too
 
     def names_all_of(self, optimizer: Optimizer) -> bool:
-        """Return whether all parameters of an optimizer belong to known models."""
+        """Return whether all parameters of an optimizer have logical names."""
         return None not in self._names(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:
-        """Yield each weight that the forward of `module` reads itself."""
+        """Yield each weight that `module` holds directly, as its forward reads it."""
         for name, parameter in self.names.own(module):
             yield name, self._show("used_param", self._held(name, parameter), parameter)
 
     def gradients(self) -> NamedObservations:
-        """Yield the gradients of the models' parameters."""
+        """Yield the present gradient of each parameter of the models."""
         for name, parameter in self.names.parameters():
             if parameter.grad is not None:
                 held = self._held(name, parameter)
                 yield name, self._show("reduced_grad", held, parameter.grad)
 
     def read_by(self, optimizer: Optimizer) -> NamedObservations:
-        """Yield the gradients that an optimizer is about to read."""
+        """Yield the gradients that an optimizer's step is about to read."""
         for held in self._held_by(optimizer):
             gradient = held.tensor.grad
             if gradient is not None:
                 yield held.name, self._show("final_grad", held, gradient)
 
     def accumulated(self, name: str, parameter: Tensor, microbatch: int) -> NamedObservations:
-        """Yield a parameter's gradient after the backward of a microbatch."""
+        """Yield a parameter's gradient as it is after a microbatch's backward."""
         if parameter.grad is not None:
             after = f" after microbatch{microbatch}"
             held = self._held(name, parameter)
@@ -108,7 +108,7 @@ class LoopReader(LoopObjects):
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> Iterator[Observation]:
-        """Yield a tensor that the script shows by `record.see`, or a piece of it.
+        """Yield observations of a tensor that the script passes to `record.see`.
 
         Raises:
             TypeError: it is no tensor.
@@ -123,7 +123,7 @@ class LoopReader(LoopObjects):
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
 
     def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
-        """Yield the learning rate and other numbers of each parameter of an optimizer.
+        """Yield the learning rate and other options of each parameter of an optimizer.
 
         Args:
             optimizer: it.
@@ -134,20 +134,20 @@ class LoopReader(LoopObjects):
         yield from groups.other_numbers(named)
 
     def all_numbers(self) -> Iterator[Observation]:
-        """Yield the numbers of the parameter groups of all optimizers."""
+        """Yield the learning rates and options of all optimizers' parameters."""
         return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield the state of all optimizers, each tensor once."""
+        """Yield the state of all optimizers; a tensor that two of them share once."""
         kept = (self.kept_by(one, whole=True) for one in self.optimizers)
         return shown_once(chain.from_iterable(kept))
 
     def weights(self) -> Iterator[Observation]:
-        """Yield the weights and the extra state of the models."""
+        """Yield the parameters, buffers and extra state of the models."""
         return chain.from_iterable(seen for _, seen in self.weights_of_models())
 
     def weights_of_models(self) -> NamedObservations:
-        """Yield each parameter and buffer of the models, and their extra state."""
+        """Yield (name, observations) of each parameter, buffer and extra state."""
         for name, parameter in self.names.parameters():
             yield name, self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
@@ -156,13 +156,13 @@ class LoopReader(LoopObjects):
             yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
     def flags(self) -> Iterator[Observation]:
-        """Yield training modes, and changes of `requires_grad` since the start."""
+        """Yield which modules are in training mode, and whose `requires_grad` has changed."""
         for root, prefix in self.names.roots.items():
             yield from modes(self.names.modules(root), prefix, self.since.settings)
         yield from thawed(trained(self.names.parameters()), self.since.trained)
 
     def begin(self) -> None:
-        """Remember the state before the first update."""
+        """Remember modes, settings and attributes, so that only changes are shown later."""
         super().begin()
         self.since.settings = {**module_settings(self.modules()), **self.since.settings}
         self.since.trained = trained(self.names.parameters()) | self.since.trained
@@ -170,7 +170,7 @@ class LoopReader(LoopObjects):
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
         """Yield one optimizer's state, and the weights that it updates.
 
-        See `numbers` for `whole`.
+        With `whole`, those that its last step has updated and its groups have lost are included.
         """
         held_by = self._held_by(optimizer, whole)
         updated = (self._updated(held) for held in held_by if self._moves(held.tensor, optimizer))
@@ -178,7 +178,7 @@ class LoopReader(LoopObjects):
         yield from attributes.state_by_name(optimizer)
 
     def updated_by(self, optimizer: Optimizer) -> Iterator[Weight]:
-        """Yield the tensors that an optimizer updates, as masters."""
+        """Yield each tensor that an optimizer updates, with a way to read its shards."""
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
 
@@ -190,7 +190,7 @@ class LoopReader(LoopObjects):
         return UpdatedTensor(held.tensor, held.names, show, weight)
 
     def _replaced_by(self, optimizer: Optimizer) -> list[Optimizer]:
-        """List optimizers whose model was replaced by one of the same names."""
+        """Return the optimizers whose parameters were replaced by new ones of the same names."""
         names = self._names(optimizer)
         gone = []
         for old in self.optimizers:
@@ -201,7 +201,7 @@ class LoopReader(LoopObjects):
         return gone
 
     def _names(self, optimizer: Optimizer) -> dict[str | None, int]:
-        """Return name to id of an optimizer's parameters; name None outside of known models."""
+        """Return the id of each of an optimizer's parameters by name; None for a nameless one."""
         self.names.learn()
         return {self.names.of(tensor): id(tensor) for tensor in groups.updated_tensors(optimizer)}
 
@@ -211,12 +211,12 @@ class LoopReader(LoopObjects):
         return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
 
     def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer has a parameter that is not frozen."""
+        """Return whether an optimizer may update a tensor, which is not frozen."""
         used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
         return used or self.names.of(tensor) is None  # masters may require no gradient
 
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
-        """Yield an optimizer's parameters in order; unnamed ones by position."""
+        """Yield an optimizer's parameters in order; nameless ones are named by position."""
         self.names.learn()
         number = self.optimizers.index(optimizer)
         first = f"optimizer{number + 1}." if number else ""
@@ -242,7 +242,7 @@ class LoopReader(LoopObjects):
 
 
 def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:
-    """Drop observations that another optimizer has already shown."""
+    """Yield observations, without repeats of the same kind, name and place."""
     shown = set()
     for one in seen:
         held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one

@@ -1,4 +1,4 @@
-"""Loop rules: what every loop keeps, whatever it trains; watched while a script runs.
+"""Loop rules: detect mistakes that no training loop may make, such as gradients never zeroed.
 
 They need neither a workload nor another side, so that a mistake of both sides is found. Each is
 silent wherever a right loop may do so, as `tests/recorders/scripts/test_loop_rules.py` shows.
@@ -39,7 +39,7 @@ class Still(NamedTuple):
 
 
 class LoopRules(LoopEvents):
-    """Checks the rules of every training loop, and keeps each broken rule in words.
+    """Detects mistakes that no training loop may make, and describes each in words.
 
     Args:
         reader: says which step runs, and the names of parameters.
@@ -61,7 +61,7 @@ class LoopRules(LoopEvents):
         self._copies = False
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Check the gradients that an optimizer is about to read."""
+        """Check the gradients that an optimizer's step is about to read."""
         if closure:
             return
         members = updated_tensors(optimizer)
@@ -94,7 +94,7 @@ class LoopRules(LoopEvents):
             ]
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Check the weights that an optimizer has moved, and keep the gradients that it leaves."""
+        """Check which weights an optimizer's step has moved, and watch the gradients it leaves."""
         written = [
             one for one in self._still.pop(id(optimizer), ()) if version(one.weight) != one.version
         ]
@@ -115,24 +115,24 @@ class LoopRules(LoopEvents):
         self._just_stepped.append(optimizer)
 
     def forward(self, module: nn.Module) -> None:
-        """Expect new gradients of all optimizers."""
+        """Note that a forward has come since the last optimizer steps."""
         self._just_stepped.clear()
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Follow the gradients that a backward is about to add to."""
+        """Note which gradients a backward is about to add to."""
         self._just_stepped.clear()
         self._old.backward()
         self._divided.backward()
         return loss
 
     def unscales(self, optimizer: Optimizer) -> None:
-        """Look for gradients that a scaler is about to divide a second time."""
+        """Find gradients that a `GradScaler` is about to divide by its scale a second time."""
         members = updated_tensors(optimizer)
         self._twice = self._divided.left(members)
         self._divided.end(members)
 
     def unscaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
-        """Tell which gradients a scaler has divided twice, and follow them all."""
+        """Report gradients that a `GradScaler` has divided twice, and watch all divided ones."""
         self._unscaled.append(optimizer)
         if scaler.is_enabled():
             self._tell(
@@ -144,11 +144,11 @@ class LoopRules(LoopEvents):
             self._divided.begin(updated_tensors(optimizer), may_shrink=True)
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Follow the divided gradients of an optimizer no further."""
+        """Stop watching the unscaled gradients of an optimizer after its `GradScaler.step`."""
         self._divided.end(updated_tensors(optimizer))
 
     def close(self) -> None:
-        """Follow no gradient any more."""
+        """Remove all hooks on parameters."""
         self._old.close()
         self._divided.close()
 
@@ -162,7 +162,7 @@ class LoopRules(LoopEvents):
 
 
 def skips_by_itself(optimizer: Optimizer) -> bool:
-    """Return whether a scaler passed `found_inf` to the optimizer, as for fused ones."""
+    """Return whether the optimizer itself skips a step on overflow, as fused ones do."""
     return getattr(optimizer, "found_inf", None) is not None
 
 

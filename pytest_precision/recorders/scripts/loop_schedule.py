@@ -1,4 +1,4 @@
-"""LoopSchedule: where a loop stands in the sequence that it is to make."""
+"""Loop schedule: the train steps, saves and loads that a loop must make, and where it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
 
 
 class LoopSchedule:
-    """The operations of one run of a loop, from the start or from a load to the next load.
+    """The operations that one run of a loop makes, from its start or a load to the next load.
 
     Args:
         operations: those of the whole sequence.
@@ -44,7 +44,7 @@ class LoopSchedule:
 
     @property
     def operation(self) -> str | None:
-        """Return the current operation; None after the last one."""
+        """Return the name of the operation that the loop is making; None at the end."""
         if self.op == self._end:
             return None
         operation = self._operations[self.op]
@@ -52,37 +52,37 @@ class LoopSchedule:
 
     @property
     def loaded(self) -> str | None:
-        """Return the load with which this run begins; None for the first run."""
+        """Return the name of the load that this run begins with; None for the first run."""
         return None if self.load < 0 else self._operations[self.load]
 
     @property
     def ends_trained(self) -> bool:
-        """Return whether the whole sequence was run and ended with a train step."""
+        """Return whether the sequence is complete, and its last operation a train step."""
         return self.op == len(self._operations) and self._operations[-1] == "train"
 
     @property
     def asked(self) -> int:
-        """Return the number of steps in this run, including skipped ones."""
+        """Return the number of steps that this run must make, including skipped ones."""
         return _steps(self._operations[self.load + 1 : self._end])
 
     @property
     def made(self) -> int:
-        """Return the number of steps that are over."""
+        """Return the number of steps that this run has made, including skipped ones."""
         return _steps(self._operations[self.load + 1 : self.op])
 
     @property
     def save_after(self) -> int | None:
-        """Return the step of this run after which the loop saves; None for no save."""
+        """Return after how many steps of this run the loop must save; None for no save."""
         ahead = self._operations[self.load + 1 : self._end]
         return _steps(ahead[: ahead.index("save")]) if "save" in ahead else None
 
     def advance(self) -> None:
-        """Go to the next operation."""
+        """Move on to the next operation, counting a train step that is over."""
         self.done += self._operations[self.op] == "train"
         self.op += 1
 
     def next_run(self) -> LoopSchedule | None:
-        """Return the run from the next load in the same processes; None if there is none."""
+        """Return the schedule from the next load on; None if there is none in this process."""
         if self.op < self._end or self._end == self._stop:
             return None
         return LoopSchedule(

@@ -1,4 +1,4 @@
-"""Loop trace: one rank's part of the trace of a loop, and what is kept until it is written."""
+"""Loop trace: one rank's trace of a training loop, and whether it has digests or values."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 class NotWrittenError(OSError):
-    """A part of a recording could not be written; this is no error of the script."""
+    """A recording could not be written to disk; the script itself made no error."""
 
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Raise a `NotWrittenError` for errors of the operating system inside the block."""
+    """Turn an `OSError` inside the context into a `NotWrittenError`."""
     try:
         yield
     except OSError as error:
@@ -72,7 +72,7 @@ class RankInfo(NamedTuple):
 
 
 class LoopTrace(ExitStack):
-    """One rank's part of the trace of a loop.
+    """Writes one rank's trace of a training loop.
 
     Args:
         folder: an existing one, the same for all ranks.
@@ -102,7 +102,7 @@ class LoopTrace(ExitStack):
         self._part = RecordedPart()
 
     def open(self, reader: LoopReader) -> None:
-        """Begin a run, when its first model is known.
+        """Begin to write, now that a model of the loop is known and its size with it.
 
         Args:
             reader: of the run.
@@ -138,15 +138,15 @@ class LoopTrace(ExitStack):
             self._manifest.write(self._folder, self.place.world_size)
 
     def capture(self, step: int) -> Capture:
-        """Return a buffer for the observations of a step, or of the start."""
+        """Return an empty buffer for the observations of a step, 0 for the initial state."""
         return Capture(snapshot=partial(self._snapshot, step))
 
     def writes(self, step: int) -> bool:
-        """Return whether a step is written; step 0 is the initial state."""
+        """Return whether the trace has this step; step 0 is the initial state."""
         return self._window is None or step >= self._window.first
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
-        """Write the observations of one moment, in place of earlier ones of that moment."""
+        """Write the observations of one phase, in place of any earlier ones of that phase."""
         kept = [one for one in seen if self._part.belongs(one)]
         with written():
             self.writer.add(moment, kept, digests=self._digests(moment.step))
@@ -158,7 +158,7 @@ class LoopTrace(ExitStack):
             return self.writer.keep(seen)
 
     def _digests(self, step: int) -> bool:
-        """Return whether a step is written as digests and not as values."""
+        """Return whether a step's tensors are written as digests, not as values."""
         if self._window is not None or self._small:
             return False
         return self._manifest is None or step not in self._manifest.values

@@ -1,4 +1,4 @@
-"""Model copies: averages of a loop's weights and other modules that no optimizer updates.
+"""Model copies: find weight averages and other copies of a model that no optimizer updates.
 
 No hook of torch tells of an average that a loop makes: it is found where it lies in memory, by the
 shapes of the model's weights, or as a module that is called and not trained.
@@ -30,7 +30,7 @@ LEAST_TENSORS = 2
 
 @dataclass
 class _Copy:
-    """An object in memory that may be an average of the weights.
+    """An object in memory that may be an average of the weights: a module, list or dict.
 
     Attributes:
         one: a module, or a list or dict of tensors.
@@ -45,12 +45,12 @@ class _Copy:
     name: str = ""
 
     def is_held(self) -> bool:
-        """Return whether anything else refers to the copy; temporary lists vanish."""
+        """Return whether the object is a module, or something else in the process refers to it."""
         return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > LAST_REFERENCES
 
 
 class Copies:
-    """Finds copies of the weights, such as averages, and shows them once they have changed.
+    """Finds copies of a model's weights, such as averages, and shows those that change.
 
     What does not move is nobody's average: a model of an earlier run that is still in memory, the
     weights that a loop has put aside.
@@ -65,7 +65,7 @@ class Copies:
         self._called: dict[int, nn.Module] = {}
 
     def call(self, module: nn.Module) -> None:
-        """Register a module that is called without gradients."""
+        """Register a module that is called without gradients, such as an averaged model."""
         if id(module) not in self._called:
             self._called |= {id(part): part for part in module.modules()}
             ids = _ids(module)
@@ -73,7 +73,7 @@ class Copies:
                 self._adopt(module).moved = True
 
     def look(self, alive: Iterable[Any], without: set[int]) -> None:
-        """Look for copies of the weights.
+        """Find objects in memory whose tensors have the shapes of a model's weights.
 
         Args:
             alive: modules, and lists and dicts that may hold tensors.
@@ -90,7 +90,7 @@ class Copies:
             taken |= ids
 
     def observe(self) -> Iterator[Observation]:
-        """Yield the tensors of each copy that has changed, and of each module that was called."""
+        """Yield the tensors of each copy that has changed or was called as a module."""
         known = self._known()
         self._found = [copy for copy in self._found if copy.is_held()]
         untrained = [copy for copy in self._found if not known & _ids(copy.one)]
@@ -121,7 +121,7 @@ class Copies:
         return self._found[-1]
 
     def _new_name(self, one: Any) -> str:
-        """Return a name for a copy that is the same on both sides of a check."""
+        """Return a name for a copy, made of its class and, from the second one on, a number."""
         kind = type(one).__name__
         kind += "" if isinstance(one, nn.Module) else " of weights"
         same = sum(bool(copy.name) and type(copy.one) is type(one) for copy in self._found)
@@ -131,7 +131,7 @@ class Copies:
         return {id(parameter) for _, parameter in self._names.parameters()}
 
     def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
-        """Return names and shapes of each model's weights, and of its trained ones.
+        """Return the names of each model's weights, and of its trained ones, by their shapes.
 
         What has no name, as a shard of FSDP1, is called by its place.
         """
@@ -146,7 +146,7 @@ class Copies:
 
 
 def _depth(one: Any) -> tuple[int, bool]:
-    """Return a sort key: whole modules before their parts, dicts before lists."""
+    """Return a key that sorts whole modules after their parts, and dicts after lists."""
     parts = sum(1 for _ in one.modules()) if isinstance(one, nn.Module) else 0
     return parts, isinstance(one, dict)
 
@@ -160,7 +160,7 @@ def _shapes_of(one: Any) -> tuple[torch.Size, ...]:
 
 
 def _tensors(one: Any) -> dict[str, Tensor]:
-    """Return the weights of a module, or the elements of a list or dict of tensors only."""
+    """Return a module's parameters by name, or a list's or dict's tensors if it has no others."""
     if isinstance(one, nn.Module):
         return dict(one.named_parameters())
     entries: Mapping[Any, Any] = one if isinstance(one, dict) else dict(enumerate(one))
@@ -172,7 +172,7 @@ def _tensors(one: Any) -> dict[str, Tensor]:
 
 
 def _elsewhere(tensor: Tensor) -> bool:
-    """Return whether a tensor is sharded, unreadable or part of a graph."""
+    """Return whether a tensor is sharded, in an autograd graph, or cannot be read."""
     return in_graph(tensor) or isinstance(tensor, DTensor) or bool(unreadable(tensor))
 
 

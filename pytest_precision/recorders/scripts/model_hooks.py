@@ -1,4 +1,4 @@
-"""Model hooks: hooks on modules and parameters, for what torch's global hooks do not show."""
+"""Model hooks: hook the modules and parameters of a model to see what torch's global hooks miss."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CLIP = "clip_grad_norm_"
 
 
 def unseen() -> str | None:
-    """Return why the call of a module cannot be observed now; None if it can."""
+    """Return why a module's call cannot be observed at this moment; None if it can."""
     if in_transform():
         return "called inside a transform of torch.func"
     return "captured in a CUDA graph, whose replays call no hook" if capturing() else None
 
 
 class ModelHooks:
-    """Installs hooks that report what modules read and which gradients appear.
+    """Hooks a model's modules and parameters, to buffer weights when read and new gradients.
 
     Args:
         buffer: keeps what is read, and gradients.
@@ -57,7 +57,7 @@ class ModelHooks:
         self._watched: set[int] = set()
 
     def watch_reads(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
-        """Install hooks that report the weights which the modules of a model read.
+        """Hook a model's modules, so that the weights each reads are buffered before its call.
 
         Args:
             root: the model.
@@ -76,7 +76,7 @@ class ModelHooks:
                 hook()
 
     def watch_call(self, module: nn.Module) -> bool:
-        """Report compiled calls of a module; return whether it is compiled."""
+        """Hook a module's compiled call, if it has one; return whether it has."""
         call = compiled_call(module)
         if call is not None and not isinstance(call, ToldCall):
             begins = ModuleHook(partial(self._begins, module))
@@ -84,12 +84,12 @@ class ModelHooks:
         return call is not None
 
     def watch_compiled(self, module: nn.Module) -> None:
-        """Report what a module reads that was compiled just now and calls no hooks."""
+        """Hook a module that has just been compiled, so that its reads are buffered."""
         self._read.discard(module)
         self.watch_reads(module)
 
     def watch_clip(self, root: nn.Module) -> None:
-        """Report calls of FSDP1's own clip method."""
+        """Wrap a model's own `clip_grad_norm_` method, as FSDP1 has, to see its calls."""
         clip: Callable[..., Tensor] | None = getattr(root, CLIP, None)
         if not callable(clip) or CLIP in vars(root):
             return
@@ -108,7 +108,7 @@ class ModelHooks:
         self._handles.callback(vars(root).pop, CLIP)
 
     def watch_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Report gradients of the parameters that have no hook yet."""
+        """Hook parameters, so that each gradient is buffered after its backward."""
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._watched:
                 self._watched.add(id(parameter))

@@ -1,4 +1,4 @@
-"""Recorded part: which tensors of a big run are looked at, and in which steps.
+"""Recorded part: the tensors and steps of a big run that `--only` and `--every` select.
 
 The state of a large model cannot be read in every step. Losses, norms, rates, modes and generators
 are looked at always: they are small, and depend on everything.
@@ -17,7 +17,7 @@ SHOWN_NAMES = 5
 
 
 class NothingRecordedError(RecordingError):
-    """A script ran, but nothing that was requested could be recorded."""
+    """Raised when a script ran, but made no step or has no tensor that was asked for."""
 
 
 class RecordedPart:
@@ -40,7 +40,7 @@ class RecordedPart:
     def of(
         self, step: int, names: Iterable[str], seen: Iterator[Observation]
     ) -> Iterator[Observation]:
-        """Yield the observations of a tensor if it may be selected; else do not read it.
+        """Yield a tensor's observations if its step and name are selected; otherwise read nothing.
 
         Args:
             step: number of the step that runs.
@@ -55,11 +55,11 @@ class RecordedPart:
                 yield one
 
     def belongs(self, one: Observation) -> bool:
-        """Return whether an observation is selected, by its final name."""
+        """Return whether an observation's final name is selected, or its kind always recorded."""
         return one.kind not in self._kinds or self._wants(one.name)
 
     def unshown(self) -> dict[str, str]:
-        """Return the kinds that are not recorded, each with the reason for the report."""
+        """Return which tensors `--only` and `--every` leave out, each with a reason."""
         found = {}
         if self._only:
             patterns = " or ".join(self._only)
@@ -75,7 +75,7 @@ class RecordedPart:
         return found
 
     def expect_matches(self) -> None:
-        """Refuse a pattern that matched no tensor.
+        """Raise if a pattern of `--only` has matched no tensor's name.
 
         Raises:
             NothingRecordedError: with names that there are.

@@ -1,4 +1,4 @@
-"""Running step: what the step of a loop that is not over yet has done so far."""
+"""Running step: what a loop has done in its current step: backwards, clips and updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 @dataclass
 class RunningStep:
-    """The events of a loop's current step, and whether these complete it.
+    """The events of a loop's current step: its backwards, clips and optimizer steps.
 
     Attributes:
         begun: whether anything of it was seen.
@@ -41,18 +41,18 @@ class RunningStep:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the step has made its update and no optimizer is running."""
+        """Return whether the step has made its update or left it out."""
         return bool(self.updated and not self.running) or self.given_up
 
     @property
     def phase(self) -> str:
-        """Return the phase to which `record.see` adds a tensor now."""
+        """Return the phase that a tensor given to `record.see` now belongs to."""
         if self.updated:
             return "optimizer_step"
         return "clip_grads" if self.clipped or self.running else "forward_backward"
 
     def clip(self) -> None:
-        """Note that gradients are being clipped."""
+        """Note that gradients are being clipped, and whether that is too late."""
         self.clipped = True
         self.clipped_late = bool(self.updated) and not self.running
 
@@ -72,5 +72,5 @@ class RunningStep:
         return any(one is optimizer for one in self.updated)
 
     def next(self) -> RunningStep:
-        """Return the following step, to which a running optimizer belongs."""
+        """Return the state of the next step, which a running optimizer is already part of."""
         return RunningStep(running=self.running, met=self.met)

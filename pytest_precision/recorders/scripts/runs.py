@@ -1,4 +1,4 @@
-"""Runs: record a script on one rank, from its start and from each load, and finish its trace."""
+"""Runs: record a script on one rank, from its start and after each load, into one trace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def record_script(
     segment: Segment | None = None,
     made: Callable[..., Steps] = Steps,
 ) -> int:
-    """Run `script` and write this rank's observations of one segment into `folder`.
+    """Run a script's function, and write this rank's trace of one segment into `folder`.
 
     Args:
         script: takes the cell and a `Record`.
@@ -99,7 +99,7 @@ def finished(
     way: WayIn,
     meter: UpdateMeter | None = None,
 ) -> int:
-    """Complete a trace and its logs; return the number of observations."""
+    """Complete a trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.place.rank)
     (meter or UpdateMeter()).write(folder, trace.place.rank)
     trace.writer.close(
@@ -124,7 +124,7 @@ def finished(
 
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
-    """Yield kinds of a loop that could not be observed or named, each with the reason."""
+    """Yield (kind, reason) for the tensors of a loop that could not be observed or named."""
     seen = steps.buffer.seen
     if ON_DEMAND not in seen:
         yield ON_DEMAND, way.shows_grad

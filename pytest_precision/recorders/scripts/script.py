@@ -1,4 +1,4 @@
-"""Script: a side of a check that is an existing training loop, run once on every rank."""
+"""Script: one side of a comparison that is an existing training loop, run on every rank."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def script(*, resume: Function) -> Callable[[ScriptFunction], ScriptFunction]: .
 
 
 def script(function: Any = None, *, resume: Function | None = None) -> Any:
-    """Declare that a function, a training loop as it is, can be a side of a check.
+    """Declare that a function runs an existing training loop, to be one side of a comparison.
 
-        @script
+    @script
         def trainer(cell, record):
             model, optimizer, batches = build(cell)
             with record():
@@ -67,23 +67,23 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
 
 
 def is_script(function: object) -> bool:
-    """Return whether a callable, or the function of a `partial`, is declared as a script."""
+    """Return whether a callable, or a `partial`'s function, is declared as a script or command."""
     return way_in(function) is not LAYOUT
 
 
 def way_in(function: object) -> WayIn:
-    """Return `script` or `layout`, whichever a callable or the function of a `partial` is."""
+    """Return how a callable describes its side: as a layout, a script or a command."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 
 
 def resumes(function: object) -> bool:
-    """Return whether a script has a function that resumes it after a load."""
+    """Return whether a script declares a function that resumes it from a checkpoint."""
     return getattr(_declared(function), "resume", None) is not None
 
 
 def resumed(function: Function) -> Function:
-    """Return the function that resumes a script, with the arguments of a `partial`."""
+    """Return the function that resumes a script, with the arguments of a `partial` bound."""
     if isinstance(function, functools.partial):
         return functools.partial(resumed(function.func), *function.args, **function.keywords)
     resume: Function = function.resume  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def resumed(function: Function) -> Function:
 
 
 def expect_signature(function: Function) -> None:
-    """Check that a script and its `resume=` function take the arguments of the call.
+    """Raise unless a script and its `resume=` function can be called as (cell, record).
 
     Raises:
         TypeError: one takes other arguments than the cell and `record`.
@@ -115,7 +115,7 @@ def expect_signature(function: Function) -> None:
 
 
 def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
-    """Return what a script lacks for its cell's sequence; None if nothing.
+    """Return why a script cannot follow its cell's sequence, as a message; None if it can.
 
     Args:
         name: of the script.
@@ -130,7 +130,7 @@ def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
 
 
 def _lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
-    """Yield the things that a script lacks for a sequence, in words."""
+    """Yield advice on each operation of a sequence that a script cannot follow."""
     for operation in operations:
         if operation in ("save", "load", "restart") and not resumes:
             yield (

@@ -1,4 +1,4 @@
-"""Script file: a training script as a file, run as `python train.py` runs it, and recorded."""
+"""Script file: run a training script as `python train.py` does, and record it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def record_file(
     only: Sequence[str] = (),
     every: int = 1,
 ) -> int:
-    """Run a script file and write this rank's part of a recording.
+    """Run a script file as `python file` does, and write this rank's recording of its steps.
 
     The script is ended where it begins the step after the last one. torch is seeded before it, as
     in a cell; all else is as the script and its environment have it.
@@ -112,7 +112,7 @@ def record_file(
 
 @contextmanager
 def ended_well() -> Iterator[None]:
-    """Treat `sys.exit()` and `sys.exit(0)` as the end of a script; raise other statuses."""
+    """Suppress `sys.exit()` and `sys.exit(0)` inside the context; raise other exits."""
     try:
         yield
     except SystemExit as end:
@@ -121,7 +121,7 @@ def ended_well() -> Iterator[None]:
 
 
 def run_file(file: Path, arguments: Sequence[str]) -> None:
-    """Run a file like `python file arguments`; restore `sys` and the directory afterwards."""
+    """Run a file as `python file arguments` does, and restore `sys.argv`, path and directory."""
     argv = sys.argv
     path = sys.path[:]
     directory = os.getcwd()

@@ -1,4 +1,4 @@
-"""Record: the argument by which a script marks its training loop and shows more of it."""
+"""Script recorder: the `record` argument by which a script marks its training loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Record(CurrentRecord):
 
     @property
     def save_after(self) -> int | None:
-        """Return the step after which the loop must save to `folder`; None for no save."""
+        """Return after how many steps the loop must save to `folder`; None for no save."""
         return self._steps.schedule.save_after
 
     def _begin(self) -> None:
@@ -92,7 +92,7 @@ class Record(CurrentRecord):
             self._steps.ends.write_end()
 
     def end(self) -> None:
-        """Check that the script has entered its block, and saved what it had to save.
+        """Check that the script has used `with record():`, and saved what it had to save.
 
         Raises:
             RuntimeError: there was no block, or nothing was saved.
@@ -115,7 +115,7 @@ class Record(CurrentRecord):
 
 @contextmanager
 def followed(steps: Steps, *others: torch_hooks.LoopEvents) -> Iterator[None]:
-    """Report the loop's events to `steps`; leave the block after the last step."""
+    """Report torch's events to `steps` inside the context, and end the loop after its last step."""
     with closing(steps.hooks), record.opened(steps), _quiet_threads(), suppress(StopRecording):
         with torch_hooks.opened(steps, *others):
             yield
@@ -124,7 +124,7 @@ def followed(steps: Steps, *others: torch_hooks.LoopEvents) -> Iterator[None]:
 
 @contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """Report no error where a thread of the loop is ended after the last step."""
+    """Suppress the traceback of a loop's thread that is ended after the last step."""
     report = threading.excepthook
 
     def unless_ended(error: threading.ExceptHookArgs) -> None:

@@ -1,4 +1,4 @@
-"""Script traceback: an error that ends a recorded script is reported as `python train.py` does.
+"""Script traceback: show a recorded script's errors without this package's own frames.
 
 The frames that run the script, and those by which this package watches it, are not the script's.
 """
@@ -15,7 +15,7 @@ from pytest_precision.recorders.lines.frames import PACKAGE_ROOT, TORCH
 
 
 def report_script_alone(file: str) -> None:
-    """Have the interpreter report the error that ends this process by frames of the script alone.
+    """Replace `sys.excepthook` by one that shows only the script's part of a traceback.
 
     Args:
         file: the script, as it was named on the command line.
@@ -34,7 +34,7 @@ def report_script_alone(file: str) -> None:
 def frames_of_script(
     file: str, error: BaseException, trace: TracebackType | None
 ) -> TracebackType | None:
-    """Return the part of a traceback that begins in a file; all of it if no frame is in the file.
+    """Return the part of a traceback from a file's first frame on; all of it without one.
 
     Of an error that this package raises about what a script does, it ends at the last frame that is
     neither of this package nor of torch.

@@ -1,4 +1,4 @@
-"""StepBuffer: what a loop shows while one step runs, kept until the step is over and written."""
+"""Step buffer: copies of what a loop computes in a step, kept until the step is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT_OF_START = ("numbers", "state", "weights", "flags", "rng", "loss_scale")
 
 
 class StepBuffer:
-    """Buffers what the end of a step overwrites (losses, norms, gradients) until it is written.
+    """Keeps losses, norms and gradients of a running step, which the loop overwrites later.
 
     Args:
         reader: what can be seen of the loop.
@@ -52,17 +52,17 @@ class StepBuffer:
         self._step = trace.capture(reader.step)
 
     def cannot_read(self, module: nn.Module, why: str) -> None:
-        """Note that a module's reads were not observed."""
+        """Note why the weights that a module reads could not be observed."""
         self.unread.setdefault(type(module).__name__, why)
 
     def read_anew(self, root: nn.Module) -> None:
-        """Drop the reads of a forward that no backward followed."""
+        """Drop the weights read by a model's forward that no backward followed."""
         for _, module in self.reader.names.modules(root):
             for name, _ in self.reader.names.own(module):
                 self._step.drop("used_param", name)
 
     def begin(self) -> None:
-        """Keep the initial state of the run and of new models, in the first step."""
+        """Copy the initial weights and random states, if this is the first step."""
         if self.fresh:
             self._trace.open(self.reader)
             self._start.keep("rng", "", rng())
@@ -70,12 +70,12 @@ class StepBuffer:
                 self._start.keep("weights", name, seen)
 
     def begin_anew(self) -> None:
-        """Keep the initial state again, since the first step begins only now."""
+        """Copy the initial state once more, since the first step begins only now."""
         self._start = self._trace.capture(0)
         self.begin()
 
     def start(self, optimizer: Optimizer) -> None:
-        """Keep the initial state of an optimizer that may move weights before its closure.
+        """Copy an optimizer's initial state before its closure, if the first step runs.
 
         Where no model is known yet, nothing has a name, and `meet` keeps it after the closure.
         """
@@ -85,18 +85,18 @@ class StepBuffer:
             self._keep_start(optimizer, 0)
 
     def started(self) -> Iterator[Observation]:
-        """Yield the initial state of the run."""
+        """Yield the copies of the run's initial state."""
         return chain.from_iterable(map(self._start.kept, KEPT_OF_START))
 
     def end(self, done: int) -> None:
-        """Drop the observations of a step; `done` steps are over then."""
+        """Drop the copies of a step that is written; `done` train steps are over then."""
         self.fresh = False
         self.now = self.now.next()
         self.reader.step = done + 1
         self._step = self._trace.capture(self.reader.step)
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
-        """Keep an optimizer's initial state, and the numbers that it is about to read.
+        """Copy an optimizer's options, and in the first step its state, before it steps.
 
         See `Updates.add` for `goes_on`.
         """
@@ -111,39 +111,39 @@ class StepBuffer:
         self._keep("numbers", [(self._named(optimizer, update), self.reader.numbers(optimizer))])
 
     def settle(self, trained: Iterable[Tensor]) -> None:
-        """Name the observations of the first step; see `LoopNames.settle`."""
+        """Replace placeholders in the names of copies by paths, in the first step."""
         if self.reader.names.settle(trained):
             for capture in (self._start, self._step):
                 capture.rename(self.reader.names.settled)
 
     def loss(self, loss: Tensor) -> None:
-        """Keep the loss of a microbatch."""
+        """Copy the loss of a microbatch."""
         name = f"microbatch{self.now.backwards}"
         self._keep("loss", [(name, [whole("loss", name, full(loss.detach()), local=True)])])
         self.now.backwards += 1
 
     def norm(self, norm: Tensor) -> None:
-        """Keep the norm of gradients."""
+        """Copy a norm of the gradients that the loop has computed."""
         self.now.norms += 1
         name = f"total{self.now.norms}" if self.now.norms > 1 else "total"
         self._keep("grad_norm", [(name, [whole("grad_norm", name, full(norm.detach()))])])
 
     def gradients(self) -> None:
-        """Keep gradients before they are clipped."""
+        """Copy all gradients before they are clipped."""
         self._keep("reduced_grad", self.reader.gradients())
 
     def read_by(self, optimizer: Optimizer) -> None:
-        """Keep gradients that an optimizer is about to read."""
+        """Copy the gradients that an optimizer's step is about to read."""
         self.gradients()
         self._keep("final_grad", self.reader.read_by(optimizer))
 
     def accumulated(self, parameter: Tensor) -> None:
-        """Keep a parameter's gradient after a backward."""
+        """Copy a parameter's gradient after a microbatch's backward."""
         name = self.reader.names.of(parameter) or ""
         self._keep("grad", self.reader.accumulated(name, parameter, self.now.backwards - 1))
 
     def used_by(self, modules: Sequence[nn.Module]) -> None:
-        """Keep the weights that modules are about to read."""
+        """Copy the weights that modules are about to read in their forward."""
         for module in modules:
             if not self.now.begun:  # the call is noted already
                 continue
@@ -156,7 +156,7 @@ class StepBuffer:
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> None:
-        """Keep a tensor that the script shows; repeated names in a step are numbered."""
+        """Copy a tensor that the script passes to `record.see`; number repeated names."""
         self.now.shown[kind, name] += 1
         times = self.now.shown[kind, name]
         name += f" #{times}" if times > 1 else ""
@@ -167,7 +167,7 @@ class StepBuffer:
             self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", seen)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
-        """Yield each phase of the step with its observations, without the final state."""
+        """Yield (phase, observations) for each phase of the step, without the state after it."""
         kept = self._step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),
@@ -179,7 +179,7 @@ class StepBuffer:
             yield phase, chain(seen, kept(f"see in {phase}"))
 
     def rates(self) -> Iterator[Observation]:
-        """Yield the learning rates at the start of the step."""
+        """Yield the learning rates that the step's optimizers have read."""
         return (seen for seen in self._step.kept("numbers") if seen.kind == "lr")
 
     def _keep_start(self, optimizer: Optimizer, update: int) -> None:

@@ -1,4 +1,4 @@
-"""Step ends: where the train steps of a loop begin and end, and what is written there.
+"""Step ends: decide where a loop's train steps begin and end, and write each finished step.
 
 A step is what lies between two updates, and its end is seen at the start of the next one: a
 scheduler, a second optimizer or a clip that comes too late belongs to the step before. So the step
@@ -31,14 +31,14 @@ LEAST_BACKWARDS = 16
 
 
 class StopRecording(BaseException):
-    """All steps are recorded; this ends the loop where it begins another step.
+    """Raised in a loop that begins a step after the last one to record, to end the loop.
 
     No `Exception`, so that a loop that goes on after errors ends all the same.
     """
 
 
 class StepEnds:
-    """Decides where a loop's steps begin and end, and writes them.
+    """Decides where a loop's train steps begin and end, and writes each finished step.
 
     Args:
         buffer: what the running step shows.
@@ -73,7 +73,7 @@ class StepEnds:
         return True
 
     def go_on(self) -> None:
-        """Decide that the next step has begun.
+        """Decide that the next step has begun, or raise `StopRecording` if it is one too many.
 
         Raises:
             StopRecording: there is none.
@@ -83,7 +83,7 @@ class StepEnds:
             raise StopRecording
 
     def overflowed(self, loss: Tensor) -> Tensor:
-        """Return the start of a backward: infinity on the last rank of a step to skip.
+        """Return the loss to backpropagate: infinite on the last rank in a step to skip.
 
         Raises:
             RuntimeError: such a step does not end.
@@ -104,7 +104,7 @@ class StepEnds:
         return loss * math.inf if rank == size - 1 else loss
 
     def evaluate(self, module: nn.Module) -> None:
-        """Note a call without gradients, which ends the step if it has made its update."""
+        """Note that a module is called without gradients, as in an evaluation."""
         if self._buffer.now.updated:
             self._buffer.now.evaluated.append(module)
         else:
@@ -116,14 +116,14 @@ class StepEnds:
             self._end()
 
     def finish(self) -> None:
-        """End the last step if the loop returned after it."""
+        """End the last step, whose update is made, when the loop has returned."""
         if self._buffer.now.updated or self._buffer.now.given_up:
             self._end()
         else:
             self.edge.read_anew()
 
     def write_end(self) -> None:
-        """Write the state that the last step has set for a next one."""
+        """Write the learning rates and options that the last step has set for the next one."""
         moment = Moment(self._schedule.op - 1, "train", self._schedule.done, END)
         self._trace.write(moment, chain(self._reader.all_numbers(), self._reader.observe_end()))
 
@@ -147,7 +147,7 @@ class StepEnds:
         self.ended(op)
 
     def _write_start(self) -> None:
-        """Write the initial state, when the first step is over."""
+        """Write the run's initial state; called when its first step is over."""
         done = self._schedule.done
         if self._trace.writes(done):
             loaded = self._schedule.loaded
@@ -156,7 +156,7 @@ class StepEnds:
             self._trace.write(moment, shown_once(self._buffer.started()))
 
     def _write_step(self, op: int, operation: str) -> None:
-        """Write a step that is over, and the saves after it.
+        """Write a step that is over, and the saves that follow it in the sequence.
 
         Args:
             op: index of its operation, which the schedule is behind already.
@@ -177,7 +177,7 @@ class StepEnds:
             self._schedule.advance()
 
     def _changed_rates(self) -> Iterator[str]:
-        """Yield the learning rates that a skipped step has changed."""
+        """Yield in words each learning rate that a skipped step has changed."""
         after = {seen.name: seen.tensor for seen in self._reader.all_numbers() if seen.kind == "lr"}
         for seen in self._buffer.rates():
             now = after.get(seen.name)  # None for a weight that the loop has frozen since
@@ -186,13 +186,13 @@ class StepEnds:
                 yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
     def _write_state(self, op: int, operation: str) -> None:
-        """Write the whole state after an operation."""
+        """Write all state and options after an operation such as `save`."""
         if self._trace.writes(self._schedule.done):
             moment = Moment(op, operation, self._schedule.done, operation)
             self._write(moment, self._reader.all_numbers, self._reader.observe)
 
     def _write(self, moment: Moment, *shown: Callable[[], Iterable[Observation]]) -> None:
-        """Write the final state of a step, again if the next step begins later than assumed."""
+        """Write the state after a step, and again if the next step begins later than assumed."""
         step = self._reader.step
 
         def write() -> None:

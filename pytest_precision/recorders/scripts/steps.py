@@ -1,4 +1,4 @@
-"""Steps: divide what torch's hooks and the script report into train steps."""
+"""Steps: turn the events that torch's hooks and the script report into recorded train steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ON_DEMAND = "grad"
 
 
 class Steps(LoopEvents):
-    """Receives the events of a loop from torch's hooks, and turns them into recorded steps.
+    """Turns the events of a loop that torch's hooks report into recorded train steps.
 
     Args:
         reader: what can be seen of the loop.
@@ -73,7 +73,7 @@ class Steps(LoopEvents):
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> None:
-        """Register models and other facts that the script passes to `Record`.
+        """Register the models and options that a script passes to `record()`.
 
         Raises:
             TypeError: something is of another type.
@@ -106,7 +106,7 @@ class Steps(LoopEvents):
     # --- events ---------------------------------------------------------------------------------
 
     def forward(self, module: nn.Module) -> None:
-        """End the previous step if its update is done, and observe the weights that are read.
+        """End the previous step if its update is done, and copy the weights that are read.
 
         A module that holds nothing of what is trained, such as an average, ends none.
         """
@@ -144,13 +144,13 @@ class Steps(LoopEvents):
             self._watch(root, called=module)
 
     def compiled(self, module: nn.Module) -> None:
-        """Install hooks for a module that was compiled just now."""
+        """Hook a module that has just been compiled."""
         self.hooks.watch_call(module)
         if self.reader.names.knows(module):
             self.hooks.watch_compiled(module)
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Keep the loss of a microbatch; return the gradient that its backward starts from.
+        """Copy the loss of a microbatch; return the loss that its backward starts from.
 
         In a step that is to be skipped, this overflows on the last rank.
 
@@ -168,7 +168,7 @@ class Steps(LoopEvents):
         return start
 
     def clip(self, norm: Tensor | None) -> None:
-        """Keep the norm, if known, and the gradients before they are clipped."""
+        """Copy the gradients that are about to be clipped, and their norm if it is known."""
         if self.hooks.clips:
             return
         self._begin()
@@ -182,7 +182,7 @@ class Steps(LoopEvents):
         self._now.given_up = self.schedule.operation == "skip" and overflowed
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Keep what an optimizer reads in its step; a closure has yet to compute gradients.
+        """Copy the options and gradients that an optimizer's step is about to read.
 
         Raises:
             StopRecording: all steps are over.
@@ -202,7 +202,7 @@ class Steps(LoopEvents):
             self.buffer.read_by(optimizer)
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Keep what the optimizer reads, without the gradients, which may still change."""
+        """Copy an optimizer's options after its closure has run."""
         if not any(one is optimizer for one in self._now.met):
             self._meet(optimizer, goes_on=False)
 
@@ -215,7 +215,7 @@ class Steps(LoopEvents):
             self._watched = self._meter.before(optimizer, self.reader.updated_by(optimizer))
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Note that an optimizer has made its update."""
+        """Note that an optimizer's step has returned, and measure how the weights moved."""
         if closure:
             self.computed(optimizer)  # unless it has called its closure
             self.buffer.read_by(optimizer)
@@ -225,7 +225,7 @@ class Steps(LoopEvents):
         self._now.end(optimizer)
 
     def spawned(self) -> None:
-        """Refuse a loop that starts processes to train in, which are not recorded.
+        """Raise if a loop starts processes before it trains, as those are not recorded.
 
         Raises:
             RuntimeError: nothing was trained in this one.
@@ -241,18 +241,18 @@ class Steps(LoopEvents):
         )
 
     def scales(self, scaler: torch.amp.GradScaler) -> None:
-        """Note that a scaler is about to call an optimizer's step."""
+        """Note which `GradScaler` is about to call an optimizer's step."""
         self.reader.scaler = scaler
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Count an update that a scaler has skipped for an overflow as one."""
+        """Count a step that a `GradScaler` has skipped on overflow as an optimizer step."""
         if not self._now.has_updated(optimizer):
             self.update(optimizer, closure=False)
             self._watched = []
             self.updated(optimizer, closure=False)
 
     def skipped(self) -> None:
-        """End the step without an update, as the loop says by `record.skipped()`."""
+        """End the step without an update, as the script asked by `record.skipped()`."""
         self._now.given_up = self._now.begun
 
     def see(
@@ -264,7 +264,7 @@ class Steps(LoopEvents):
         of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
-        """Keep a tensor that the script shows; repeated names in a step are numbered.
+        """Copy a tensor that the script passes to `record.see`; number repeated names.
 
         Raises:
             RuntimeError: no step has begun.
@@ -284,7 +284,7 @@ class Steps(LoopEvents):
             self._watch_gradients()
 
     def _watch(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
-        """Install hooks for a model's reads and its own clip method."""
+        """Hook a model's modules for the weights they read, and its own clip method."""
         if called is not None:
             self._watch_gradients()
             self.buffer.begin()
@@ -292,6 +292,6 @@ class Steps(LoopEvents):
         self.hooks.watch_reads(root, called=called)
 
     def _watch_gradients(self) -> None:
-        """Install hooks for gradients after each backward, if they are wanted."""
+        """Hook all parameters for their gradients, if the script asked for `see={"grad"}`."""
         if self._local_grads:
             self.hooks.watch_gradients(own for _, own in self.reader.names.parameters())

@@ -1,4 +1,4 @@
-"""Torch hooks: what torch calls while a loop runs, for as long as they are open and no longer."""
+"""Torch hooks: report what a loop does (forward, backward, clip, step) by hooks on torch."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ Told = Callable[..., object]
 
 
 class LoopEvents:
-    """Hears what a loop does; each method is one event, and does nothing unless overridden."""
+    """Base class of what listens to a loop: each method is one event and does nothing here."""
 
     def forward(self, module: nn.Module) -> None:
-        """Hear that a module is about to be called."""
+        """Take the event that a module is about to be called."""
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Hear that a loss is about to be differentiated; return the loss to start from."""
+        """Take the event that a backward is about to run; return the loss to start from."""
         return loss
 
     def clip(self, norm: Tensor | None) -> None:
-        """Hear that gradients are about to be clipped, by a norm if there is one."""
+        """Take the event that gradients are about to be clipped; `norm` is theirs, if known."""
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Hear that an optimizer's step begins; a closure has yet to compute gradients."""
+        """Take the event that an optimizer's step begins, with or without a closure."""
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Hear that a closure of an optimizer's step has returned."""
+        """Take the event that the closure of an optimizer's step has returned."""
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Hear that an optimizer's step has returned."""
+        """Take the event that an optimizer's step has returned."""
 
     def compiled(self, module: nn.Module) -> None:
-        """Hear that a module has been compiled."""
+        """Take the event that a module has been compiled."""
 
     def spawned(self) -> None:
-        """Hear that processes are about to be started."""
+        """Take the event that `torch.multiprocessing` is about to start processes."""
 
     def unscales(self, optimizer: Optimizer) -> None:
-        """Hear that a scaler is about to divide an optimizer's gradients."""
+        """Take the event that a `GradScaler` is about to unscale an optimizer's gradients."""
 
     def unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """Hear that a scaler has divided an optimizer's gradients, if it is enabled."""
+        """Take the event that `GradScaler.unscale_` has returned for an optimizer."""
 
     def scales(self, scaler: GradScaler) -> None:
-        """Hear that a scaler is about to make an optimizer's step, or to leave it out."""
+        """Take the event that a `GradScaler` is about to call or skip an optimizer's step."""
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Hear that a scaler has made an optimizer's step, or has left it out."""
+        """Take the event that a `GradScaler` has called or skipped an optimizer's step."""
 
 
 @contextmanager
 def opened(*listeners: LoopEvents) -> Iterator[None]:
-    """Report a loop's events to `listeners` inside the block; remove all hooks afterwards.
+    """Report a loop's events to the listeners inside the context; remove all hooks after it.
 
     Each event is reported to them in the order in which they are given.
     """
@@ -83,7 +83,7 @@ def opened(*listeners: LoopEvents) -> Iterator[None]:
 
 
 class _Hooks(NamedTuple):
-    """The functions that torch calls where a loop calls torch."""
+    """The functions that torch's hooks call; each passes an event on to all listeners."""
 
     listeners: tuple[LoopEvents, ...]
 
@@ -153,7 +153,7 @@ class _Hooks(NamedTuple):
 
 
 def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
-    """Yield functions of torch that have no hooks: the arguments of `_replaced`."""
+    """Yield each torch function to wrap, as it has no hook: its owner, name and callbacks."""
     yield Tensor, "backward", hooks.backward, None
     yield *function_that_scales(), hooks.scales_gradients, None
     yield *function_that_clamps(), hooks.clamps_gradients, None
@@ -166,7 +166,7 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
-    """Return an argument of a step; wrap a closure so that `told` runs when it returns."""
+    """Return an argument of an optimizer's step; wrap a closure so that `told` runs after it."""
     if isinstance(given, Optimizer) or not callable(given):
         return given
 
@@ -189,7 +189,7 @@ def has_closure(args: Any, kwargs: Any) -> bool:
 def _replaced(
     holder: Any, name: str, before: Told | None, after: Told | None
 ) -> AbstractContextManager[None]:
-    """Wrap a function of torch inside the block.
+    """Wrap a function of torch inside the context, to call functions before and after it.
 
     Args:
         holder: owns it.

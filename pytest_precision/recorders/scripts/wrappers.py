@@ -1,4 +1,4 @@
-"""Wrappers: which modules stand for another one, and the paths in a model without them."""
+"""Wrappers: recognise modules that only wrap a model, such as DDP, to keep them out of names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONLY_CHILDREN = frozenset({"module", "_module"})
 
 
 def stands_for(root: nn.Module) -> list[nn.Module]:
-    """List a root and the modules that it merely wraps, from the outermost to the model.
+    """Return a module and the modules that it merely wraps, from the outermost to the model.
 
     A module stands for a child that holds all of its parameters, if no name of the child's is one
     of its own.
@@ -31,7 +31,7 @@ def module_paths(
     through: Collection[nn.Module] = (),
     known: Collection[nn.Module] = (),
 ) -> Iterator[tuple[nn.Module, str]]:
-    """Yield a root and all modules in it, each once, with its path.
+    """Yield (module, path) for a model and all modules in it, without wrappers in the path.
 
     Args:
         root: the module to begin with.
@@ -54,7 +54,7 @@ def module_paths(
 
 
 def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's tensors by name, without wrappers."""
+    """Return the shape of each parameter and buffer of a model by its name without wrappers."""
     chain = stands_for(root)
     return {
         name: tuple(tensor.shape)
@@ -101,7 +101,7 @@ def _own_names(module: nn.Module) -> set[str]:
 
 
 def _wraps(module: nn.Module, child: str) -> bool:
-    """Return whether a module has nothing but one child."""
+    """Return whether a module only wraps this child, as DDP wraps its `module`."""
     if child in WRAPPER_NAMES:
         return True
     alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
