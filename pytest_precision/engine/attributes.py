@@ -41,7 +41,7 @@ def own_class(module: nn.Module) -> type:
 
 
 def of_torch(module: nn.Module) -> bool:
-    """Return whether a module's class is defined in torch."""
+    """Return whether a module's class is defined in torch, not by the user or another package."""
     return own_class(module).__module__.partition(".")[0] == "torch"
 
 
@@ -108,7 +108,7 @@ def _hooks(name: str, module: nn.Module) -> Leaves:
 
 
 def saves_more(module: nn.Module) -> bool:
-    """Return whether a module saves more than its parameters and buffers."""
+    """Return whether a module's class overrides `get_extra_state` to save more than tensors."""
     return type(module).get_extra_state is not nn.Module.get_extra_state
 
 

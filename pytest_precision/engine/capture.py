@@ -13,7 +13,7 @@ from pytest_precision.engine.observation import Observation, cloned
 
 
 class Capture:
-    """Buffers observations that an engine makes during a phase, until the recorder reads them.
+    """A buffer for tensors that an engine must copy during a phase, before they are overwritten.
 
     Some of what a phase has computed is gone when the phase ends: the weights that a forward read,
     the loss of a microbatch. An engine hands these over at once, and `observe` shows them later.
@@ -62,7 +62,7 @@ class Capture:
             kept[name] = [self._snapshot(one) for one in seen]
 
     def drop(self, kind: str, name: str) -> None:
-        """Remove the buffered observations of a kind and name."""
+        """Remove the buffered observations of this kind and name."""
         self._kept.get(kind, {}).pop(name, None)
 
     def rename(self, named: Callable[[str], str]) -> None:
@@ -76,7 +76,7 @@ class Capture:
         }
 
     def kept(self, kind: str) -> Iterator[Observation]:
-        """Yield the observations of a kind buffered since `begin`, in order of arrival."""
+        """Yield the buffered observations of this kind, in order of arrival."""
         for seen in self._kept.get(kind, {}).values():
             yield from seen
 

@@ -1,4 +1,4 @@
-"""Engine: the phases of a training step, in the order in which a recorder calls them.
+"""Engine: a training loop divided into the phases of a step, which a recorder calls in order.
 
 A layout returns an engine; `EngineRecorder` calls its phases in the order of the cell's sequence
 and keeps what `observe` yields after each. An engine never sees the other side of the comparison.
@@ -211,7 +211,7 @@ class Engine(Dealing):
         return amaxes
 
     def reduce_grads(self) -> None:
-        """Sum the gradients over the ranks.
+        """Sum the gradients over all data-parallel ranks, by an all-reduce of each.
 
         Raises:
             ValueError: the data-parallel dimension is neither one rank nor all ranks.

@@ -37,7 +37,7 @@ def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iter
 
 
 def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules in an engine's attributes that share no parameter with its model.
+    """Yield (name, module) for an engine's attributes that share no parameter with its model.
 
     Args:
         held: attributes of an engine.

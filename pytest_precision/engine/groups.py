@@ -43,7 +43,7 @@ Members = Iterable[tuple[Mapping[str, Any], Sequence[Tensor]]]
 
 
 def group_members(optimizer: Optimizer) -> Members:
-    """Yield each parameter group of an optimizer with its present parameters."""
+    """Yield (group, parameters) for each parameter group of an optimizer."""
     return ((group, group["params"]) for group in optimizer.param_groups)
 
 
@@ -87,7 +87,7 @@ def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
 
 
 def learning_rates(groups: Groups) -> Iterator[Observation]:
-    """Yield the learning rate of each parameter whose group has one."""
+    """Yield an observation of each parameter's learning rate, taken from its group."""
     for group, names in groups:
         rate = _number(group.get("lr"))
         if rate is not None:
@@ -146,7 +146,7 @@ def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> Tensor | None:
-    """Return a rate or count as an fp64 scalar tensor; None if the value is not a number."""
+    """Return a number or one-element tensor as an fp64 scalar tensor; None for other values."""
     if isinstance(value, Tensor):
         return value.detach().reshape(()).double() if value.numel() == 1 else None
     try:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Kind(NamedTuple):
-    """The properties of one kind of observation.
+    """How tensors of one kind (a loss, a gradient, a moment) are described and compared.
 
     Attributes:
         meaning: what they are, in words, for the reader of a report.

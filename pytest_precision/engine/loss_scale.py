@@ -1,4 +1,4 @@
-"""Dynamic loss scaling, which keeps small gradients of fp16 from vanishing."""
+"""Loss scale: dynamic loss scaling, which keeps small gradients of fp16 from vanishing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GROWTH_INTERVAL = 3
 
 @dataclass
 class LossScale:
-    """The factor on the loss in fp16, updated like torch's `GradScaler`.
+    """The dynamic loss scale of an fp16 run, updated like that of torch's `GradScaler`.
 
     Attributes:
         scale: a power of two, so that multiplying and dividing by it rounds nothing.
@@ -30,7 +30,7 @@ class LossScale:
             self.good_steps = 0
 
     def state_dict(self) -> dict[str, float]:
-        """Return the scale and the count of good steps, for a checkpoint."""
+        """Return the loss scale and its count of steps without overflow, for a checkpoint."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, float]) -> None:

@@ -128,7 +128,7 @@ class Observable:
 
     @property
     def optimized_model(self) -> nn.Module:
-        """Return the module whose parameters the optimizer updates."""
+        """Return the module whose parameters the optimizer updates: `model`, unless overridden."""
         return self.model
 
     def paths(self) -> set[str]:

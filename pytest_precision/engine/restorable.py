@@ -121,7 +121,7 @@ class Restorable(Observable):
 
         Raises:
             ValueError: for an optimizer whose state is not kept per parameter: torch would write
-                it and then not load it; likewise for one of parameters of another model.
+                it and then not load it; also for one whose parameters are not this model's.
         """
         from torch.distributed.checkpoint.state_dict import get_state_dict
 

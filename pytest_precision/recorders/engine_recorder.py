@@ -188,7 +188,7 @@ class EngineRecorder:
             expect_type("grad_norm", self.engine.grad_norm, torch.Tensor, "a tensor", advice)
 
     def _watching(self) -> AbstractContextManager[object]:
-        """Return a context that records the dtypes of matrix products, in step 1 only."""
+        """Return a context that records the dtypes of matrix products in train step 1."""
         watched = self.step == 1 and self.cell.precision in COMPUTED
         return self.products if watched else nullcontext()
 

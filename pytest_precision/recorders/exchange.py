@@ -105,7 +105,7 @@ def export_recording(folder: Path, file: Path) -> None:
 
 
 def import_recording(file: Path, folder: Path) -> None:
-    """Make a recording from a safetensors file and its sidecar.
+    """Write a recording folder from a safetensors file and its JSON sidecar.
 
     Args:
         file: the safetensors file.
@@ -215,5 +215,5 @@ def _row(entry: Entry, key: str) -> dict[str, Any]:
 
 
 def sidecar_of(file: Path) -> Path:
-    """Return the path of the sidecar of a safetensors file."""
+    """Return the path of a safetensors file's JSON sidecar, which describes its tensors."""
     return file.with_suffix(".json")

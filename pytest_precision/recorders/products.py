@@ -61,7 +61,7 @@ PRODUCTS = frozenset(
 
 
 class Products(TorchFunctionMode):
-    """Records the result dtypes of matrix products while it is entered.
+    """A context that records the dtypes of the results of matrix products inside it.
 
     It looks at results, since autocast casts operands out of sight. It sees modules and functions,
     on plain tensors and subclasses; it does not see a backward, or kernels that bypass torch.

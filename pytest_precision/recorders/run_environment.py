@@ -87,7 +87,7 @@ def environment_of(cell: Cell) -> dict[str, str]:
 
 
 def _deterministic() -> str:
-    """Return whether only deterministic algorithms may run, or `WARN_ONLY`."""
+    """Return torch's setting for deterministic algorithms: "True", "False" or "warn only"."""
     if torch.is_deterministic_algorithms_warn_only_enabled():
         return WARN_ONLY
     return str(torch.are_deterministic_algorithms_enabled())

@@ -32,11 +32,10 @@ class SkippedStep:
         self._weights = weights(engine)
 
     def overflow(self, step: int) -> None:
-        """Compute the gradients of `step`, with an infinity in one tensor of one rank.
+        """Run `forward_backward` so that the gradients of the last rank overflow.
 
-        Where the gradients of a rank cannot be reached before they are reduced, and where they are
-        quantized so that an overflow passes through more than the optimizer, its loss is infinite,
-        and with it all of its gradients.
+        All of them do where the engine cannot show its gradients or quantizes them, else one
+        tensor.
         """
         engine = self._engine
         rank, size = engine.data_parallel

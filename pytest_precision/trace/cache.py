@@ -34,7 +34,7 @@ class KeptTrace:
 
     @property
     def is_current(self) -> bool:
-        """Whether the trace exists, and recording it again would give the same."""
+        """Whether the trace's files exist, and the files that it was made from are unchanged."""
         return _sizes(self.folder) == self.files and self.sources.hold()
 
     @property

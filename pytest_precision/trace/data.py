@@ -28,7 +28,7 @@ Given = Mapping[int, Sequence[str]]
 
 @dataclass(frozen=True)
 class DataLog:
-    """The digests of the microbatches that a workload gave to each rank of one run.
+    """The digests of the microbatches that a workload gave to each rank of a run.
 
     Attributes:
         given: per rank, what it was given when it first asked.
@@ -59,7 +59,7 @@ class DataLog:
 
 
 class DataWatch:
-    """Records the microbatches that a workload gives on this rank.
+    """Wraps a workload so that a digest of each microbatch it gives on this rank is kept.
 
     Args:
         workload: the workload to watch from now on.
@@ -114,7 +114,7 @@ def write_data(
 
 
 def data_digest(microbatch: Any) -> str:
-    """Return the xxh3-128 digest, hexadecimal, of everything in `microbatch`."""
+    """Return the xxh3-128 digest, in hex, of all tensors, numbers and texts in a microbatch."""
     state = xxhash.xxh3_128()
     for part in _parts(microbatch, frozenset()):
         state.update(part)

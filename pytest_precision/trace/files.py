@@ -51,7 +51,7 @@ OWN_FILES = TraceFiles()
 
 
 def mapped(file: int, size: int) -> Tensor:
-    """Map the first bytes of an open file into memory, copy-on-write, as a tensor of uint8."""
+    """Map the first `size` bytes of an open file into memory, copy-on-write, as a uint8 tensor."""
     if size == 0:  # an empty file cannot be mapped
         return torch.empty(0, dtype=torch.uint8)
     held = mmap.mmap(file, size, access=mmap.ACCESS_COPY)

@@ -125,7 +125,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read the manifest of the recording in a folder.
+        """Read and check the file `recording.json` in a recording's folder.
 
         Raises:
             RecordingError: there is none, or one of another format.
@@ -144,7 +144,7 @@ class Manifest:
             raise damaged(folder, error) from error
 
     def write(self, folder: Path, world_size: int, *, writer: int = 0) -> None:
-        """Write the manifest into a recording's folder."""
+        """Write the file `recording.json` into a recording's folder."""
         content = signed(asdict(replace(self, world_size=world_size)))
         write_whole(_path(folder), content, writer=writer)
 

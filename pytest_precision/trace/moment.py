@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Moment(NamedTuple):
-    """When something was observed: operation, step and phase.
+    """The operation, train step and phase after which something was observed.
 
     Attributes:
         op: index of the operation in the sequence; -1 before the first one.

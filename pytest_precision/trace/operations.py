@@ -48,7 +48,7 @@ class UserCall(NamedTuple):
         site: where it was called.
         line: of the function, the one that left others out; its first one if none did.
         operations: how many were logged before it, and when it returned.
-        settings: likewise.
+        settings: how many had been logged before it, and when it returned.
     """
 
     site: Site
@@ -58,7 +58,7 @@ class UserCall(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """An assignment of a plain value to an option or attribute, with its line.
+    """A logged assignment of a value to an optimizer option or attribute, with its source line.
 
     Attributes:
         before: number of operations that had been logged by then.
@@ -83,7 +83,7 @@ class Setting(NamedTuple):
 
 
 class Value(NamedTuple):
-    """The content of a tensor at one moment, identified by a digest.
+    """A digest of a tensor's content at one moment, with its dtype, shape and memory.
 
     Attributes:
         digest: of its bytes in row-major order; of a tensor whose elements are all the same it is
@@ -153,7 +153,7 @@ SYNONYMS = {"linalg_vector_norm": "norm"}
 
 
 class LoggedOperation(NamedTuple):
-    """One call of one operator.
+    """One call of one torch operator, with digests of its inputs and results.
 
     Attributes:
         name: as `aten.mul.Tensor`.
@@ -194,7 +194,7 @@ class LoggedOperation(NamedTuple):
 
     @property
     def is_collective(self) -> bool:
-        """Return whether the operation exchanges values between ranks."""
+        """Return whether the operation is a collective of `torch.distributed`."""
         return self.name.startswith(("c10d.", "_c10d_functional."))
 
     @property

@@ -18,12 +18,12 @@ def recorded_segments(cell: Cell, window: Window | None) -> tuple[Segment, ...]:
 
 
 def folder_of(folder: Path, number: int) -> Path:
-    """Return the folder of a segment's files; the first segment's is `folder` itself."""
+    """Return the folder of a segment's files: `folder` for number 0, else a folder inside it."""
     return folder / f"segment{number}" if number else folder
 
 
 def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, Path, int]]:
-    """Yield (segment number, folder, rank) for every rank that wrote a part of the trace."""
+    """Yield (segment number, segment's folder, rank) for every rank of every segment."""
     for number, world_size in enumerate(world_sizes):
         yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
 

@@ -33,7 +33,7 @@ class StepAccuracy:
 
     Attributes:
         tensors: `gradients` and `updates` to those of each logical tensor.
-        silent: likewise to why there are none.
+        silent: `gradients` or `updates` to the reason why there are none.
     """
 
     tensors: Mapping[str, OfTensors] = field(default_factory=dict)

@@ -102,7 +102,7 @@ class Header:
 
 @dataclass(frozen=True)
 class _Written:
-    """The part of a trace that one rank wrote in one segment.
+    """The index and the bytes that one rank wrote in one segment of a trace.
 
     Attributes:
         number: of the segment.
@@ -155,7 +155,7 @@ class Trace:
         self.moments = tuple(self._segment)
 
     def world_size_at(self, moment: Moment) -> int:
-        """Return the number of ranks at `moment`."""
+        """Return the number of ranks that ran at this moment of the sequence."""
         return self.world_sizes[self._segment[moment]]
 
     def segments(self) -> list[list[Moment]]:
@@ -164,7 +164,7 @@ class Trace:
         return [[m for m in self.moments if self._segment[m] == number] for number in numbers]
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
-        """Yield the observations at `moment`, by rank and then in the rank's order."""
+        """Yield the observations of all ranks at one moment, in rank order."""
         for file, one in enumerate(self._written):
             for slot, kept in one.moments.get(moment, ()):
                 where = (kept, "") if isinstance(kept, int) else (None, kept)

@@ -46,7 +46,7 @@ class HeldGradient(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Return whether both tensors are finite."""
+        """Return whether the run's tensor and the recomputed one are both finite."""
         return bool(self.got.isfinite().all() and self.plain.isfinite().all())
 
     @property

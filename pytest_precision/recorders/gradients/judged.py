@@ -46,7 +46,7 @@ def judge_step(
         log: takes the findings; one that has some is not judged further.
         loop: the workload's.
         ranks: what each rank shows.
-        before: likewise of the last step that was judged; nothing of the first one.
+        before: what each rank showed of the last checked step; empty at the first.
         sums: that are known of steps, and that are kept for the other side.
     """
     first = ranks[0]

@@ -57,7 +57,7 @@ def judge_perturbed(
         log: has the gradients that are absent.
         loop: the workload's, which has just computed the step.
         ranks: what each rank shows.
-        before: likewise of the last step that was judged; nothing of the first one.
+        before: what each rank showed of the last checked step; empty at the first.
         weights: of the step.
         near: what rounding leaves of a tensor at least.
         held: all that was looked at.

@@ -140,7 +140,7 @@ class PlainLoop:
         return [*parameters, *(name for name, _ in self._model.named_buffers() if name not in kept)]
 
     def is_masked(self, step: int) -> bool:
-        """Return whether a mask leaves out positions in the microbatches of a step."""
+        """Return whether the microbatches of a step have masks with zeros."""
         return any(map(is_masked, self._workload.microbatches(self._cell, step)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
@@ -163,7 +163,7 @@ class PlainLoop:
 
         Args:
             weights: of the model, and the bytes and scales of those that are stored as such.
-            buffers: likewise.
+            buffers: of the model, by name.
             scale: factor on each loss in its backward, without which fp16 may have no values for
                 its gradients; those that are yielded are free of it.
             seed: draws which weights are up and which are down by a unit roundoff, and the bits of

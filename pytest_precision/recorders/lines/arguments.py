@@ -55,7 +55,7 @@ def logged_arguments(
     Args:
         values: knows the digests of tensors.
         args: of the operator.
-        kwargs: likewise.
+        kwargs: of the operator, by keyword.
     """
     found: list[LoggedArgument] = []
     held: list[Tensor] = []

@@ -23,7 +23,7 @@ from pytest_precision.trace.operations import CodeLine
 
 
 class Modules:
-    """Tracks which module's forward is running."""
+    """Tracks which module's forward is running, so that an operation can be attributed to it."""
 
     def __init__(self) -> None:
         self._running: list[nn.Module] = []

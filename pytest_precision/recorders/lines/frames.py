@@ -149,7 +149,7 @@ class Frames:
         return self._owner(code) == USER
 
     def of_user(self, frame: FrameType) -> CodeLine | None:
-        """Return the line of a frame if its function is the user's; None otherwise."""
+        """Return the source line that a frame is at if its function is the user's; else None."""
         return self._line(frame, "", own=True) if self._owner(frame.f_code) == USER else None
 
     def _line(self, frame: FrameType, called: str, *, own: bool) -> CodeLine:

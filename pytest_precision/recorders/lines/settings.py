@@ -86,7 +86,7 @@ class SettingsWatch:
             self._note(name, path or "the model", value)
 
     def _scheduled(self, original: Any, scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-        """Step a scheduler, and remember the user's line that called it."""
+        """Run a scheduler's step, and remember the user's line that computed the rate."""
         before = sys.getprofile()
         sys.setprofile(self._returned)
         try:

@@ -36,7 +36,7 @@ class Sketches:
         self._made: dict[Hashable, tuple[float, ...]] = {}
 
     def of(self, tensor: Tensor, key: Hashable) -> tuple[float, ...]:
-        """Return the sketch of a floating point tensor; nothing for other dtypes.
+        """Return the random projection of a floating-point tensor, 16 numbers; () for other dtypes.
 
         Args:
             tensor: any.

@@ -133,7 +133,7 @@ def _digest(held: Tensor, start: int, stop: int) -> str:
 
 
 def generator_state(generator: torch.Generator | None, device: torch.device) -> Value:
-    """Return the state of the random generator that an operator uses."""
+    """Return a digest of the random generator's state that an operator is about to use."""
     if generator is not None:
         state = generator.get_state()
     elif device.type == "cpu":

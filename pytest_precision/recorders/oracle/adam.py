@@ -88,7 +88,7 @@ class AdamScalars:
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, Rounded, Rounded]:
-        """Return moments and weight after one step, each with an error bound.
+        """Return both moments and the weight after one step, each with a rounding error bound.
 
         Derivation: each term of a sum carries the rounding of its operations (`Rounding`), and what
         its operands carry is propagated to first order; the quotient, whose divisor may be as small

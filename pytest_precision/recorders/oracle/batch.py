@@ -17,7 +17,7 @@ from pytest_precision.recorders.weights import MEASURED_AT_ONCE
 
 
 class Clipping(NamedTuple):
-    """How reduced gradients are clipped before the optimizer reads them.
+    """The factor by which gradients are clipped before the optimizer reads them.
 
     Attributes:
         factor: of unscaling and clipping together.

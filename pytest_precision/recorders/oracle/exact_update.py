@@ -130,7 +130,7 @@ def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> An
 
 
 def _decoupled(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> bool:
-    """Return whether weight decay is applied to the weight and not to the gradient."""
+    """Return whether an optimizer decays the weight itself, as AdamW, not through the gradient."""
     if not before["weight_decay"]:
         return False
     if "decoupled_weight_decay" in before:

@@ -27,7 +27,7 @@ SGD_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
 
 @dataclass(frozen=True, slots=True)
 class SgdScalars:
-    """The scalars of one step, as `torch.optim.SGD` uses them.
+    """The scalars of one SGD step, such as the learning rate and momentum.
 
     Attributes:
         lr: factor of the direction.
@@ -70,7 +70,7 @@ class SgdScalars:
         return self.direction(gradient, buffer).mul(-self.lr).add_(weight, alpha=-self.decay)
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, ...]:
-        """Return momentum buffer and weight after one step, each with an error bound.
+        """Return momentum buffer and weight after one step, each with a rounding error bound.
 
         Each term of a sum carries the rounding of its operations, and what its operands carry.
         """

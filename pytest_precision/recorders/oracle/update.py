@@ -42,7 +42,7 @@ class Roundings(NamedTuple):
 
 
 class State(NamedTuple):
-    """The moments, weight and gradient before a step, of one shape.
+    """The moments, weight and gradient of one tensor before an optimizer step.
 
     Attributes:
         moments: the rule's, in its order.

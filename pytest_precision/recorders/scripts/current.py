@@ -34,7 +34,9 @@ class CurrentRecord:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
-        """Describe the loop to the recording that runs.
+        """Tell the running recording about the loop: its model, flat parameters and wishes.
+
+        It returns the context in which the loop runs.
 
         Args:
             model: what is trained, where calls do not show it: a model that is never called as a
@@ -70,7 +72,7 @@ class CurrentRecord:
         of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
-        """Observe a tensor at this place in the step, such as an activation.
+        """Record a tensor, such as an activation, at this place in the train step.
 
         It belongs to the phase that is running: forward and backward up to the clip or the update,
         clipping up to the end of the update, then the update, up to the next forward. If a step
@@ -96,7 +98,7 @@ class CurrentRecord:
             self._steps.see(kind, name, tensor, of=of, local=local)
 
     def skipped(self) -> None:
-        """Say that the loop leaves out this step's update; the next step begins after it.
+        """Tell the recording that the loop makes no update in this step, as after an overflow.
 
         For a loop or a framework that finds an overflow by itself, neither by the norm that
         `clip_grad_norm_` returns nor by `GradScaler`; these are seen.

@@ -26,9 +26,9 @@ from pytest_precision.ranks.state.accelerator import capturing
 
 
 def has_plain_values(tensor: Tensor | None) -> bool:
-    """Return whether a tensor's values can be read without a collective or a conversion.
+    """Return whether a tensor is a plain dense one, neither sharded, sparse nor a subclass.
 
-    Those of a shard may need a collective; others, such as sparse ones, lack operations.
+    Its values can be read without a collective or a conversion.
     """
     if type(tensor) not in (Tensor, nn.Parameter):
         return False
@@ -157,5 +157,5 @@ class FollowedGradients:
                 one.forget()
 
     def close(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks from parameters."""
         self.end([one.parameter for one in self._followed.values()])

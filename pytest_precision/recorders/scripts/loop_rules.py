@@ -25,7 +25,7 @@ from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
 
 
 class Still(NamedTuple):
-    """A weight that an update must leave unchanged.
+    """A weight without a gradient, which an optimizer step must not change.
 
     Attributes:
         weight: which has no gradient.

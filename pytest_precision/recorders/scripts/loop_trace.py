@@ -51,7 +51,7 @@ class RankInfo(NamedTuple):
 
     @classmethod
     def now(cls) -> RankInfo:
-        """Return rank and size in the process group; 0 and 1 without one.
+        """Return rank and world size of the default process group; 0 and 1 without one.
 
         Raises:
             RuntimeError: a launcher started several processes, which have made no group.
@@ -114,7 +114,7 @@ class LoopTrace(ExitStack):
         self._part = reader.part
 
     def _choose(self, reader: LoopReader) -> None:
-        """Choose whether digests or values are written, by the size of this rank's state.
+        """Open the trace's writer, for digests or values, by the size of this rank's parameters.
 
         It asks no other rank: in a pipeline, those of later stages wait for what the forward is
         about to compute. Ranks that share a DTensor count alike, so all of them gather it or none

@@ -146,7 +146,7 @@ class Copies:
 
 
 def _depth(one: Any) -> tuple[int, bool]:
-    """Return a key that sorts whole modules after their parts, and dicts after lists."""
+    """Return a sort key that is larger for a module than for its parts."""
     parts = sum(1 for _ in one.modules()) if isinstance(one, nn.Module) else 0
     return parts, isinstance(one, dict)
 
@@ -160,7 +160,7 @@ def _shapes_of(one: Any) -> tuple[torch.Size, ...]:
 
 
 def _tensors(one: Any) -> dict[str, Tensor]:
-    """Return a module's parameters by name, or a list's or dict's tensors if it has no others."""
+    """Return a module's parameters by name, or the tensors in a list or dict of tensors only."""
     if isinstance(one, nn.Module):
         return dict(one.named_parameters())
     entries: Mapping[Any, Any] = one if isinstance(one, dict) else dict(enumerate(one))

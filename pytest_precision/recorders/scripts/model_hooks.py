@@ -31,7 +31,7 @@ def unseen() -> str | None:
 
 
 class ModelHooks:
-    """Hooks a model's modules and parameters, to buffer weights when read and new gradients.
+    """Installs hooks on a model, which buffer the weights that it reads and its new gradients.
 
     Args:
         buffer: keeps what is read, and gradients.
@@ -57,7 +57,7 @@ class ModelHooks:
         self._watched: set[int] = set()
 
     def watch_reads(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
-        """Hook a model's modules, so that the weights each reads are buffered before its call.
+        """Install hooks that buffer the weights which each of a model's modules reads.
 
         Args:
             root: the model.
@@ -76,7 +76,7 @@ class ModelHooks:
                 hook()
 
     def watch_call(self, module: nn.Module) -> bool:
-        """Hook a module's compiled call, if it has one; return whether it has."""
+        """Install a hook on a module's compiled call, if it has one; return whether it has."""
         call = compiled_call(module)
         if call is not None and not isinstance(call, ToldCall):
             begins = ModuleHook(partial(self._begins, module))
@@ -84,7 +84,7 @@ class ModelHooks:
         return call is not None
 
     def watch_compiled(self, module: nn.Module) -> None:
-        """Hook a module that has just been compiled, so that its reads are buffered."""
+        """Install hooks that buffer the weights read by a module just compiled."""
         self._read.discard(module)
         self.watch_reads(module)
 
@@ -108,7 +108,7 @@ class ModelHooks:
         self._handles.callback(vars(root).pop, CLIP)
 
     def watch_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Hook parameters, so that each gradient is buffered after its backward."""
+        """Install hooks that buffer each parameter's gradient after its backward."""
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._watched:
                 self._watched.add(id(parameter))

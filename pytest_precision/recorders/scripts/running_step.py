@@ -68,7 +68,7 @@ class RunningStep:
         self.updated.append(optimizer)
 
     def has_updated(self, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer has made an update in this step."""
+        """Return whether an optimizer's step has returned within this train step."""
         return any(one is optimizer for one in self.updated)
 
     def next(self) -> RunningStep:

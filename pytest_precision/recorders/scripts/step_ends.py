@@ -63,7 +63,7 @@ class StepEnds:
         self._most_backwards = LEAST_BACKWARDS
 
     def begin(self) -> bool:
-        """Begin a step unless one is running; return whether one was begun."""
+        """Begin a train step unless one is running; return whether one was begun."""
         if self._buffer.now.begun:
             return False
         self._buffer.begin()
@@ -111,7 +111,7 @@ class StepEnds:
             self._reader.copies.call(module)
 
     def end_if_over(self) -> None:
-        """End the step if it has made its update."""
+        """End the running train step and write it, if it has made its update."""
         if self._buffer.now.is_over:
             self._end()
 

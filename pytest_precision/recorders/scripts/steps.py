@@ -144,7 +144,7 @@ class Steps(LoopEvents):
             self._watch(root, called=module)
 
     def compiled(self, module: nn.Module) -> None:
-        """Hook a module that has just been compiled."""
+        """Install hooks on a module that has just been compiled."""
         self.hooks.watch_call(module)
         if self.reader.names.knows(module):
             self.hooks.watch_compiled(module)
@@ -284,7 +284,7 @@ class Steps(LoopEvents):
             self._watch_gradients()
 
     def _watch(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
-        """Hook a model's modules for the weights they read, and its own clip method."""
+        """Install hooks for the weights that a model's modules read and for its own clip method."""
         if called is not None:
             self._watch_gradients()
             self.buffer.begin()
@@ -292,6 +292,6 @@ class Steps(LoopEvents):
         self.hooks.watch_reads(root, called=called)
 
     def _watch_gradients(self) -> None:
-        """Hook all parameters for their gradients, if the script asked for `see={"grad"}`."""
+        """Install hooks for all gradients, if the script asked for `see={"grad"}`."""
         if self._local_grads:
             self.hooks.watch_gradients(own for _, own in self.reader.names.parameters())

@@ -196,7 +196,7 @@ def _replaced(
         name: of the function.
         before: called before it with its arguments; what it returns takes the place of the first
             argument, unless it is None.
-        after: called after it, likewise.
+        after: called after it with its arguments.
     """
     running: list[Any] = []
     # Not `wrapped`: what is compiled of the function itself is to stay compiled.

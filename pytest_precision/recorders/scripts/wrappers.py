@@ -65,12 +65,12 @@ def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def holds_anything(module: nn.Module) -> bool:
-    """Return whether a module has any tensor, directly or in a child."""
+    """Return whether a module has any parameter or buffer, directly or in a child."""
     return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
 
 
 def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
-    """Yield each module whose call reads weights, with all modules whose weights it reads.
+    """Yield each module whose call reads parameters, with the modules that hold them.
 
     What is compiled reads all of its parameters in one call, inside of which nothing is called.
     """
