@@ -1,1 +1,1 @@
-"""Check: one cell, from two recorded sides to one verdict."""
+"""Run one parity check: record the candidate and the reference, and decide the result."""

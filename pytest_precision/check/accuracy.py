@@ -1,7 +1,6 @@
-"""Accuracy in time: is what a side computes now as near to fp64 as what it computed then?
+"""Measure whether a side's new version is as close to exact fp64 results as its old one.
 
-Numbers that moved are no worse for it: a sum in another order is as good. What is worse is further
-from the same step in exact arithmetic than it was.
+What is worse is further from the same step in exact arithmetic than it was.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class SquaredNorms(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the error's norm relative to that of the exact values."""
+        """Return the L2 norm of the error relative to that of the exact values."""
         return math.sqrt(self.error / self.size) if self.size else math.sqrt(self.error)
 
 
@@ -44,9 +43,9 @@ class Accuracy:
 
     Attributes:
         here: norm of the error of all tensors now, as a share of that of the exact ones.
-        there: likewise then.
+        there: the same share in the earlier version.
         tensor: the one whose error grew most; empty if none did.
-        tensor_here, tensor_there: likewise of that one.
+        tensor_here, tensor_there: the same shares of that tensor.
         exact_moved: how far the exact ones are from those of then, as a share.
     """
 
@@ -59,7 +58,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
-        """Return the accuracy over the tensors that both versions have."""
+        """Return the errors of the tensors that both versions have, now and in the old version."""
         names = [name for name in here if name in there]
         now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
         grown = {name: now[name].error - then[name].error for name in names}
@@ -81,7 +80,7 @@ class Accuracy:
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
-        """Return a sentence about the accuracy of tensors of a kind."""
+        """Describe in a sentence how the errors compare with those of the old version."""
         said = (
             f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
             f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"
@@ -102,7 +101,7 @@ class Accuracy:
         return f"{said}{where}. The new ones are less accurate"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the accuracy as builtins, for report.json."""
+        """Return both errors and their ratio as builtins, for report.json."""
         return {**asdict(self), "ratio": self.ratio}
 
 
@@ -118,7 +117,7 @@ Accuracies = Mapping[str, Mapping[str, Accuracy | str]]
 
 
 def measured(made: Mapping[str, Recordings]) -> Accuracies:
-    """Return the accuracy, now and then, of the sides that have a workload.
+    """Return the errors against fp64 of each side that has a workload, in both versions.
 
     Args:
         made: each side to its recordings: as the candidate now, and as the reference then.
@@ -144,7 +143,7 @@ def _compared(here: StepAccuracy, there: StepAccuracy) -> dict[str, Accuracy | s
 
 
 def as_builtins(found: Accuracies) -> dict[str, Any]:
-    """Return accuracies as builtins, for report.json."""
+    """Return the errors of all sides and kinds as builtins, for report.json."""
     return {
         name: {
             kind: {"silent": one} if isinstance(one, str) else one.as_dict()
@@ -155,7 +154,7 @@ def as_builtins(found: Accuracies) -> dict[str, Any]:
 
 
 def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
-    """Yield the lines of a failure on accuracy; sides with equal numbers share a line.
+    """Yield failure lines on the accuracy of both versions; equal lines of sides are merged.
 
     Args:
         found: see `measured`.

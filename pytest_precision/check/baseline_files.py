@@ -1,4 +1,4 @@
-"""Baseline files: one per check and environment, in folders that are named after the test."""
+"""Read and write files of expected results, one per check and software environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GOLDEN = re.compile(r"[\w.+-]+(/[\w.+-]+)*")
 
 @dataclass(frozen=True)
 class BaselinePlace:
-    """The folder with the baselines of one check, one file for each environment.
+    """The files with the expected results of one check, one file for each environment.
 
     Attributes:
         folder: which holds them.
@@ -44,7 +44,7 @@ class BaselinePlace:
 
     @classmethod
     def of_test(cls, root: Path, nodeid: str, number: int) -> BaselinePlace:
-        """Return the folder for a check of a test.
+        """Return where a test's check keeps its baselines, in a folder named after the test.
 
         Args:
             root: folder of all baselines.
@@ -57,7 +57,7 @@ class BaselinePlace:
 
     @classmethod
     def of_name(cls, root: Path, name: str, nodeid: str) -> BaselinePlace:
-        """Return the folder for a named baseline, such as `golden/llama`.
+        """Return where a baseline is kept that has a name of its own, such as `golden/llama`.
 
         Raises:
             ValueError: the name cannot be that of a folder.
@@ -68,12 +68,12 @@ class BaselinePlace:
         return cls(root / name, _file_name(nodeid, 1), nodeid)
 
     def file(self, key: Mapping[str, str]) -> Path:
-        """Return the file for an environment."""
+        """Return the path of the baseline for an environment, whose hash is in the name."""
         text = json.dumps(sorted(key.items()))
         return self.folder / f"{self.name}.{xxhash.xxh3_64_hexdigest(text.encode())[:8]}.txt"
 
     def read(self, key: Mapping[str, str]) -> CheckBaseline:
-        """Return the baseline for an environment.
+        """Read the baseline for an environment.
 
         Raises:
             NoBaselineError: there is none; the message has those that there are.
@@ -112,7 +112,7 @@ class BaselinePlace:
         return True
 
     def _lacking(self, key: Mapping[str, str]) -> str:
-        """Describe for which environments there are baselines."""
+        """Say that an environment has no baseline, and for which environments there are some."""
         update = "make one with --precision-baseline=update"
         pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
         there = [read_baseline(path).key for path in sorted(self.folder.glob(pattern))]
@@ -136,7 +136,7 @@ def read_baseline(path: Path) -> CheckBaseline:
 
 
 def all_baselines(folder: Path) -> list[Path]:
-    """List the baselines in a folder."""
+    """List the paths of all baseline files in a folder, at any depth."""
     return sorted(folder.rglob(f"*.{_KEYED}.txt"))
 
 

@@ -1,4 +1,4 @@
-"""Baseline text: what a check computed, as text that diffs well and that git can merge.
+"""Write and read a check's results as lines of text, which diff well and which git can merge.
 
 One line is one whole tensor at one moment: its kind, a digest or its bytes, dtype, shape, the rank
 if each has its own, and the name. Nothing in it is executed when it is read.
@@ -31,7 +31,7 @@ _VALUE = re.compile(r"#[0-9a-f]{32}|=(?:[0-9a-f]{2})*")
 
 
 class WholeTensor(NamedTuple):
-    """One logical tensor at one moment, as a line of a baseline.
+    """A full tensor at one moment, as one line of a baseline file.
 
     Attributes:
         kind, name: see `Observation`.
@@ -50,7 +50,7 @@ class WholeTensor(NamedTuple):
 
 
 class KeptMoment(NamedTuple):
-    """The tensors at one moment of a baseline."""
+    """The tensors that a baseline file holds of one moment, such as step 2 after backward."""
 
     segment: int
     moment: Moment
@@ -59,7 +59,7 @@ class KeptMoment(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptSide:
-    """The results of one side of a check.
+    """The results of one side of a check that a baseline file holds.
 
     Attributes:
         layout: its import path.
@@ -74,7 +74,7 @@ class KeptSide:
 
 @dataclass(frozen=True)
 class CheckBaseline:
-    """The results of a check in one environment.
+    """The results of a check in one environment, as a file keeps them for later comparisons.
 
     Attributes:
         test: pytest's id of the test.
@@ -87,7 +87,7 @@ class CheckBaseline:
     sides: Mapping[str, KeptSide]
 
     def text(self) -> str:
-        """Return the baseline as the text of its file."""
+        """Return the text of the baseline file."""
         return "\n".join([*self._lines(), ""])
 
     def _lines(self) -> Iterator[str]:
@@ -103,7 +103,7 @@ class CheckBaseline:
 
     @classmethod
     def of_text(cls, text: str) -> CheckBaseline:
-        """Read a baseline from the text of its file.
+        """Parse the text of a baseline file.
 
         Raises:
             BaselineError: it is none; the message has the line.
@@ -178,7 +178,7 @@ def _tensor(line: str) -> WholeTensor:
 
 
 def _numbers(one: WholeTensor) -> str:
-    """Format a few numbers in brackets, for readers of a diff."""
+    """Format the elements of a small tensor in brackets, for readers of a diff."""
     form = _FORMS.get(one.dtype, "")
     held = bytes.fromhex(one.value[1:]) if one.value.startswith("=") else b""
     if not form or not 0 < len(held) <= SHOWN_NUMBERS * struct.calcsize(form):

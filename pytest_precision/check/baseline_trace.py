@@ -1,4 +1,4 @@
-"""Baseline trace: a recorded run as the whole tensors of a baseline, and these as a trace again.
+"""Convert a recorded run into the full tensors of a baseline file, and back into a run.
 
 Pieces of the ranks are put together first, so that a baseline says nothing about who held what, and
 both sides of a comparison are traces like any other.
@@ -30,7 +30,7 @@ VALUE_BYTES = 1 << 20
 
 
 def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
-    """Return what a baseline stores of a trace: values where a tolerance needs them, else digests.
+    """Return what a baseline file keeps of a run: values under a tolerance, else mostly hashes.
 
     Args:
         trace: whose pieces form whole tensors.
@@ -64,7 +64,7 @@ def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
 
 
 def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace:
-    """Write the results in a baseline as a trace into a folder, and open it."""
+    """Write a baseline's results into a folder as a recorded run, and open that run."""
     for number, _ in enumerate(side.world_sizes):
         folder_of(folder, number).mkdir(exist_ok=True)
     with ExitStack() as stack:

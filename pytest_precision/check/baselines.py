@@ -1,4 +1,4 @@
-"""Baselines: what a check computed before, kept in the repository for where that cannot run again.
+"""Compare a check's results with a baseline: results that the repository keeps in a file.
 
 A side is compared with what it computed then, so that one that moves alone is told from a move of
 both, as with another commit.
@@ -63,7 +63,7 @@ class KeptCheck:
         number: int,
         golden: str,
     ) -> KeptCheck:
-        """Return the `KeptCheck` for the settings of a session; None if they ask for none.
+        """Return how a test's check uses its baseline, by the options and the test's arguments.
 
         Args:
             settings: of the test.
@@ -85,7 +85,7 @@ class KeptCheck:
         return cls(place, settings.baseline == "update", terms, traces)
 
     def ruled(self, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
-        """Return the ruling on a check that has a baseline, and further figures.
+        """Return the outcome of a check after comparing both sides with its baseline, and data.
 
         Args:
             now: the ruling without it.
@@ -152,7 +152,7 @@ class KeptCheck:
 
     @contextmanager
     def _traces(self, baseline: CheckBaseline) -> Iterator[dict[str, Trace]]:
-        """Yield each side as a trace while its files exist."""
+        """Yield each side of a baseline as a recorded run, whose files are removed afterwards."""
         found: dict[str, Trace] = {}
         with ExitStack() as stack:
             for name, side in baseline.sides.items():
@@ -162,7 +162,7 @@ class KeptCheck:
             yield found
 
     def _moved(self, ours: Trace, theirs: Trace) -> Ruling | None:
-        """Return the comparison of two traces if they differ; else None."""
+        """Return a failed outcome if the results differ from the baseline's; else None."""
         if ours.moments != theirs.moments:
             steps = [max(moment.step for moment in trace.moments) for trace in (ours, theirs)]
             reason = f"it has {len(ours.moments)} moments in {steps[0]} steps"
@@ -204,7 +204,7 @@ MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))
 
 
 def _key(sides: Iterable[Recording]) -> dict[str, str]:
-    """Return the properties of an environment that decide the bits, by name."""
+    """Return what decides about bits in the sides' environments, such as versions, by name."""
     key: dict[str, str] = {}
     for side in sides:
         for name, value in side.trace.header.environment.items():

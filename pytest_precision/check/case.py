@@ -1,4 +1,4 @@
-"""Case: two recorded sides and the terms of a test: all that a gate may ask about."""
+"""The recorded runs of one check, and all that is derived from them to decide the result."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Case:
 
     @classmethod
     def opened(cls, recordings: Recordings, terms: Terms, *, alone: bool = False) -> Case:
-        """Record both sides: as digests if these can decide, else as values.
+        """Record both sides: as hashes if these can decide about equality, else as values.
 
         Args:
             recordings: record both sides.
@@ -87,12 +87,12 @@ class Case:
 
     @property
     def _decides(self) -> bool:
-        """Return whether a recording can decide: it has values, or digests of equal pieces."""
+        """Return whether both runs have values, or hashes that can be compared with each other."""
         digests = {side.trace.header.digests for side in self.sides}
         return len(digests) == 1 and all(side.trace.decisive for side in self.sides)
 
     def beside(self, mine: Recording, recordings: Recordings) -> Case:
-        """Return the case of one side against itself at another revision.
+        """Return the comparison of one side's present run with its run at another revision.
 
         Args:
             mine: the side as it is now.
@@ -117,34 +117,34 @@ class Case:
 
     @property
     def judged(self) -> tuple[Recording, ...]:
-        """Return the sides that are judged by themselves."""
+        """Return the recorded sides that are checked by themselves: both or only the candidate."""
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:
-        """List the sides that are judged by themselves, each with its recording."""
+        """List the sides that are checked by themselves, each with its recorded run."""
         assert self._again is not None
         made = self._again.candidate, self._again.reference
         return list(zip(made[: len(self.judged)], self.judged, strict=True))
 
     @property
     def cells(self) -> tuple[Cell, Cell]:
-        """Return the cells in which the candidate and the reference ran."""
+        """Return the configurations in which the candidate and the reference ran."""
         return self.candidate.cell, self.reference.cell
 
     @property
     def compared(self) -> set[str]:
-        """Return the kinds of the tensors that were compared."""
+        """Return the kinds of tensors, such as `grad`, that were compared."""
         return {kind for kind, _ in self.judgement.spread}
 
     @cached_property
     def judgement(self) -> Judgement:
-        """Return the comparison of every pair of tensors."""
+        """Compare every pair of tensors, and return the results."""
         ours, theirs = (side.trace for side in self.sides)
         return judge(ours, theirs, self.terms.criteria, self.noise)
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
-        """Return the meter of the reference's rounding noise; None if none can be measured."""
+        """Return what measures the reference's rounding noise; None if no criterion needs it."""
         runs = self.terms.criteria.noise_runs
         if self._again is None or not runs:
             return None
@@ -155,12 +155,12 @@ class Case:
 
     @property
     def unit(self) -> float:
-        """Return the larger machine epsilon of the dtypes in which the sides compute."""
+        """Return the machine epsilon of the dtype of the reference's precision."""
         return torch.finfo(DTYPE_OF_NAME.get(self.reference.cell.precision, torch.bfloat16)).eps
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
-        """Return the identity checks of each side; empty if the test turned them off."""
+        """Check within each run that it does not contradict itself; empty if turned off."""
         exempt = self.terms.exempt
         if exempt.all:
             return {}
@@ -168,16 +168,16 @@ class Case:
 
     @cached_property
     def logs(self) -> dict[str, OracleLog]:
-        """Return the log of the whole run of each side."""
+        """Return each side's log of how its updates follow the optimizer rule, by side."""
         return {side.name: side.oracle for side in self.judged}
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:
-        """List the sides with a contradiction, each with its first one."""
+        """List the sides whose run contradicts itself, each with the first contradiction."""
         found = self.consistency.items()
         return [(name, one.breach) for name, one in found if one.breach is not None]
 
     def identities(self) -> dict[str, Any]:
-        """Return the identity checks of each side as builtins."""
+        """Return the checks of each run against contradictions within it, as builtins."""
         return {name: one.as_dict() for name, one in self.consistency.items()}
 
     def wrong_gradient(self) -> GradientBreach | None:
@@ -198,7 +198,7 @@ class Case:
         return closer
 
     def otherwise_started(self) -> Case | None:
-        """Record both sides from another start; None for scripts and for recordings.
+        """Record both sides from other initial weights; None for scripts and finished recordings.
 
         Raises:
             SideFailed: if that run failed.
@@ -208,7 +208,7 @@ class Case:
         return Case(*self._again.otherwise_started(self._window), self.terms)
 
     def rounded_at_random(self) -> Recording | None:
-        """Record the same steps of the reference with noise; None if that is impossible.
+        """Record the reference's steps again with random rounding; None if that is impossible.
 
         Raises:
             SideFailed: if that run failed.
@@ -216,7 +216,7 @@ class Case:
         return None if self._again is None else self._again.noisy(self._window, 1)
 
     def culprit(self, finding: Finding) -> Named:
-        """Return the operation that made the first wrong value, from logs of both sides."""
+        """Run both sides again with operation logs, and return what made the first wrong value."""
         # Only here, so that a check that passes does not import what explains one that fails.
         from pytest_precision.check.lines import Named, culprit_named, recorded_lines
 
@@ -244,7 +244,7 @@ class Case:
         return self._again.ours(self._window, delays, ends_only=ends_only)
 
     def mutated(self, mutant: str) -> Case | None:
-        """Record the same steps of the candidate with a mutant; None if that is impossible.
+        """Record the candidate again with a planted defect; None if that is impossible.
 
         Args:
             mutant: its name.
@@ -260,7 +260,7 @@ class Case:
         return case
 
     def contracts(self, side: Recording) -> list[Contract]:
-        """List the contracts of `side`: its cell's and, for the candidate, the test's.
+        """List what a side must fulfil, such as dtypes: its cell's and the test's own contract.
 
         Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
         """
@@ -269,7 +269,7 @@ class Case:
         return cell if asked is None else [*cell, asked]
 
     def figures(self) -> dict[str, Any]:
-        """Return the fields of a verdict that do not depend on the outcome.
+        """Return counts and measurements for the report that do not depend on the outcome.
 
         Those that tell both sides apart are left out where the candidate is alone.
         """

@@ -1,4 +1,4 @@
-"""Checked test: how one check of a test is recorded and ruled on, and where its verdict is kept.
+"""Run the checks of one test: record both sides, decide the outcome, and keep the results.
 
 What compares is imported where it is called: a session that compares nothing needs no torch.
 """
@@ -37,7 +37,7 @@ RecordAndRule = Callable[[], tuple[Ruling, dict[str, Any]]]
 
 @dataclass(repr=False)
 class CheckedTest:
-    """Runs the checks of one test with the resources of its session, and keeps the verdicts.
+    """Runs the checks of one test with the resources of its pytest session.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -67,7 +67,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """Return the modules of this process that ranks import anew."""
+        """Return what modules define in this process, to find monkeypatches ranks would not see."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
@@ -77,13 +77,13 @@ class CheckedTest:
         )
 
     def _terms(self, asked: Terms) -> Terms:
-        """Return the terms of a check, from its arguments and the test's settings."""
+        """Return the conditions of a check, completed by the test's settings."""
         return asked._replace(
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
 
     def _checked(self, sides: tuple[Side, ...], terms: Terms, golden: str = "") -> RecordAndRule:
-        """Return the object that records the sides and rules on them.
+        """Return a function that records the sides and decides the outcome of the check.
 
         Args:
             sides: the candidate, and the reference if there is one.
@@ -95,7 +95,7 @@ class CheckedTest:
         return partial(ruled_check, sides, terms, self._further(terms, golden), self._record)
 
     def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
-        """List the checks beyond the two sides: another revision, a baseline, mutants."""
+        """List the comparisons beyond the two sides: with another revision, baseline or mutants."""
         found: list[FurtherRule] = []
         if self.then is not None:
             from pytest_precision.check.then import since_then
@@ -117,7 +117,7 @@ class CheckedTest:
         return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Return the ruling on a check, also where recording fails, with figures.
+        """Record and decide a check, and return the outcome, also where recording fails.
 
         Args:
             refused: why nothing is recorded; None if something is.
@@ -141,7 +141,7 @@ class CheckedTest:
     def _verdict(
         self, side: Side, reference: str, criterion: str, ruled: tuple[Ruling, dict[str, Any]]
     ) -> Verdict:
-        """Keep and return the verdict on a check, or raise it as a failure.
+        """Store and return the result of a check, or raise it as a failure.
 
         Args:
             side: the candidate.
@@ -167,7 +167,7 @@ class CheckedTest:
         )
 
     def _kept(self, verdict: Verdict) -> Verdict:
-        """Keep a verdict, and return it.
+        """Store the result of a check and return it, or raise it if the check has not passed.
 
         Raises:
             ParityError: with any verdict but `pass`, and a `drift` that is only reported.

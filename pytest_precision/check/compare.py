@@ -1,4 +1,4 @@
-"""Compare two recordings that outlive their sessions: one verdict, as a cell has."""
+"""Compare two recordings on disk, which may have been made on other machines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compare_recordings(
     axes: Mapping[str, AxisValue] | None = None,
     repeat: str = "",
 ) -> Verdict:
-    """Compare two recordings.
+    """Compare two recordings on disk, and return the result as a parity check does.
 
     Args:
         candidate: the folder of the recording under test.
@@ -107,7 +107,7 @@ def _compared(
 
 
 def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
-    """Yield lines on how the environments of two recordings differ."""
+    """Yield a line for each condition, such as a version, in which two recordings differ."""
     ours, theirs = _conditions(candidate), _conditions(reference)
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
@@ -179,7 +179,7 @@ def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:
-    """Refuse a tolerance for tensors that were recorded as digests.
+    """Refuse a tolerance for tensors of which a recording keeps only hashes.
 
     Raises:
         RecordingError: with the first of them, and with the command that keeps values.
@@ -200,7 +200,7 @@ def expect_values(side: Recording, criteria: Criteria) -> None:
 
 
 def expect_no_noise(criteria: Criteria) -> None:
-    """Refuse criteria that need further runs to be measured.
+    """Refuse the criterion `noise()`, which needs more runs than two recordings have.
 
     Raises:
         RecordingError: with what to use instead.

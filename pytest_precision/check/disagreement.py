@@ -1,4 +1,4 @@
-"""Disagreement: the ruling on sides that differ: where first, in which way, and by which line."""
+"""Explain why a check fails: which tensor differs first, how, and by which line of code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONED = (
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
-    """Return the ruling on a case whose sides differ.
+    """Return the failed outcome of a check whose sides differ, with its explanation.
 
     Args:
         case: both sides, as they were compared.
@@ -65,7 +65,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
 
 
 def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
-    """Describe a divergence: its figures, its explanation, and how it spreads."""
+    """Return the lines that describe a difference: its statistics, explanation and spread."""
     return (
         *wording.name_lines(found.finding, closer.judgement, *case.sides),
         *wording.statistics_lines(found.finding),
@@ -90,7 +90,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
 
 
 def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
-    """Return notes on broken rules of loops, and on what to show of a side that shows too little.
+    """Yield notes on broken rules of training loops, and on how to record what is missing.
 
     These are values instead of digests, and what lies in tensors that no module holds.
     """

@@ -1,4 +1,4 @@
-"""Gate: a function that may refuse a check, and signs the ruling with its name."""
+"""Mark a function as a gate: a step of a check that may refuse it and signs its refusal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 def gate(refuse: Callable[P, Ruling | None]) -> Callable[P, Ruling | None]:
-    """Turn a function into a gate, whose rulings carry the function's name."""
+    """Turn a function into a gate: the refusals that it returns carry its name."""
 
     @wraps(refuse)
     def signed(*args: P.args, **kwargs: P.kwargs) -> Ruling | None:

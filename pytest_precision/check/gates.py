@@ -1,4 +1,4 @@
-"""Gates: what a case must pass, one after the other, before its verdict is `pass`.
+"""The steps of a check, in order, each of which may refuse it; if none does, it passes.
 
 Each gate takes a `Case` and returns the `Ruling` that refuses it, or None to let it pass. Their
 order is that of the causes: on other data no layout is to blame, and what proves nothing matters
@@ -82,7 +82,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 
 @gate
 def contract(case: Case) -> Ruling | None:
-    """Refuse a side that broke a promise of its layout, or stored a wrong dtype."""
+    """Refuse a side that broke a promise of its layout or stored tensors in a wrong dtype."""
     for side in case.judged:
         declared = side.trace.header.violations
         if declared:
@@ -116,7 +116,7 @@ def _violation(trace: Trace, contract: Contract) -> str | None:
 
 @gate
 def vacuity(case: Case) -> Ruling | None:
-    """Refuse a side that trained nothing, or did not use its precision or required code paths."""
+    """Refuse a side that trained nothing, or did not compute as its configuration asks."""
     for side in case.judged:
         words = (
             vacuous(side.trace, side.cell, case.terms.criteria)
@@ -157,7 +157,7 @@ def declared_rule(case: Case) -> Ruling | None:
 
 @gate
 def consistent(case: Case) -> Ruling | None:
-    """Refuse a side that contradicts itself, such as a `param` that is not its `master`, cast."""
+    """Refuse a side whose run contradicts itself, such as a weight that is not its master, cast."""
     found = case.contradictions()
     if not found:
         return None
@@ -191,7 +191,7 @@ def workload_gradients(case: Case) -> Ruling | None:
 
 @gate
 def lost_updates(case: Case) -> Ruling | None:
-    """Refuse a candidate that loses more updates than the test allows."""
+    """Refuse a candidate in which rounding loses more weight updates than the test allows."""
     limit = case.terms.max_lost_updates
     log = case.candidate.updates
     if limit is None:
@@ -205,7 +205,7 @@ def lost_updates(case: Case) -> Ruling | None:
 
 @gate
 def hidden_kinds(case: Case) -> Ruling | None:
-    """Refuse kinds that an engine cannot show and that the test has not left unchecked."""
+    """Refuse kinds of tensors that an engine cannot show, unless the test has accepted that."""
     for side in case.judged:
         found = hidden(side.trace, case.terms.criteria, case.compared)
         if found is not None:
@@ -226,7 +226,7 @@ def compared(case: Case) -> Ruling | None:
 
 @gate
 def known_kinds(case: Case) -> Ruling | None:
-    """Refuse a criterion whose kind or name pattern matches no observation."""
+    """Refuse a criterion whose kind or name pattern matches no compared tensor."""
     held = case.candidate.trace.dtypes()
     names = {kind: names for kind, names in held.items() if kind in case.compared}
     return _vacuous(case.terms.criteria.unknown(names))
@@ -234,7 +234,7 @@ def known_kinds(case: Case) -> Ruling | None:
 
 @gate
 def tolerances(case: Case) -> Ruling | None:
-    """Refuse a tolerance that any value would satisfy."""
+    """Refuse a tolerance that is so loose that any value would satisfy it."""
     if case.terms.criteria.bitwise:
         return None
     # Only here, so that a check without a tolerance does not import what judges one.
@@ -247,12 +247,12 @@ def tolerances(case: Case) -> Ruling | None:
 
 
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
-    """Return the ruling of the first gate that refuses a case; None if all pass it."""
+    """Return the outcome of the first gate that refuses a check; None if none does."""
     return next(filter(None, (one(case) for one in gates)), None)
 
 
 def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
-    """Return the ruling of the first gate that refuses a case, or else a pass."""
+    """Return the outcome of the first gate that refuses a check, or else a pass."""
     return refused(case, gates) or Ruling(in_part=not case.terms.criteria.exact)
 
 

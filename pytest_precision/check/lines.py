@@ -1,4 +1,4 @@
-"""Lines: a failed bitwise check is run once more, to name the line of the first wrong value.
+"""Run a failed check again with operation logs, to name the line of the first wrong value.
 
 Where that line is no error, but another kernel, a further run says where its error grows.
 """
@@ -52,7 +52,7 @@ def culprit_named(
     *,
     tolerates: bool,
 ) -> Named:
-    """Log, on both sides, the operations where they differ first, and find the culprit.
+    """Run both sides again with operation logs, and find the operation that caused the error.
 
     Whatever happens in these runs, the verdict of those before stands.
 
@@ -82,7 +82,7 @@ def culprit_named(
 
 
 def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted) -> Logs:
-    """Run both sides again and return the operation logs of their ranks."""
+    """Run both sides again, and return the logs of the operations of all their ranks."""
     ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
     return _read(*ours, wanted), _read(*theirs, wanted)
 
@@ -90,7 +90,7 @@ def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wa
 def _named(
     logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
 ) -> Named:
-    """Find the culprit in the logs of both sides.
+    """Find the operation that caused the error, in the operation logs of both sides.
 
     Args:
         logs: of both.
@@ -115,7 +115,7 @@ def _named(
 def recorded_lines(
     finding: Finding, sides: tuple[Recording, Recording], root: Path, *, tolerates: bool
 ) -> Named:
-    """Find the culprit of two recordings from the logs beside them, if both have logs.
+    """Find the operation that caused the error, in logs that were recorded with both runs.
 
     Args:
         finding: where they part.
@@ -162,7 +162,7 @@ def _ranks(side: Recording) -> range:
 
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
-    """Read the logs of a group of ranks."""
+    """Read the operation logs of a side's ranks in the last segment of the run that has some."""
     segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(segment.world_size for segment in segments)
     found = [

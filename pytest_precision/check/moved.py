@@ -1,4 +1,4 @@
-"""Moved: the ruling on sides that are not what they were at another revision, or in a baseline.
+"""Decide a check whose sides no longer compute what another revision or a baseline has.
 
 What one side alone does is its change; what both do has a cause that they have in common: the
 environment, or shared code.
@@ -22,7 +22,7 @@ SHOWN_DIFFERENCES = 12
 
 @dataclass(frozen=True)
 class Moves:
-    """How each side of a check differs from itself at another revision, or from its baseline.
+    """How the results of each side differ from its own at another revision or in a baseline.
 
     Attributes:
         name: what messages call then.
@@ -44,16 +44,16 @@ class Moves:
 
     @cached_property
     def accuracy(self) -> Accuracies:
-        """Return the accuracy of both sides now and then, measured at the first call."""
+        """Return each side's error against fp64 now and then, measured at the first call."""
         return self.measure()
 
     @cached_property
     def disagreement(self) -> Ruling | None:
-        """Return how the two sides differed from each other then; None if they agreed."""
+        """Return how the sides differed at the other revision; None if they agreed there."""
         return self.apart()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the moves of both sides as builtins, for report.json."""
+        """Return how both sides changed since the other revision, as builtins."""
         moved = {name: ruling.reason for name, ruling in self.rulings.items()}
         found = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
         measured = self.__dict__.get("accuracy")
@@ -61,14 +61,17 @@ class Moves:
 
 
 def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on sides that may have moved, and figures."""
+    """Return the outcome of a check after comparing each side with its earlier results.
+
+    It comes with data for the report.
+    """
     found = moved(now, moves) or drifted(now, moves) or _unmoved(now, moves)
     return found, {"then": moves.as_dict()}
 
 
 @gate
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
-    """Refuse a side that moved alone, and sides that moved and no longer agree."""
+    """Refuse a side whose results alone changed, and sides that changed and no longer agree."""
     found = moves.rulings
     lost = now.gate == agreement.__name__
     if not found or (now.outcome != "pass" and not lost):
@@ -95,7 +98,7 @@ def moved(now: Ruling, moves: Moves) -> Ruling | None:
 
 @gate
 def drifted(now: Ruling, moves: Moves) -> Ruling | None:
-    """Refuse sides that both moved and still agree with each other."""
+    """Refuse sides whose results both changed since the other revision, but still agree."""
     found = moves.rulings
     if now.outcome != "pass" or len(found) < 2:
         return None
@@ -118,7 +121,7 @@ TIME_GATES = (moved, drifted)
 
 
 def _unmoved(now: Ruling, moves: Moves) -> Ruling:
-    """Return the present ruling on the sides, with what was found at the other revision."""
+    """Return the present outcome, with notes on what was found at the other revision."""
     if now.outcome == "pass":
         return now
     if not moves.rulings:
@@ -134,7 +137,7 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
-    """Return the ruling on a side against itself, worded as that of its check."""
+    """Return the comparison of a side with its earlier self as the outcome of its check."""
     return replace(
         ruling,
         details=(
@@ -146,7 +149,7 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
 
 
 def _others(now: Ruling, moves: Moves) -> Iterator[str]:
-    """Say whether the sides agree now, and whether they did then."""
+    """Yield lines on whether the sides agree now and did before, and on other changed sides."""
     if now.outcome == "fail":
         yield f"Now the two sides differ: {now.reason}"
     elif moves.disagreement is not None:
@@ -165,5 +168,5 @@ def _environment(moves: Moves) -> Iterator[str]:
 
 
 def told_first(ruling: Ruling, words: Iterable[str]) -> Ruling:
-    """Return a ruling with lines put before its details."""
+    """Return an outcome with lines added before its details."""
     return replace(ruling, details=(*words, *ruling.details))

@@ -1,4 +1,4 @@
-"""Whether a check that passes would notice known defects in its candidate."""
+"""Test whether a passing check would notice known defects planted into its candidate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_PLANTED = f"{NotPlantedError.__module__}.{NotPlantedError.__qualname__}"
 
 
 def ruled_by_mutants(share: float, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on a check after mutants were planted in its candidate, and figures.
+    """Plant defects into a passing candidate; return whether enough were noticed, and which.
 
     Args:
         share: of them that it must notice, from 0 to 1.

@@ -1,4 +1,4 @@
-"""parity: what a test asks of its cell: `check`, `repeat` and `compare`.
+"""The fixture `parity`, with which a test compares training runs: check, repeat and compare.
 
 What compares is imported where it is called: a session that compares nothing needs no torch.
 """
@@ -47,7 +47,7 @@ class Parity(CheckedTest):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Verdict:
-        """Train both sides through the cell's sequence and compare everything observed.
+        """Train both sides through the cell's sequence of steps and compare all their tensors.
 
         Args:
             candidate: the layout under test: a module-level callable `(workload, cell) -> Engine`,

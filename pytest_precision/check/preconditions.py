@@ -1,4 +1,4 @@
-"""Preconditions: what must hold before the gates of a case can look at it.
+"""Conditions that must hold before two runs can be compared, such as equal step counts.
 
 The first four are checked before anything is recorded, the others after recording failed.
 """
@@ -59,7 +59,7 @@ def distinct(same: bool, what: str) -> Ruling | None:
 
 @gate
 def recordable(*sides: Side) -> Ruling | None:
-    """Refuse a script whose sequence has operations that it cannot run."""
+    """Refuse a script whose sequence has operations, such as a swap, that it cannot run."""
     for side in sides:
         lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
         if side.way_in != LAYOUT and lacking:
@@ -69,7 +69,7 @@ def recordable(*sides: Side) -> Ruling | None:
 
 @gate
 def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
-    """Refuse two sides with different numbers of train steps."""
+    """Refuse a candidate and a reference whose sequences have different numbers of train steps."""
     cells = candidate.cell, reference.cell
     ours, theirs = (cell.operations.count("train") for cell in cells)
     if ours == theirs:
@@ -141,7 +141,7 @@ PRECONDITIONS = (
 
 
 def before(candidate: Side, reference: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return the ruling on two sides that must not be recorded; None to go on.
+    """Return why two sides must not be recorded, as the outcome of the check; None to go on.
 
     Args:
         candidate: the side under test.
@@ -157,7 +157,7 @@ def before(candidate: Side, reference: Side, definitions: Definitions | None) ->
 
 
 def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return the ruling on a single side that must not be recorded; None to go on.
+    """Return why a single side must not be recorded, as the outcome; None to go on.
 
     Args:
         side: what is recorded several times.
@@ -167,7 +167,7 @@ def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
 
 
 def after(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
-    """Return the ruling for an exception from recording or reading; None for others.
+    """Turn an exception from recording or reading into an outcome; return None for others.
 
     Args:
         error: what was raised.

@@ -1,4 +1,4 @@
-"""Proposal lines: criteria that would let a failure pass, tried before they are printed."""
+"""Propose a tolerance under which a failed check would pass, and try it before printing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_ANOTHER_START = "They hold for other weights and data, too."
 
 
 def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
-    """Yield the `criterion=` to paste, with how it was tried, or why there is none.
+    """Yield lines with a `criterion=` to paste and how it was tried, or why there is none.
 
     Args:
         case: with values of both sides.
@@ -60,7 +60,7 @@ def _noise(case: Case) -> ComparedRun | None:
 
 
 def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
-    """Return criteria under which each case passes and proves something, or why there are none."""
+    """Return tolerances under which all runs pass and prove something, or why there are none."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
     for floors in (True, False):
@@ -76,7 +76,7 @@ def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criter
 def _without_freedom(
     case: Case, criteria: dict[str, Criterion]
 ) -> tuple[dict[str, Criterion], str]:
-    """Drop bounds of named tensors that prove nothing; say which kinds have none left."""
+    """Drop the tolerances that prove nothing; say so if one is for all tensors of a kind."""
     candidate, reference = (side.trace for side in case.sides)
     for free in proves_nothing(candidate, reference, Criteria.of(criteria), case.compared):
         if criteria.get(free.kind) == free.tolerance:
@@ -95,6 +95,6 @@ def _holds(case: Case, criteria: Mapping[str, Criterion]) -> bool:
 
 
 def _left_out_by_the_test(case: Case) -> dict[str, Criterion]:
-    """Return the tensors that the test leaves out, which a proposal leaves out, too."""
+    """Return the criteria by which the test leaves out tensors, for a proposal to keep."""
     rules = case.terms.criteria.rules
     return {rule.key: rule.criterion for rule in rules if rule.criterion.left_out}

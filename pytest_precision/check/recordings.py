@@ -1,4 +1,4 @@
-"""Recordings: both sides of a check, recorded as digests of all steps or as values of some."""
+"""Record the training runs of a check's candidate and reference, or reuse recorded ones."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Recordings:
         return self._read("candidate", ours, window), self.theirs(window)
 
     def theirs(self, window: Window | None) -> Recording:
-        """Record the reference alone, unless the cache has it.
+        """Record the reference alone, or return its recording from the session's cache.
 
         Args:
             window: see `both`.
@@ -94,7 +94,7 @@ class Recordings:
         return self._read("reference", self._kept(self.reference, window), window)
 
     def noisy(self, window: Window | None, number: int) -> Recording:
-        """Record the reference with random rounding, unless that was done before.
+        """Record the reference with random rounding, or return such a run from the cache.
 
         Args:
             window: see `both`.
@@ -145,7 +145,7 @@ class Recordings:
         return self._read("candidate", self._own(side, window), window)
 
     def logged(self, wanted: Wanted) -> tuple[Path, Path]:
-        """Log operations of both sides; return the folders of the logs.
+        """Run both sides with logs of their operations, and return the folders of the logs.
 
         A reference with another sequence makes the same train step in another operation of its own.
 
@@ -162,7 +162,7 @@ class Recordings:
         return self._own(replace(self.candidate, logged=wanted), window), reference
 
     def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
-        """Record the errors of both sides' first step against fp64.
+        """Run both sides' first step, and return its errors against the same step in fp64.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
@@ -183,12 +183,12 @@ class Recordings:
         return next(found), next(found)
 
     def close(self) -> None:
-        """Remove the candidate's recordings, and a reference that cannot be cached."""
+        """Delete the candidate's recordings, and those of the reference that cannot be cached."""
         for folder in self._folders:
             self._traces.drop(folder)
 
     def _kept(self, side: Side, window: Window | None) -> Path:
-        """Return the folder of a reference from the cache, which this check asks once."""
+        """Return the folder of a reference's run, recorded now or found in the cache."""
         asked = side, window
         if asked not in self._references:
             key = *asked, import_path()
@@ -205,14 +205,14 @@ class Recordings:
         return self._references[asked]
 
     def _own(self, side: Side, window: Window | None) -> Path:
-        """Record a candidate into a folder that is removed at the end."""
+        """Record a candidate into a new folder, which `close` deletes."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
             self._record(side, window, folder, self._known(window))
         self._folders.append(folder)
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return the judged gradients of the reference, if they hold for the candidate, too."""
+        """Return the reference's checked gradients, where they also hold for the candidate."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))
@@ -224,7 +224,7 @@ class Recordings:
     def _record(
         self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
     ) -> Sources:
-        """Record a side on groups of ranks, segment by segment; return the files that it read.
+        """Record a side's run segment by segment, and return the files that it read.
 
         Args:
             side: which.
@@ -273,7 +273,7 @@ class Recordings:
 
     @contextmanager
     def _recording(self, side: str) -> Iterator[None]:
-        """Measure the time of the block, and name the side in its exceptions."""
+        """Time the block, and re-raise its exceptions with the name of the side."""
         started = time.perf_counter()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Repeat: whether a layout has the same bits in each of its runs.
+"""Check that a layout computes the same bits each time, by running it several times.
 
 Further runs are on the ranks of the first, and on new ones with another seed of Python's hashes, by
 which sets and dictionaries of objects are ordered; where asked, with another number of threads; and
@@ -48,7 +48,7 @@ class FurtherRun(NamedTuple):
 def further_runs(
     side: Side, runs: int, threads: int | None, mode: str, devices: Sequence[str] = ()
 ) -> Iterator[FurtherRun]:
-    """Yield the runs that must have the same bits as the first.
+    """Yield the runs that must have the same bits as the first, each under other conditions.
 
     Args:
         side: what is recorded first.
@@ -77,7 +77,7 @@ def further_runs(
 
 
 def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
-    """Return the GPUs of a side's ranks if each has its own; else none.
+    """Return the GPUs of a side's ranks if each has a GPU of its own; else none.
 
     Args:
         side: what is recorded.
@@ -91,7 +91,7 @@ def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
 def repeated(
     runs: Sequence[FurtherRun], first: Side, terms: Terms, record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on a layout and its further runs, and figures.
+    """Run a layout several times; return the outcome of comparing the runs, and measurements.
 
     Args:
         runs: further runs, at least one.
@@ -120,7 +120,7 @@ def repeated(
 
 @gate
 def repeats(case: Case, where: str) -> Ruling | None:
-    """Refuse a layout if a further run has other bits than the first.
+    """Refuse a layout if a repeated run has other bits than the first one.
 
     Args:
         case: a further run, as the candidate, and the first.
@@ -142,12 +142,12 @@ def repeats(case: Case, where: str) -> Ruling | None:
 
 
 def _first(case: Case) -> Finding | None:
-    """Return the first tensor that a rank has with other bytes, or that one run lacks."""
+    """Return the first tensor whose bytes differ on a rank, or that only one run has."""
     return differs(case.candidate, case.reference) or case.judgement.first
 
 
 def _with(side: Side, **variables: str) -> Side:
-    """Return a side for fresh ranks with further environment variables."""
+    """Return a side that runs on new ranks with additional environment variables."""
     environment = side.needs.environment
     declared = tuple(sorted({**dict(environment.declared), **variables}.items()))
     needs = replace(side.needs, environment=environment.declaring(declared), fresh=True)

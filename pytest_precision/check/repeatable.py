@@ -1,4 +1,4 @@
-"""Whether further runs of a candidate have the bits of its first: what a race has not."""
+"""Run a candidate again to find races: its bits must not change from one run to the next."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unrepeatable(case: Case) -> str:
 
 @gate
 def races(case: Case) -> Ruling | None:
-    """Refuse a candidate whose bits change if one of its ranks is late."""
+    """Refuse a candidate whose bits change if one of its ranks is delayed."""
     cell = case.candidate.cell
     runs = case.terms.jitter
     sizes = {segment.world_size for segment in cell.segments}
@@ -60,14 +60,14 @@ def races(case: Case) -> Ruling | None:
 
 
 def can_race(cell: Cell) -> bool:
-    """Return whether a cell has several ranks, or a GPU with streams, so that one can be late."""
+    """Return whether a race is possible: with several ranks, or with a GPU and its streams."""
     return cell.device != "cpu" or any(segment.world_size > 1 for segment in cell.segments)
 
 
 def _race(case: Case, delays: int) -> Finding | None:
-    """Return the first tensor that differs in a run with delays.
+    """Return the first tensor that differs from the undelayed run if ranks are delayed.
 
-    First a run is looked at where its steps end, since any other look waits for the device and may
+    First, a run is observed where its steps end, since any other look waits for the device and may
     heal the race. If that differs, another is looked at after each phase, to see where it starts.
     """
     found = _differs(case, delays, ends_only=True)
@@ -75,7 +75,7 @@ def _race(case: Case, delays: int) -> Finding | None:
 
 
 def _differs(case: Case, delays: int = 0, *, ends_only: bool = False) -> Finding | None:
-    """Return the first tensor that differs in a further run of the candidate."""
+    """Return the first tensor that differs when the candidate runs again; None if none does."""
     again = case.candidate_again(delays, ends_only=ends_only)
     return None if again is None else differs(again, case.candidate)
 
@@ -101,7 +101,7 @@ def differs(again: Recording, first: Recording, criteria: Criteria | None = None
 
 
 def _same(pair: Pair) -> bool:
-    """Return whether each rank has the same bytes in both runs."""
+    """Return whether each rank has the same bytes of a tensor in both runs."""
     if pair.candidate is None or pair.reference is None:
         return False
     again = pair.candidate

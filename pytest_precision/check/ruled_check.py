@@ -1,4 +1,4 @@
-"""Ruled check: the gates rule on what was recorded, and then each thing that a check is held to.
+"""Record the sides of a check and decide its outcome by all that the options ask for.
 
 That is the sides of another commit or installation, a baseline, or known defects, as asked.
 """
@@ -23,7 +23,7 @@ FurtherRule = Callable[[Ruling, Case], tuple[Ruling, dict[str, Any]]]
 def ruled_check(
     sides: tuple[Side, ...], terms: Terms, further: Sequence[FurtherRule], record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on two sides, and figures.
+    """Record the sides of a check, decide its outcome, and return that with measurements.
 
     Args:
         sides: the candidate and the reference, or the candidate alone.

@@ -1,4 +1,4 @@
-"""Side: what a trace is recorded from, as plain data that is sent to the ranks."""
+"""One side of a check, as plain data that is sent to the ranks, which record its run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """A layout with its workload, or a script, in one cell; equal sides have equal traces.
+    """A layout with its workload, or a script, in one cell; equal sides give equal recordings.
 
     Attributes:
         layout: the layout that is run.
@@ -80,7 +80,9 @@ class Side:
         way_in: WayIn = LAYOUT,
         resumes: bool = False,
     ) -> Side:
-        """Make a side; the other layout is a part of it only if the sequence has a `swap`.
+        """Make a side from import paths, the cell and what the callables declare.
+
+        The other side's layout is a part of it only if the sequence has a `swap`.
 
         Args:
             layout: the layout that is run.
@@ -113,7 +115,7 @@ class Side:
         return self._has_variables_of(other) and replace(self, needs=other.needs) == other
 
     def judges_as(self, other: Side) -> bool:
-        """Return whether gradients that are right on one side are known to be right on both.
+        """Return whether gradients checked on one side need not be checked on the other one.
 
         That is so of the same workload in the same cell, for a step that shows the same bits. Ranks
         of another commit judge by their own code.
@@ -125,7 +127,7 @@ class Side:
         return self.needs.environment == other.needs.environment
 
     def needs_of(self, segment: Segment) -> Needs:
-        """Return the requirements of a segment's ranks, such as fresh processes."""
+        """Return what the ranks of one segment of the run require, such as fresh processes."""
         return replace(self.needs, fresh=self.needs.fresh or segment.in_new_processes)
 
     def record(
@@ -135,7 +137,7 @@ class Side:
         segment: Segment | None = None,
         known: GradientLog | None = None,
     ) -> int:
-        """Record a segment into `folder` on this rank; this is the job of each rank.
+        """Record one segment of the run into `folder` on this rank, and count the tensors.
 
         Args:
             folder: an existing one, the same for all ranks.
@@ -199,7 +201,7 @@ class Side:
         return log_script(script, self.cell, folder, window, segment, self.logged)
 
     def _skip_unless_there(self) -> None:
-        """Skip on a rank of another commit whose code lacks the callables of this side."""
+        """Skip on a rank of another commit whose code lacks the layout or the workload."""
         paths = (self.layout, self.other, self.workload)
         lacking = [path.lacking() for path in paths if path is not None]
         if any(lacking):

@@ -1,4 +1,4 @@
-"""Sides of a test: the callables that it names, as plain data that ranks can record."""
+"""Turn the callables that a test passes into plain data that ranks can record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class SidesOfTest:
-    """Makes the sides of a test, with the declarations of its callables.
+    """Makes the sides of a test's checks, with what its callables declare.
 
     Attributes:
         settings: of the test.
@@ -41,7 +41,7 @@ class SidesOfTest:
         cells: tuple[Cell, Cell],
         terms: Terms,
     ) -> tuple[Side, Side]:
-        """Return both sides of a check.
+        """Make the candidate's and the reference's side of a check from the test's callables.
 
         Args:
             candidate: the layout or the script under test.
@@ -87,7 +87,7 @@ class SidesOfTest:
         cell: Cell,
         terms: Terms,
     ) -> Side:
-        """Return the side of a check that has only one.
+        """Make the side of a check that has only a candidate.
 
         Raises:
             TypeError: see `pair`.
@@ -128,7 +128,7 @@ class SidesOfTest:
         other: Callable[..., Any],
         workload: Callable[..., Any] | None,
     ) -> Declared:
-        """Return the declarations of all callables of a cell, also of the layout after a `swap`."""
+        """Return what the callables that run in a cell declare, such as environment variables."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         declared = Declared.of(*running)
         if declared.transformer_engine:

@@ -1,4 +1,4 @@
-"""Terms: what a test holds its candidate to."""
+"""The conditions that a check holds its candidate to, such as tolerances and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Then: the sides of a check, recorded once more in another commit or installation.
+"""Run the sides of a check at another commit or installation, and compare them with now.
 
 With both sides at both ends there are four recordings, which tell a change of one side from one of
 what both have in common.
@@ -42,7 +42,7 @@ class Then:
 def since_then(
     then: Then, record: MakeRecordings, now: Ruling, case: Case
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return the ruling on a case and on the same sides at another revision, and figures.
+    """Return a check's outcome after running both sides at another revision, too, and data.
 
     Args:
         then: the other commit or installation.
@@ -65,7 +65,7 @@ def since_then(
 
 
 def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStack) -> Moves:
-    """Record the sides at the other revision, and return how they moved.
+    """Run the sides at the other revision, and return how their results have changed.
 
     Args:
         now: both sides now, or the candidate alone.
@@ -103,7 +103,7 @@ def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStac
 
 
 def _moved_of(case: Case) -> Ruling | None:
-    """Return how a side differs from itself at the other revision; None if it does not.
+    """Return how a side's results differ from those at the other revision; None if they do not.
 
     Of a tensor in which ranks disagree at both ends there is no whole one to compare, so that each
     rank is compared with itself.
@@ -132,7 +132,7 @@ def _torn_at_both_ends(found: Finding) -> bool:
 def differences_in_time(
     cases: Iterable[Case], packages: Mapping[str, list[str]]
 ) -> Mapping[str, list[str]]:
-    """Return the properties and packages in which two environments differ.
+    """Return the settings and package versions in which two environments differ.
 
     Packages that one of the two lacks come last: they are many, and most of them decide nothing.
     """

@@ -1,4 +1,4 @@
-"""Transformer Engine: whether layouts that use it can run here, and over what.
+"""Decide whether layouts that use Transformer Engine can run here, natively or emulated.
 
 On GPUs it is the ranks' own. On the CPU its kernels need the stand-in of `te`, which is decided by
 what is installed, without torch.
@@ -16,7 +16,7 @@ OPTION = "--precision-te"
 
 
 def refuse_stand_in(settings: Settings) -> None:
-    """Refuse a session that requires the stand-in where it cannot run.
+    """Refuse a session that requires Transformer Engine's emulation where it cannot run.
 
     Raises:
         pytest.UsageError: it was asked for; the message says what is missing.

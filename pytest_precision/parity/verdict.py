@@ -1,4 +1,4 @@
-"""Verdict: the outcome of one cell and check, as plain data: an entry of `cells` in report.json."""
+"""The result of one parity check as plain data, as it stands under `cells` in report.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTCOMES = ("pass", "fail", "drift", "vacuous", "skip", "error")
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first pair of tensors, in causal order, beyond its criterion.
+    """The first tensor, in causal order, that differs by more than its criterion allows.
 
     Attributes:
         op: index of the operation in the sequence; -1 is the state before the first one.
@@ -26,7 +26,7 @@ class Divergence:
         rank: the candidate's rank that holds the element, None where every rank does.
         index: of the first element beyond the criterion, None where no element is to blame.
         candidate: the element, or, where no element is to blame, the property that differs.
-        reference: likewise.
+        reference: the same of the reference.
         ulp: distance of the worst element in units in the last place, None where it has none.
         rel_l2: norm of the difference over the norm of the reference; like `ulp` None where nothing
             differs but NaN and infinities.
@@ -57,7 +57,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """The outcome of a check, and the gate that decided it.
+    """The outcome of a parity check, such as `fail`, with its reason and details.
 
     Attributes:
         outcome: one of `OUTCOMES`.
@@ -146,7 +146,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Figures):
-    """The result of one `parity.check`: what was checked, the ruling, and the figures behind it.
+    """The result of one `parity.check`: what was compared, the outcome, and what was measured.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -177,17 +177,17 @@ class Verdict(Figures):
 
     @property
     def status(self) -> str:
-        """Return the outcome; `partial` for a pass that left something out or had a tolerance."""
+        """Return the outcome, or `partial` for a pass under a tolerance or with kinds left out."""
         return "partial" if self.ruling.in_part else self.outcome
 
     @property
     def gate(self) -> str | None:
-        """Return the name of the gate that refuses the check; None for a pass."""
+        """Return the name of the step of the check that refused it; None for a pass."""
         return self.ruling.gate or None
 
     @property
     def divergence(self) -> Divergence | None:
-        """Return the first divergence; None unless the outcome is a `fail` that has one."""
+        """Return the first tensor that differs too much; None unless a check failed by one."""
         return self.ruling.divergence
 
     @property
@@ -197,18 +197,18 @@ class Verdict(Figures):
 
     @property
     def reason(self) -> str:
-        """Return the first line of the failure; empty on a pass."""
+        """Return the first line of the failure message; empty on a pass."""
         return "" if self.outcome == "pass" else f"{visible(cell_of(self.nodeid))}: {self.headline}"
 
     @property
     def headline(self) -> str:
-        """Return the first line of the failure without the name of the cell."""
+        """Return the first line of the failure message without the test's parameters."""
         word = "" if self.outcome == "fail" else f"{self.outcome}: "
         return visible(f"{word}{self.ruling.reason}")
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Return the lines below `reason`; on a pass, how the recordings' environments differ."""
+        """Return the failure's lines below the first one; on a pass, how environments differ."""
         if self.outcome == "pass":
             return self.ruling.details
         lines = (
@@ -244,7 +244,7 @@ class Verdict(Figures):
         return self.command or again(self.nodeid)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of report.json, of builtin types only, which xdist can send."""
+        """Return the result as builtins for report.json, which pytest-xdist can send."""
         divergence = None if self.divergence is None else asdict(self.divergence)
         if divergence is not None and divergence["index"] is not None:
             divergence["index"] = list(divergence["index"])
@@ -283,6 +283,6 @@ def cell_of(nodeid: str) -> str:
 
 
 def again(*nodeids: str, options: str = "") -> str:
-    """Return the command that runs these cells again, with further options."""
+    """Return the command that runs the tests of these node ids again, with further options."""
     words = ("pytest --precision-matrix", options, *map(shlex.quote, nodeids))
     return " ".join(filter(None, words))

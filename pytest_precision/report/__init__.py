@@ -1,4 +1,4 @@
-"""Report: verdicts become a terminal section, report.json, report.html and JUnit properties.
+"""Turn the results of checks into a terminal summary, report.json, report.html and JUnit data.
 
 The data flows one way. In the process that runs a test, `report_attributes.attach` puts the cell
 and its verdicts on pytest's reports. On the controller, `collect.Results` makes one `CellResult`

@@ -1,4 +1,4 @@
-"""Annotations: one workflow command of GitHub per reason to fail, shown at the line to blame.
+"""Write GitHub annotations: one per reason to fail, shown at the line of code that caused it.
 
 That is the line of the culprit, if it is known and in the project, so that a pull request shows the
 failure where it was made; else that of the test.
@@ -16,7 +16,7 @@ MOST_ANNOTATIONS = 10
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """Return at most `MOST_ANNOTATIONS` annotations; the last one counts further ones."""
+    """Return a report's failures as GitHub annotations, at most 10; the last counts the rest."""
     found = [_annotation(reason) for reason in fold(report.cells, FAILING)]
     if not report.finished:
         unfinished = f"not finished: {report.ran}"
@@ -25,7 +25,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def at_most(found: list[str], level: str, title: str, noun: str, words: str) -> list[str]:
-    """Return at most `MOST_ANNOTATIONS` commands of one level; the last counts the others.
+    """Return at most 10 GitHub annotations of one level; the last one counts those left out.
 
     Args:
         found: one per thing.

@@ -1,4 +1,4 @@
-"""CellResult: how a cell ended, by its entries in report.json, each of which is a check."""
+"""The result of one parametrized test, made of the results of its checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CheckResult:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> CheckResult:
-        """Read an entry of report.json."""
+        """Make a check's result from its entry in report.json."""
         status = entry.get("status", entry["outcome"])
         reason = entry.get("xfail", entry["reason"]) if status == "xfail" else entry["reason"]
         return cls(status, reason, entry)
@@ -45,7 +45,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """The result of one cell: its checks.
+    """The result of one parametrized test: the results of its checks, duration and axes.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -71,7 +71,7 @@ class CellResult:
 
     @classmethod
     def of(cls, entries: Sequence[Mapping[str, Any]]) -> CellResult:
-        """Make a cell of its entries in report.json, at least one."""
+        """Make a test's result from the entries of its checks in report.json, at least one."""
         first = entries[0]
         nodeid = first["nodeid"]
         return cls(
@@ -88,30 +88,30 @@ class CellResult:
 
     @property
     def position(self) -> tuple[str, int, int]:
-        """A sort key by file order, which does not depend on workers."""
+        """A sort key by file, line and position in the matrix, the same with or without workers."""
         return self.test.partition("::")[0], self.line, self.number
 
     @property
     def status(self) -> str:
-        """The worst status of the checks."""
+        """The worst status of the test's checks, such as `fail`."""
         return worst_status(check.status for check in self.checks)
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The gates that refused the cell's checks, each once."""
+        """The names of the check steps that refused, each once."""
         return tuple(dict.fromkeys(c.entry["gate"] for c in self.checks if "gate" in c.entry))
 
     @property
     def passing(self) -> bool:
-        """Whether all checks passed, also with exemptions."""
+        """Whether all checks passed, be it under a tolerance or with kinds left out."""
         return self.status in PASSING
 
     @property
     def caught(self) -> bool:
-        """Whether the test expected its failure, so that pytest counts a pass."""
+        """Whether the test itself caught the expected failure, so that pytest counts a pass."""
         return self.status == "xfail" and self.checks[-1].entry["pytest"] == "passed"
 
     @property
     def failing(self) -> bool:
-        """Whether the cell fails its test."""
+        """Whether the result fails the test in pytest."""
         return STATUSES[self.status].failing

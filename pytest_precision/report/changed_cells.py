@@ -1,4 +1,4 @@
-"""Changed cells: what the later of two reports of one matrix says that the earlier did not."""
+"""Compare two reports of one test matrix: new, known, fixed and slower failures and tests."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class ChangedCells:
 
     @property
     def words(self) -> str:
-        """Return how many cells are new failures, known, fixed and slower."""
+        """Return a phrase with the numbers of new, known, fixed and slower cells."""
         kinds = {"new": self.new, "known": self.known, "fixed": self.fixed, "slower": self.slower}
         return ", ".join(f"{len(cells)} {name}" for name, cells in kinds.items())
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield heading and cells, by name, of each group that has cells."""
+        """Yield the heading and the test names of each group of changes that has any."""
         failed = {"New failures": self.new, "Known failures": self.known} | self._over
         for head, cells in failed.items():
             if cells:
@@ -98,7 +98,7 @@ class ChangedCells:
         return "".join(self.sections())
 
     def sections(self) -> Iterator[str]:
-        """Yield the sections of the Markdown."""
+        """Yield the sections of the Markdown text: heading, number of cells, and each group."""
         yield f"## Precision matrix since the last report: {self.words}\n"
         yield f"\n{count(self.cells, 'cell')}.\n"
         if not self.finished:
@@ -123,12 +123,12 @@ def _told(one: Slower) -> str:
 
 
 def _key(cell: CellResult) -> tuple[str, str]:
-    """Return a cell's identity across reports, without the axis that merging adds."""
+    """Return what identifies a cell in both reports: node id and axis values."""
     return cell.nodeid, repr(sorted(cell.axes.items(), key=repr))
 
 
 def _alike(cell: CellResult, before: CellResult | None) -> bool:
-    """Return whether a cell failed for the same reasons in both reports."""
+    """Return whether a cell failed for the same reasons in the earlier report."""
     return before is not None and kinds_of(cell) == kinds_of(before)
 
 

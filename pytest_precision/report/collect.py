@@ -1,4 +1,4 @@
-"""Collect: pytest's reports of one test become one `CellResult`; the last run of the test counts.
+"""Make one result per test of the matrix from pytest's reports of its phases.
 
     verdicts (none, one or several per test) + pytest's outcome of each phase -> checks -> cell
 
@@ -30,7 +30,7 @@ RunKey = tuple[str, str]
 
 @dataclass(slots=True)
 class _TestRun:
-    """The reports of one run of one test, so far."""
+    """What pytest has reported so far of one run of one test."""
 
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     phases: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class _TestRun:
 
 
 class Results:
-    """The cells of a session, in the order in which they first ended.
+    """The results of a session's matrix tests, in the order in which the tests first ended.
 
     Attributes:
         cells: one result per cell; under `--dist=each` one per cell and worker.
@@ -56,7 +56,7 @@ class Results:
         self._reruns: Counter[RunKey] = Counter()
 
     def add(self, report: pytest.TestReport) -> tuple[RunKey, CellResult] | None:
-        """Take a report of any phase; return the cell when its test has ended."""
+        """Take pytest's report of one phase; return the test's result if it has now ended."""
         cell = self._cell(report)
         if cell is None:
             return None
@@ -86,7 +86,7 @@ class Results:
         return key, result
 
     def _cell(self, report: pytest.TestReport) -> Mapping[str, Any] | None:
-        """Return the matrix cell of a report; None for other tests."""
+        """Return the matrix cell of the test that a report is about; None for other tests."""
         cell: Mapping[str, Any] | None = getattr(report, "precision_cell", None)
         test = test_of(report.nodeid)
         if cell is None and getattr(report, "precision", None):
@@ -129,7 +129,7 @@ def _reason(report: pytest.TestReport) -> str:
 
 
 def _common(report: pytest.TestReport, cell: Mapping[str, Any], run: _TestRun) -> dict[str, Any]:
-    """Return the fields that all entries of a cell share."""
+    """Return the fields that all entries of a test in report.json share."""
     worker = _worker(report)
     return {
         "axes": dict(cell["axes"]),
@@ -155,7 +155,7 @@ def _entries(nodeid: str, run: _TestRun, common: dict[str, Any]) -> list[dict[st
 
 
 def _status(verdict: Mapping[str, Any], phase: str, *, raised: bool) -> str:
-    """Return the status in which a verdict is counted.
+    """Return the status of a check, given pytest's word for the test, such as `xfailed`.
 
     Args:
         verdict: as `Verdict.as_dict()`.
@@ -171,7 +171,7 @@ def _status(verdict: Mapping[str, Any], phase: str, *, raised: bool) -> str:
 
 
 def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str, Any]:
-    """Return an entry for a test that ended without a verdict."""
+    """Return an entry of report.json for a test that ended without a check."""
     sides = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "")
     repeat = {} if outcome in ("pass", "skip") else {"repeat": again(nodeid)}
     counted = {"observations": 0, "bytes": 0, "seconds": seconds}
@@ -180,7 +180,7 @@ def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str,
 
 
 def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
-    """Return further ends of a test: outcome, status, pytest's word and reason of each."""
+    """Return ends of a test beyond its checks: outcome, status, pytest's word and reason."""
     found = []
     for when, (word, reason) in run.phases.items():
         if word == "error":

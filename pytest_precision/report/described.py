@@ -1,4 +1,4 @@
-"""Described: whether the content of a report.json is as `schema.json` describes it.
+"""Validate the content of a report.json against `schema.json`.
 
 A report may come from another job, and whoever reads it wants to compute with its numbers. This
 knows the keywords of JSON Schema that `schema.json` uses, since nothing else of the package needs

@@ -1,4 +1,4 @@
-"""Grid: the cells of one test as a table of marks, with the smallest layout of its axes.
+"""Arrange a test's results as a table of marks over its axes, with the smallest layout.
 
     primary_weight of bf16, grad_accum_fusion of False        <- `fixed`: axes of one value
                       sequence  train4  train2-eval-train2    <- column axes, none to two
@@ -45,7 +45,7 @@ GridPlace = tuple[int, ...]
 
 
 def by_test(cells: Iterable[CellResult]) -> list[list[CellResult]]:
-    """Return the cells of each test that its grid shows."""
+    """Group results by test, for one grid each; results without known axes are left out."""
     tests: dict[str, list[CellResult]] = {}
     for cell in cells:
         # The axes of a cell are unknown after a worker crash.
@@ -55,12 +55,12 @@ def by_test(cells: Iterable[CellResult]) -> list[list[CellResult]]:
 
 
 def fixed(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
-    """Return name and value of each axis with a single value."""
+    """Return name and value of each axis that has a single value in all cells."""
     return [(axis.name, axis.values[0]) for axis in _axes(cells)[0] if len(axis.values) == 1]
 
 
 def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
-    """Return the lines of one test's grid; a single mark if no axis varies.
+    """Return the lines of a test's table of marks; a single mark if no axis varies.
 
     Args:
         cells: cells of one test; of several at one place (repeats) the worst is shown.
@@ -74,7 +74,7 @@ def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
 def arranged(
     cells: Sequence[CellResult], width: int
 ) -> tuple[GridTable, dict[GridPlace, list[CellResult]]]:
-    """Return the table of one test's cells, and the cells at each position."""
+    """Return the layout of a test's table, and the cells at each of its positions."""
     axes, places = _axes(cells)
     varying = [index for index, axis in enumerate(axes) if len(axis.values) > 1]
     found: dict[GridPlace, list[CellResult]] = {}
@@ -84,7 +84,7 @@ def arranged(
 
 
 def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[GridPlace]]:
-    """Return the axes of all cells, and each cell's position on them."""
+    """Return a test's axes with their values, and the position of each cell on them."""
     ordered = sorted(cells, key=lambda cell: cell.number)
     names = list(dict.fromkeys(name for cell in ordered for name in cell.axes))
     # Values are compared by repr: 1, 1.0 and True are equal and yet different values of an axis.
@@ -137,7 +137,7 @@ def _without(axes: Sequence[Axis], chosen: Sequence[int]) -> list[int]:
 
 
 class GridTable:
-    """A distribution of axes over headings, rows and columns.
+    """A way to lay out a table of results: which axes are headings, rows and columns.
 
     Args:
         axes: the axes with more than one value.
@@ -167,7 +167,7 @@ class GridTable:
         self.groups = {key[: len(headings)] for key in self.row_keys} if headings else set()
 
     def _starts(self) -> tuple[list[int], int]:
-        """Return each column's start, right of the labels, and their total width."""
+        """Return the offset of each column from the row labels, and the columns' total width."""
         start, end = 0, 0
         starts: list[int] = []
         outer: GridPlace = ()
@@ -186,27 +186,27 @@ class GridTable:
         return starts, end
 
     def _label(self, level: int, value: GridPlace) -> int:
-        """Return the width of a column's label; 1 without a column axis."""
+        """Return the width of a column axis's label in characters; 1 without a column axis."""
         return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
 
     @property
     def width(self) -> int:
-        """The width in characters, without indentation."""
+        """The table's width in characters, without the outer indentation."""
         return self.shift + self.left + GAP + self.right
 
     @property
     def heading_width(self) -> int:
-        """The width of the longest possible heading."""
+        """The width in characters of the longest possible heading between rows."""
         widths = [len(self.axes[i].name) + 1 + self.axes[i].width for i in self.headings]
         return sum(widths) + len(", ") * (len(widths) - 1)
 
     @property
     def height(self) -> int:
-        """The height in lines."""
+        """The table's height in lines."""
         return len(self.columns) + bool(self.rows) + len(self.groups) + len(self.row_keys)
 
     def lines(self, marks: dict[GridPlace, str]) -> list[Line]:
-        """Return the lines of the table, for the status at each position."""
+        """Return the lines of the table from the status at each position."""
         lines = [self._header(level) for level in range(len(self.columns))]
         if self.rows:
             lines.append(

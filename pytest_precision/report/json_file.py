@@ -1,4 +1,4 @@
-"""The file `report.json`, schema 1: valid at any moment, even after a SIGKILL.
+"""Write the file `report.json` (schema 1) so that it is valid at any moment, even after a kill.
 
 The cells are encoded once, kept in memory and joined into a temporary file next to `report.json`,
 which then replaces it in one step: a reader finds either the whole old file or the whole new one.
@@ -91,7 +91,7 @@ class JsonFile:
             ) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add or replace a cell's entries, and write the file."""
+        """Add or replace a test's entries, and write the file now or soon."""
         entries = list(entries)
         found = [side for entry in entries for side in entry.get("environment", {}).values()]
         encoded = b",\n".join(encode(_lean(entry)) for entry in entries)
@@ -110,7 +110,7 @@ class JsonFile:
                 self._timer.start()
 
     def plan(self, cells: int) -> None:
-        """Write the number of cells that will run."""
+        """Set how many cells will run, and write the file."""
         with self._lock:
             self.planned = cells
             self._try_to_write(finished=False)
@@ -173,14 +173,14 @@ class JsonFile:
 
 
 def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep only what differs between the sides' environments."""
+    """Drop from an entry the environment variables and versions that both sides share."""
     unlike = differing(entry.get("environment", {}))
     others = {name: value for name, value in entry.items() if name != "environment"}
     return others | ({"environment": unlike} if unlike else {})
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Encode as strict JSON in one ASCII line; NaN and infinities become text.
+    """Encode a mapping as strict JSON in one ASCII line; NaN and infinities become text.
 
     Half of a surrogate pair, which strict readers refuse, becomes the text of its escape sequence.
     """

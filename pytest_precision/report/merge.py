@@ -1,4 +1,4 @@
-"""Merge: the reports of shards, or of several machines, become one."""
+"""Join the reports of several CI shards or machines into one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _longest(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the longest duration of shards that ran side by side; None if unknown."""
+    """Return the longest duration as the field `seconds`; empty if no duration is known."""
     return {"seconds": max(seconds)} if seconds else {}
 
 
@@ -53,7 +53,7 @@ def _environment(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the common value, or all different values as one text."""
+    """Merge mappings: keep a value that all share, else write all different ones as one text."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(chain.from_iterable(found)):
         values = [own[name] for own in found if name in own]
@@ -66,5 +66,5 @@ def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Return each value once, in order, also unhashable ones."""
+    """Return each value once, in order; values need not be hashable."""
     return list({repr(value): value for value in values}.values())

@@ -1,4 +1,4 @@
-"""Provenance: what made a result: versions of packages, and when and of which commit a session ran.
+"""Describe what made a result: package versions, and date, commit and branch of the session.
 
 No package is imported for its version. The name of the machine is written only where the option
 `report_host` asks for it: a report is often shown to others.
@@ -19,7 +19,7 @@ PACKAGES = ("pytest-precision", "pytest", "torch", "numpy", "transformer-engine"
 
 
 def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry `environment` of report.json, except for `runs` and the world sizes.
+    """Return the entry `environment` of report.json: versions, platform, device and options.
 
     Args:
         device: device that the ranks run on.
@@ -36,7 +36,7 @@ def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the entries in which the environments of the sides differ, for each side."""
+    """Return the settings and versions that the sides do not share, for each side."""
     names = {name for own in sides.values() for name in own}
     unlike = {name for name in names if len({own.get(name) for own in sides.values()}) > 1}
     return {
@@ -47,7 +47,7 @@ def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str
 
 
 def version_of(package: str) -> str:
-    """Return the version of an installed package; None if it is not installed."""
+    """Return the version of an installed package; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -65,7 +65,7 @@ BRANCH_VARIABLES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
 
 
 def session_run(root: Path | None, *, host: bool = False) -> dict[str, Any]:
-    """Return the entry of this session in `runs` of report.json.
+    """Return date, commit and, if asked, host of this session, for `runs` of report.json.
 
     Args:
         root: a folder of the repository that is tested; None where it is none that is checked out.
@@ -79,7 +79,7 @@ def session_run(root: Path | None, *, host: bool = False) -> dict[str, Any]:
 
 
 def _checkout(root: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return commit, branch and whether files changed; empty without git."""
+    """Return commit, branch and whether tracked files changed; empty without git."""
     try:
         found = subprocess.run(
             GIT_STATUS, cwd=root, capture_output=True, text=True, timeout=STATUS_SECONDS, check=True

@@ -1,4 +1,4 @@
-"""Read: report.json files become cells again, as the session that wrote them had them."""
+"""Read report.json files back into the results of their tests."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Report:
 
     @property
     def failing(self) -> list[CellResult]:
-        """The cells that fail their tests."""
+        """The results that fail their tests."""
         return [cell for cell in self.cells if cell.failing]
 
     @property
     def passing(self) -> list[CellResult]:
-        """The cells whose checks all passed."""
+        """The results of the tests whose checks all passed."""
         return [cell for cell in self.cells if cell.passing]
 
     @property
@@ -51,7 +51,7 @@ class Report:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
-        """Make a report of the content that `read_report` returned."""
+        """Make a report from the content of a report.json that `read_report` returned."""
         cells = sorted(_cells(data["cells"]), key=lambda cell: cell.position)
         seconds = data.get("seconds", sum(cell.seconds for cell in cells))
         return cls(data["finished"], data["planned"], seconds, data["environment"], tuple(cells))
@@ -105,7 +105,7 @@ def _for_schema(schema: object) -> str:
 
 
 def _cells(entries: Iterable[Mapping[str, Any]]) -> list[CellResult]:
-    """Join the checks of each cell; `--dist=each` has one set per worker."""
+    """Join the entries of each test into one result; `--dist=each` has one per worker."""
     cells: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for entry in entries:
         key = entry["nodeid"], entry.get("worker", ""), repr(entry["axes"])

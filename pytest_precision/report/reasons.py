@@ -1,4 +1,4 @@
-"""Reasons: checks that ended for the same reason, or left out the same, share one line."""
+"""Group tests that ended for the same reason, so that a report tells it once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_precision.report.status import FAILING, count
 
 @dataclass(slots=True)
 class Reason:
-    """A reason why cells ended as they did, and these cells.
+    """A reason why tests ended as they did, and these tests.
 
     Attributes:
         status: status of the checks.
@@ -36,27 +36,27 @@ class Reason:
 
     @property
     def check(self) -> CheckResult:
-        """The first check with this reason."""
+        """The check of the first test that ended for this reason."""
         return self.checks[0]
 
     @property
     def times(self) -> str:
-        """The number of cells as a prefix, such as `12x `; empty for one cell."""
+        """The number of tests as a prefix, such as `12x `; empty for one test."""
         return f"{len(self.cells)}x " if len(self.cells) > 1 else ""
 
     @property
     def identical(self) -> bool:
-        """Whether all checks have the same text."""
+        """Whether the reason of all checks has the same text."""
         return len(self.texts) == 1
 
     @property
     def culprit(self) -> Culprit | None:
-        """The first check's culprit, unless its failure was expected."""
+        """The operation that caused the first check's failure, unless a failure was expected."""
         return self.check.culprit if _is_own(self.check) else None
 
     @property
     def place(self) -> tuple[str, int]:
-        """File and line (from 1) of the culprit if in the project, else of the test."""
+        """File and line (from 1) of the failure's cause if in the project, else of the test."""
         culprit = self.culprit
         if culprit is not None and culprit.file and culprit.line and not culprit.outside:
             return culprit.file, culprit.line
@@ -65,20 +65,20 @@ class Reason:
 
     @property
     def lines(self) -> list[str]:
-        """The reason, the culprit, and the first cell with the number of further ones."""
+        """The reason, the operation at fault, and the first test with the number of others."""
         culprit = [] if self.culprit is None else [visible(self.culprit.text)]
         return [self.text or "no reason given", *culprit, self.where]
 
     @property
     def where(self) -> str:
-        """The first cell's node id, quoted for a shell, and how many more there are."""
+        """The first test's node id, and how many more tests ended for this reason."""
         more = len(self.cells) - 1
         others = f" and {more} more" if more else ""
         return self.cells[0].nodeid + others + ("" if self.identical else " alike")
 
 
 def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
-    """Group the checks of some statuses by reason, the most frequent first."""
+    """Group the checks that have one of some statuses by reason, the most frequent first."""
     wanted = set(statuses)
     found: dict[tuple[object, ...], Reason] = {}
     for cell in cells:
@@ -95,7 +95,7 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
 
 
 def kinds_of(cell: CellResult) -> set[tuple[object, ...]]:
-    """Return the kinds of a cell's reasons; two cells with the same kinds failed alike."""
+    """Return keys of a test's failures; two tests with equal keys failed for the same reasons."""
     failing = [check for check in cell.checks if check.status in FAILING]
     return {_kind(check, _text(cell, check)) for check in failing}
 
@@ -105,7 +105,7 @@ def _text(cell: CellResult, check: CheckResult) -> str:
 
 
 def _is_own(check: CheckResult) -> bool:
-    """Return whether a check's text is the verdict's, and not that of an expected failure."""
+    """Return whether a check's reason is its own, and not that of an expected failure."""
     return check.entry.get("xfail") in (None, check.entry["reason"])
 
 
@@ -119,7 +119,7 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
 
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
-    """Count cells by kinds that were not compared and the reason, most cells first."""
+    """Count tests by the kinds of tensors left out and the reason, most tests first."""
     found: Counter[str] = Counter()
     for cell in cells:
         kinds: dict[str, dict[str, None]] = {}
@@ -131,7 +131,7 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
 
 
 def unread_axes(cells: Iterable[CellResult]) -> list[str]:
-    """Say which of the user's axes no code has read in tests that passed or compared.
+    """Say which of the user's axes no code has read, in tests that passed or compared tensors.
 
     An axis may change what is read, so that one that some cell of its test reads is not told.
     """
@@ -151,7 +151,7 @@ def unread_axes(cells: Iterable[CellResult]) -> list[str]:
 
 
 def rerun(cells: Iterable[CellResult]) -> list[str]:
-    """Say which cells failed and were run again, and their later results."""
+    """Say which tests failed and were run again, and how that ended."""
     return [
         f"{cell.nodeid} was run {count(cell.reruns, 'more time')} after a failure, and "
         f"{'failed again' if cell.failing else 'then passed'}"

@@ -1,4 +1,4 @@
-"""What a test's report carries: attributes for the controller, and properties for JUnit.
+"""Attach the results of checks to pytest's reports, for the controller and for JUnit files.
 
 The properties are a cell and its worst verdict, prefixed `precision.`.
 """
@@ -25,7 +25,7 @@ def attach(
     total: int = 0,
     unread: Sequence[str] = (),
 ) -> None:
-    """Attach a cell and its verdicts to a report, and JUnit properties to the item.
+    """Attach a test's axes and check results to its report, and JUnit properties to the item.
 
     Call this for the report of every phase: a skipped or broken fixture ends a test before its
     call, and JUnit reads the properties of the last report.
@@ -88,7 +88,7 @@ _CULPRIT = ("text", "kind", "operation", "function", "file", "line", "module", "
 def properties(
     axes: Mapping[str, AxisValue], verdicts: Sequence[Mapping[str, Any]], reruns: int = 0
 ) -> list[tuple[str, str]]:
-    """Return the properties of one test for `item.user_properties`, which survive xdist.
+    """Return the JUnit properties of one test for `item.user_properties`, which survive xdist.
 
     A test case has one set of properties. If a test makes several checks, they describe the first
     of its worst verdicts, and `precision.checks` has the number of checks.

@@ -1,4 +1,4 @@
-"""SARIF: findings as GitHub, GitLab and editors read those of static analysis (2.1.0).
+"""Write findings as SARIF 2.1.0, which GitHub, GitLab and editors read.
 
 One writer, of the findings of an audit and of the reasons why cells failed. Imports no torch.
 """
@@ -79,7 +79,7 @@ UNFINISHED = SarifRule(
 
 
 def log(results: Iterable[SarifResult]) -> dict[str, Any]:
-    """Return a SARIF log of one run with these results."""
+    """Return a SARIF log with these results, as JSON data."""
     found = [*results]
     rules = [*dict.fromkeys(result.rule for result in found)]
     driver = {
@@ -92,7 +92,7 @@ def log(results: Iterable[SarifResult]) -> dict[str, Any]:
 
 
 def reasons(report: Report) -> list[SarifResult]:
-    """Return one result per reason to fail, at its culprit, and one for an interrupted session.
+    """Return one SARIF result per reason to fail, and one if the session was interrupted.
 
     Without that one, a service would take what was not run again for mended.
     """

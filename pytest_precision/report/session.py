@@ -1,4 +1,4 @@
-"""Session: the report to which pytest's hooks delegate, on the controller only."""
+"""Collect and write the report of one pytest session, for pytest's hooks on the controller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runs_nothing(config: pytest.Config) -> bool:
 
 
 class SessionReport:
-    """The report of one session.
+    """The report of one pytest session, updated after each test.
 
     Args:
         config: pytest's configuration; its terminal reporter, if any, writes the progress lines.
@@ -42,7 +42,7 @@ class SessionReport:
 
     @classmethod
     def of(cls, config: pytest.Config, settings: Settings) -> SessionReport:
-        """Return the report for the session's settings."""
+        """Make the report that the session's settings ask for."""
         flags = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in asdict(settings).items()
@@ -67,7 +67,7 @@ class SessionReport:
         self._started = time.monotonic()
 
     def start(self) -> None:
-        """Replace the last session's report.json.
+        """Replace an earlier session's report.json by an empty one, and delete its page.
 
         A session that calls no test leaves that file alone.
 
@@ -80,12 +80,12 @@ class SessionReport:
             (self._folder / page.PAGE_NAME).unlink(missing_ok=True)
 
     def plan(self, cells: int | None) -> None:
-        """Write how many cells will run; do nothing while that is unknown."""
+        """Write into report.json how many cells will run; do nothing while that is unknown."""
         if self._file is not None and cells not in (None, self._file.planned):
             self._file.plan(cells)
 
     def add(self, report: pytest.TestReport) -> None:
-        """Take a report of any phase of any test."""
+        """Take pytest's report of one test phase, and write the test's result once it has ended."""
         ended = self.results.add(report)
         if self.results.total:  # an xdist controller collects nothing; reports contain the total
             self.plan(self.results.total)
@@ -108,7 +108,7 @@ class SessionReport:
         self._ended = True
 
     def finish(self) -> None:
-        """Write the file for the last time, also after an interrupt."""
+        """Write report.json and the page for the last time, also after an interrupt."""
         if self._file is not None:
             planned = self._file.planned
             all_ran = planned is not None and len(self.results.cells) >= planned
@@ -129,7 +129,7 @@ class SessionReport:
                 file.problem = f"{page.PAGE_NAME} could not be written: {error}"
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:
-        """Write the section of the terminal summary."""
+        """Write the report's section of pytest's terminal summary."""
         problem = "" if self._file is None else self._file.problem
         seconds = time.monotonic() - self._started
         terminal.write_summary(reporter, self.results, seconds, problem, self._page)
@@ -140,7 +140,7 @@ INTERVAL = 30.0
 
 
 class Progress:
-    """Decides when a progress line is due, and makes it.
+    """Decides when a line on the session's progress is due, and makes it.
 
     Args:
         clock: returns the time in seconds; the remaining time is estimated from the pace since
@@ -152,7 +152,7 @@ class Progress:
         self._start = self._last = clock()
 
     def line(self, results: Results) -> str:
-        """Return the line that is due now; empty if none is."""
+        """Return the progress line if 30 s have passed since the last one; else an empty text."""
         now = self._clock()
         done, total = len(results.cells), results.total
         if now - self._last < INTERVAL or done == total:

@@ -1,4 +1,4 @@
-"""Sharing: axis values that failing cells have in common and no passing cell has.
+"""Find axis values that failing tests have in common and that no passing test has.
 
 Every statement is true of the cells as they ended; none is a guess. First, one statement is sought
 for all failing cells: the fewest axes whose values in failing cells exclude every passing cell. If
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
     values: tuple[str, ...]
 
     def holds(self, traits: Mapping[str, str]) -> bool:
-        """Return whether a cell's axis values satisfy the condition."""
+        """Return whether a test's axis values satisfy the condition."""
         return traits.get(self.axis) in self.values
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Condition(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """A group of failing cells, and the axis values that they share.
+    """A group of failing tests, and the axis values that they share.
 
     Attributes:
         cells: failing cells, all of which meet all conditions.
@@ -59,12 +59,14 @@ class Shared(NamedTuple):
     alone: bool = False
 
     def holds(self, cell: CellResult) -> bool:
-        """Return whether a cell satisfies all conditions."""
+        """Return whether a test's axis values satisfy all conditions."""
         having = traits(cell)
         return all(condition.holds(having) for condition in self.conditions)
 
     def statement(self, failing: Sequence[CellResult]) -> str:
-        """Return the conditions as a sentence; empty without any.
+        """Return the conditions as a sentence, such as `all 4 failing cells have precision=fp8`.
+
+        It is empty without conditions.
 
         Args:
             failing: all failing cells, `cells` among them.
@@ -82,12 +84,12 @@ class Shared(NamedTuple):
 
 
 def traits(cell: CellResult) -> dict[str, str]:
-    """Return a cell's axis values as `repr`; the test counts as an axis."""
+    """Return a test's axis values as `repr`, with the test's name as one more axis."""
     return {TEST: cell.test} | {name: repr(value) for name, value in cell.axes.items()}
 
 
 def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> list[Shared]:
-    """Group failing cells by shared axis values; cells without any come last."""
+    """Group failing tests by axis values that no passing test has; the unexplained come last."""
     if not passing:
         return [Shared(tuple(failing))]
     without = [traits(cell) for cell in passing]
@@ -139,7 +141,7 @@ def _largest_part(
     passing: Sequence[Mapping[str, str]],
     taken: dict[tuple[str, ...], set[AxisValues]],
 ) -> Shared | None:
-    """Return the largest group of failing cells whose shared values no passing cell has.
+    """Return the largest group of failing tests with axis values that no passing test has.
 
     Args:
         failing: the cells that are in no part yet.

@@ -1,4 +1,4 @@
-"""Shortened: what the terminal shows of a failure, where nobody asked for all of it by -v."""
+"""Shorten failure messages in the terminal, unless -v asks for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERROR_MARGIN = "E   "
 
 
 def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> None:
-    """Shorten each failure's text; of equal reasons show only the first in full.
+    """Shorten each failure's text in the terminal; of equal failures show only the first.
 
     JUnit files and report.json hold every failure whole: they were written, or given it, before.
 
@@ -38,7 +38,7 @@ def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> N
 
 
 def _show(longrepr: Any, brief: Sequence[str], width: int) -> None:
-    """Replace a failure's message by a few lines, below the failing line of the test.
+    """Replace a failure's message by a few lines, below the test's failing line of code.
 
     Args:
         longrepr: of pytest's long or short style; one of another style has no such place.
@@ -60,7 +60,7 @@ TO_COPY = ("Repeat with:", "Draw again with:", "To have this cell,", "python ")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap sentences; table rows and commands stay whole."""
+    """Wrap a line of text to the terminal's width, but no commands to copy."""
     if len(text) <= width or text.strip().startswith(TO_COPY):
         return [text]
     indent = " " * (2 + len(text) - len(text.lstrip()))
@@ -75,7 +75,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _firsts(cells: Iterable[CellResult]) -> dict[str, str]:
-    """Return, for each cell that repeats an earlier failure, the earlier cell's id."""
+    """Return, for each test that failed like an earlier one, the node id of that one."""
     alone = [cell for cell in cells if sum(STATUSES[c.status].failing for c in cell.checks) == 1]
     return {
         cell.nodeid: reason.cells[0].nodeid

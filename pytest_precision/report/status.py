@@ -1,4 +1,4 @@
-"""Statuses: how a cell ended, with pytest's expectations taken into account, and how to count."""
+"""The statuses with which a test can end, such as `fail` and `xfail`, and their marks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Status(NamedTuple):
-    """Mark, colour and meaning of one status.
+    """Mark, word, colour and effect of one status with which a test can end.
 
     Attributes:
         mark: one ASCII character, shown in a grid.
@@ -48,7 +48,7 @@ _RANK = {name: rank for rank, name in enumerate(STATUSES)}
 
 
 def worst_status(statuses: Iterable[str]) -> str:
-    """Return the worst of several statuses, for one position in a grid."""
+    """Return the worst of several test statuses, such as `error` before `fail`."""
     return min(statuses, key=_RANK.__getitem__)
 
 
@@ -58,7 +58,7 @@ def count(number: int, noun: str) -> str:
 
 
 def step_name(step: int) -> str:
-    """Return a train step in words; 0 is the initial state."""
+    """Return a train step's number in words; 0 is `before the first step`."""
     return f"step {step}" if step else "before the first step"
 
 

@@ -1,4 +1,4 @@
-"""Summary: a report as Markdown, for the page of a CI job.
+"""Write a report as Markdown, for the page of a CI job.
 
 All text of others is escaped and stands in `<pre>` or in a table of HTML without an empty line,
 where neither Markdown nor HTML has a meaning.
@@ -90,7 +90,7 @@ def preformatted(lines: Sequence[str]) -> str:
 
 
 def _row(reason: Reason, links: SummaryLinks) -> str:
-    """Return a reason as a table row: cells, first difference, cause, and where to look."""
+    """Return a reason to fail as a table row: tests, first difference, cause, where to look."""
     divergence = reason.check.entry.get("divergence", {})
     first = [f"{divergence['kind']}, {step_name(divergence['step'])}"] if divergence else []
     text, *below = reason.lines
@@ -111,7 +111,7 @@ def _inert(text: str) -> str:
 
 
 def reason_lines(reason: Reason) -> list[str]:
-    """Return a reason with its cells, and the command that repeats the first one."""
+    """Return a reason to fail as lines with its tests and the command that repeats the first."""
     text, *below = reason.lines
     head = f"{STATUSES[reason.status].mark} {reason.times}{text}"
     repeat = reason.check.entry.get("repeat")
@@ -128,7 +128,7 @@ def _grid(cells: Sequence[CellResult]) -> list[str]:
 
 
 def counts(report: Report) -> str:
-    """Return the number of cells per status, in all, and failed."""
+    """Return the outcome and the numbers of cells and failures as `name=value` lines."""
     failed = len(report.failing)
     return f"outcome={_outcome(report, failed)}\ncells={len(report.cells)}\nfailed={failed}"
 
@@ -140,11 +140,11 @@ def _outcome(report: Report, failed: int) -> str:
 
 
 class SummaryLinks(NamedTuple):
-    """The addresses for links in a job summary; outside GitHub only the documentation's.
+    """Link targets in a job summary: the run's artifacts and the commit's files on GitHub.
 
     Attributes:
         artifacts: the list of them on the page of the run; empty where there is none.
-        files: the files of the commit; likewise.
+        files: the files of the commit; empty where they have no address.
     """
 
     artifacts: str
@@ -152,7 +152,7 @@ class SummaryLinks(NamedTuple):
 
     @classmethod
     def of(cls, environment: Mapping[str, Any], variables: Mapping[str, str]) -> SummaryLinks:
-        """Return the addresses of this job.
+        """Return the link targets of this CI job; empty ones outside GitHub.
 
         Args:
             environment: of the report, whose commit need not be that of the job.
@@ -170,7 +170,7 @@ class SummaryLinks(NamedTuple):
         )
 
     def of_reason(self, reason: Reason) -> list[str]:
-        """Return links to the culprit's line and to advice for the first kind."""
+        """Return links to the line that caused a failure and to advice on its first difference."""
         file, line = reason.place
         place = escape(visible(f"{file}:{line}"))
         address = f"{self.files}{quote(file)}#L{line}"

@@ -1,4 +1,4 @@
-"""Terminal: the summary section with grids, what failing cells share, reasons and counts."""
+"""Write the terminal summary: tables of results, what failures share, reasons and counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_summary(
     problem: str = "",
     page: Path | None = None,
 ) -> None:
-    """Write the section; nothing without cells, only failures with `-q`.
+    """Write the summary section; nothing without results, only failures with `-q`.
 
     Args:
         terminal: pytest's terminal reporter.
@@ -62,14 +62,14 @@ def write_summary(
 
 
 class _Section:
-    """Writes the parts of the terminal summary."""
+    """Writes the parts of the section in pytest's terminal summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self.terminal = terminal
         self.width = terminal.config.get_terminal_writer().fullwidth
 
     def grids(self, cells: Sequence[CellResult]) -> None:
-        """Write one grid per test, or one line if nothing varies."""
+        """Write one table of results per test, or one line if no axis varies."""
         tests = {of_test[0].test: of_test for of_test in by_test(cells)}
         grids = {test: grid(of_test, self.width) for test, of_test in tests.items()}
         long = sum(map(len, grids.values())) > MAX_LINES
@@ -88,13 +88,13 @@ class _Section:
             self.terminal.write_line("")
 
     def fixed(self, cells: Sequence[CellResult]) -> None:
-        """Write the axes that have one value everywhere, once for all tests."""
+        """Write the axes that have one value in all cells of a test."""
         text = ", ".join(f"{name}={value}" for name, value in fixed(cells))
         if text:
             self.paragraph(f"with {text}", "  ", "  ")
 
     def legend(self, cells: Sequence[CellResult]) -> None:
-        """Write which kinds were not compared in which cells."""
+        """Write what `partial` means, and which kinds of tensors were not compared and why."""
         if any(cell.status == "partial" for cell in cells):
             mark = STATUSES["partial"].mark
             self.paragraph(f"{mark} {IN_PART}", "", "  ")
@@ -109,7 +109,7 @@ class _Section:
             self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:
-        """Write why cells were skipped or failed as expected."""
+        """Write why tests were skipped, were expected to fail, or passed only in part."""
         reasons = fold(cells, [name for name in STATUSES if name not in FAILING])
         told = [reason for reason in reasons if reason.text]
         if told:
@@ -117,7 +117,7 @@ class _Section:
             self.terminal.write_line("")
 
     def failures(self, cells: Sequence[CellResult]) -> None:
-        """Write the failing cells, grouped by shared axis values and then by reason."""
+        """Write the failing tests, grouped by shared axis values and then by reason."""
         failing = [cell for cell in cells if cell.failing]
         if not failing:
             return
@@ -132,7 +132,7 @@ class _Section:
         self.terminal.write_line("")
 
     def reasons(self, reasons: Sequence[Reason]) -> None:
-        """Write for each reason: mark, count, text and first cell (all cells with -v)."""
+        """Write each reason with its mark, number of tests and first test (all tests with -v)."""
         verbose = self.terminal.verbosity > 0
         for reason in reasons if verbose else reasons[:MAX_REASONS]:
             status = STATUSES[reason.status]
@@ -148,7 +148,7 @@ class _Section:
             self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
 
     def counts(self, cells: Sequence[CellResult], seconds: float) -> None:
-        """Write the number of cells per status, and the time of the session."""
+        """Write the number of tests per status, the session's time, and notes."""
         found = Counter(cell.status for cell in cells)
         line: Line = [(f"{count(len(cells), 'cell')} in {duration(seconds)}: ", "")]
         for name in reversed(STATUSES):
@@ -170,7 +170,7 @@ class _Section:
             self.unjudged(cells)
 
     def mutants(self, cells: Sequence[CellResult]) -> None:
-        """Write how many mutants were noticed, and which were noticed nowhere."""
+        """Write how many planted defects the checks noticed, and which ones none did."""
         planted = [check.entry.get("mutants", {}) for cell in cells for check in cell.checks]
         killed = sum(len(one.get("killed", ())) for one in planted)
         counted = killed + sum(len(one.get("survived", ())) for one in planted)
@@ -205,7 +205,7 @@ class _Section:
         self.paragraph(f"time of the tests: {words}", "", "  ")
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
-        """Write what no cell of a test exercised."""
+        """Write what no cell of a test exercised, such as clipping."""
         found = {}
         for of_test in by_test(cells):
             entries = [check.entry for cell in of_test for check in cell.checks]
@@ -214,7 +214,7 @@ class _Section:
         self.of_tests("never exercised in", found)
 
     def unjudged(self, cells: Sequence[CellResult]) -> None:
-        """Write why updates of a test were not judged by the optimizer's rule."""
+        """Write why a test's weight updates were not checked against the optimizer's rule."""
         found = {
             of_test[0].test: {
                 reason
@@ -227,7 +227,7 @@ class _Section:
         self.of_tests("updates not judged by a rule in", found)
 
     def of_tests(self, head: str, found: Mapping[str, Collection[str]]) -> None:
-        """Write notes on tests, once for all tests that share a note."""
+        """Write a note of a test on one line, together with all tests that have the same note."""
         tests: dict[tuple[str, ...], list[str]] = {}
         for test, words in found.items():
             tests.setdefault(tuple(sorted(words)), []).append(test)
@@ -236,7 +236,7 @@ class _Section:
                 self.paragraph(f"{head} {', '.join(names)}: {'; '.join(words)}", "", "  ")
 
     def line(self, line: Line) -> None:
-        """Write one line with colours."""
+        """Write one line of coloured pieces of text."""
         for text, name in _joined(line):
             self.terminal.write(visible(text), **({STATUSES[name].colour: True} if name else {}))
         self.terminal.write_line("")
@@ -255,7 +255,7 @@ class _Section:
 
 
 def _joined(line: Iterable[tuple[str, str]]) -> Line:
-    """Join neighbouring parts of the same colour; blanks have any colour."""
+    """Join neighbouring pieces of text of the same colour; blanks have any colour."""
     joined: Line = []
     for text, name in line:
         if joined and (name == joined[-1][1] or not text.strip()):
@@ -266,7 +266,7 @@ def _joined(line: Iterable[tuple[str, str]]) -> Line:
 
 
 def unjudged(entry: Mapping[str, Any]) -> set[str]:
-    """Return why updates of either side were not judged by the optimizer's rule."""
+    """Return the reasons why a check's weight updates were not held to the optimizer's rule."""
     sides = entry.get("oracle", {}).values()
     reasons = (
         why

@@ -243,7 +243,7 @@ class Noise(Elementwise):
         return replace(self, rel=error(self.safety))
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether rounding explains the relative L2 error, with equal shape and dtype."""
+        """Return whether the relative L2 error is within the measured bound; False before that."""
         return self.rel is not None and within(statistics, self.rel)
 
 

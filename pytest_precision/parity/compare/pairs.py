@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether both sides show different parts of a tensor of one shape."""
+        """Return whether both sides recorded different parts of a tensor, at least one not all."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -185,7 +185,7 @@ def align(
 def pieces_by_tensor(
     trace: Trace, moment: Moment, left_out: frozenset[str]
 ) -> dict[tuple[str, str, int | None], list[Entry]]:
-    """Return the pieces of each logical tensor; rank-local tensors have the rank in their key."""
+    """Return the recorded pieces of each tensor, by kind, name and, if it is one rank's, rank."""
     tensors: dict[tuple[str, str, int | None], list[Entry]] = {}
     for entry in trace.entries(moment):
         if entry.kind not in left_out:

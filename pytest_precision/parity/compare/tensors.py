@@ -114,7 +114,7 @@ def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
 def common_dtype(
     ours: torch.dtype, theirs: torch.dtype, *, check_dtype: bool
 ) -> torch.dtype | None:
-    """Return the dtype in which two dtypes are compared; None if they are not.
+    """Return the dtype to which two dtypes are cast for a comparison; None if not comparable.
 
     Args:
         ours: one dtype.

@@ -54,7 +54,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, pair: Pair, ours: Tensor, theirs: Tensor) -> Compared:
-        """Make a `Compared` of a pair, with its tensors loaded."""
+        """Make a `Compared` of a pair and its tensors, with the coarsest unit roundoff of both."""
         assert pair.candidate is not None
         assert pair.reference is not None
         sides = pair.candidate.trace, pair.reference.trace

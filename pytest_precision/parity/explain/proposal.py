@@ -1,4 +1,4 @@
-"""Proposal: criteria within which sides that round otherwise agree, on other data too.
+"""Propose tolerances within which two sides that only round differently agree on new data.
 
 Most tensors of a kind decide about its bound. Those that are much further off have a name and a
 bound of their own, or none. A weight is off by a share of the way that it has gone, since both
@@ -82,7 +82,7 @@ def proposed(
     *,
     floors: bool = True,
 ) -> dict[str, Criterion] | None:
-    """Return the criteria to propose, by their keys, in causal order; None where no bound helps.
+    """Return the tolerances to propose, by kind and name of tensors; None if no bound helps.
 
     Args:
         runs: comparisons of the same two sides, on other data each.
@@ -111,7 +111,7 @@ def proposed(
 
 
 def _error_of_gradients(needs: Mapping[str, Mapping[str, Need]]) -> float:
-    """Return the usual relative error of gradients, in the kind where it is largest."""
+    """Return the largest relative error of gradients that is no outlier."""
     kinds = (needs.get(kind, {}).values() for kind in GRADIENTS_AND_MEANS)
     return max(usual_error([need.rel for need in own if need.numel > 1]) for own in kinds)
 
@@ -166,7 +166,7 @@ def _of_kind(
 
 
 def _bound(need: Need, usual: float, most: float) -> float:
-    """Return the bound of one tensor, given the usual and the largest bound of its kind."""
+    """Return the proposed bound of one tensor from its own error and the usual one of its kind."""
     if need.numel == 1:
         return max(ROOM_OF_NUMBERS * need.rel, CANCELLED * usual)
     return ROOM_OF_OUTLIERS * need.rel if need.rel > max(usual, most) else usual
@@ -180,7 +180,7 @@ def _unit_stored(kind: str, runs: Sequence[ComparedRun]) -> float:
 
 
 def _weighted_median(weighted: list[tuple[float, int]]) -> float:
-    """Return the weighted median of values."""
+    """Return the median of values, each of which counts as often as its weight says."""
     half = sum(weight for _, weight in weighted) / 2
     below = 0
     for value, weight in sorted(weighted):
@@ -196,7 +196,7 @@ def _norm(key: str, rel: float, largest: float = LARGEST_BOUND) -> dict[str, Cri
 
 
 def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, Criterion]:
-    """Return criteria by tensor name; a bound that would prove too little becomes `unchecked`."""
+    """Return criteria by tensor name; bounds too loose to prove anything become `unchecked`."""
     found: dict[str, Criterion] = {}
     for pattern, bound in named.items():
         key = f"{kind}:{pattern}"
@@ -205,12 +205,12 @@ def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, C
 
 
 def _pattern(name: str) -> str:
-    """Return a name as a pattern, with a wildcard in place of layer numbers."""
+    """Return a tensor's name as a pattern, with a wildcard in place of each layer number."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 def _left_out_everywhere(found: dict[str, Criterion]) -> dict[str, Criterion]:
-    """Merge the keys of a tensor that is left out of many kinds into one key."""
+    """Merge the `unchecked` criteria of one tensor into one for all kinds, if 4 or more exist."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for key, criterion in found.items():
         kind, _, pattern = key.partition(":")

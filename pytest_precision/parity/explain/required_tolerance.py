@@ -1,4 +1,4 @@
-"""Needed: the smallest bounds that would have let the tensors of each kind pass."""
+"""Compute the smallest tolerance that would have let the tensors of each kind pass."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Bounds:
             self.ulp = max(self.ulp, found.max_ulp)
 
     def fault(self, finding: Finding) -> None:
-        """Count a pair whose distance cannot be computed."""
+        """Count a pair without computable distance, such as one with unequal shapes."""
         self.tensors += 1
         problem = "digests alone" if finding.problem == "values" else finding.problem
         self.unbounded.add(problem)
 
     @property
     def call(self) -> str:
-        """Return the call of a criterion with room to spare; empty if there is none."""
+        """Return a call with room to spare, such as `norm(rel=2e-6)`; empty if no bound helps."""
         if self.unbounded:
             return ""
         room = ROOM if self.numel > 1 else ROOM_OF_NUMBERS
@@ -87,7 +87,7 @@ class Bounds:
 
 
 def bounds(judgement: Judgement) -> dict[str, Bounds]:
-    """Return the bound that each differing kind would have needed, in causal order."""
+    """Return the smallest tolerances under which each differing kind of tensors would pass."""
     found: dict[str, Bounds] = {}
     for (kind, _), tally in judgement.spread.items():
         for name, statistics in measured_pairs(tally):
@@ -101,7 +101,7 @@ def bounds(judgement: Judgement) -> dict[str, Bounds]:
 
 
 def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
-    """Yield name and distance of each pair that differs in values only."""
+    """Yield name and error statistics of each pair of tensors that differs in values only."""
     yield from tally.within
     for finding in tally.findings:
         statistics = _measured(finding)
@@ -110,14 +110,14 @@ def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
 
 
 def _measured(finding: Finding) -> Statistics | None:
-    """Return the distance of a pair that differs in values only; None otherwise."""
+    """Return the error statistics of a pair that differs in values only; None otherwise."""
     if finding.problem != "values" or finding.difference is None:
         return None
     return finding.difference.statistics
 
 
 def columns(judgement: Judgement) -> dict[str, Any] | None:
-    """Return the bounds as builtins, by kind; None where all bytes are equal."""
+    """Return the tolerances each kind would need, as builtins; None where all bytes are equal."""
     found = {
         kind: {
             "tensors": own.tensors,
@@ -131,7 +131,7 @@ def columns(judgement: Judgement) -> dict[str, Any] | None:
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return the bounds as a table."""
+    """Return the lines of a text table of the tolerances that each differing kind would need."""
     found = bounds(judgement)
     rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]
     rows += [[kind, *_cells(own)] for kind, own in found.items()]
@@ -146,7 +146,7 @@ def _cells(own: Bounds) -> Iterable[str]:
 
 
 def rounded_up(value: float) -> float:
-    """Round up to one significant digit."""
+    """Round a number up to one significant digit."""
     if not value or not math.isfinite(value):
         return value
     unit = 10.0 ** math.floor(math.log10(value))

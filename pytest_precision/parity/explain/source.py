@@ -1,4 +1,4 @@
-"""Source: the lines around a line of code, and the name of its file, as reports show them.
+"""Quote the lines around a line of code, and name its file, without folders of this machine.
 
 A report leaves the machine: it names no folder of it, and what it quotes is short.
 """
@@ -66,7 +66,7 @@ def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
 
 
 def _undecoded(file: str) -> list[str]:
-    """Read a file whose bytes do not match its declared encoding."""
+    """Return the lines of a file with undecodable bytes replaced; none if it cannot be read."""
     try:
         return Path(file).read_text("utf-8", errors="replace").splitlines()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Spread: where a difference starts and how it spreads, by kind and operation."""
+"""Tabulate which kinds of tensors differ at which steps, to show how a difference spreads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MOST_COLUMNS = 40
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return the table of kinds by operations, and below it the kinds that were not compared."""
+    """Return the lines of a table of differences by kind and operation, and what was left out."""
     left_out = judgement.left_out.items()
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
 
 
 def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
-    """Return the table of kinds by operations: where a difference starts, how it spreads.
+    """Return the lines of a table that shows by kind and operation whether tensors differ.
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
     it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
@@ -54,7 +54,7 @@ def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
 
 
 def columns(judgement: Judgement) -> dict[str, Any]:
-    """Return the table as builtins: columns with one element per operation.
+    """Return as builtins, for each kind and operation, whether tensors differ and how much.
 
     Of each kind there are the states, `=`, `~`, `.` or what is wrong in words, and, where any is
     known, the figures of the tensors that are furthest off. Where values were kept, there are the
@@ -127,7 +127,10 @@ def _largest(figures: Iterable[float | None]) -> float | None:
 
 
 def _state(tally: Tally | None) -> str:
-    """Return `.`, `=`, `~` or a problem other than values; empty if values differ."""
+    """Return one cell of the table as a mark: `.`, `=`, `~` or what is wrong but values.
+
+    It is empty if only values differ.
+    """
     if tally is None:
         return "."
     if not tally.findings:
@@ -176,7 +179,7 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
 
 
 def _errors(tally: Tally | None) -> dict[str, float | None]:
-    """Return the largest error of each tensor in one operation."""
+    """Return the largest relative L2 error of each tensor in one operation, rounded for a plot."""
     if tally is None:
         return {}
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)

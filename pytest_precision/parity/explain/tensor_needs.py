@@ -1,4 +1,4 @@
-"""Needs: how far each tensor was off in comparisons of two sides, and how far it may be later."""
+"""Measure how far each tensor was off in comparisons of two sides, to propose tolerances."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ComparedRun(NamedTuple):
 
 
 def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
-    """Return the bound that each tensor needs in order to pass in all runs, by kind and name."""
+    """Return each tensor's largest relative error in all runs, and its size, by kind and name."""
     needs: dict[str, dict[str, Need]] = {}
     for judgement, reference in runs:
         for (kind, _), tally in judgement.spread.items():
@@ -73,7 +73,7 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
 
 
 def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[str, Need]]:
-    """Return the needs of weights, made equal for the stored, updated and used form of each."""
+    """Return the weights' errors, with the largest of a weight's master, stored and used form."""
     kinds = [kind for kind in needs if kind in KINDS and KINDS[kind].weight]
     return {
         kind: {
@@ -107,7 +107,7 @@ def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
 def moved_by_noise(
     noise: Mapping[str, Mapping[str, Need]], shares: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], float]:
-    """Return how much more than usual rounding noise moves the most sensitive tensors.
+    """Return by what factor rounding noise moves sensitive tensors more than usual ones.
 
     A few roundings may not have met what depends on them most, such as a gradient that is zero but
     for rounding: AdamW makes a whole update of it.
@@ -125,7 +125,7 @@ def moved_by_noise(
 
 
 def usual_error(errors: list[float]) -> float:
-    """Return the largest error that is not an outlier."""
+    """Return the largest error that is at most 4 times the median."""
     if not errors:
         return 0.0
     median = sorted(errors)[len(errors) // 2]

@@ -1,4 +1,4 @@
-"""Unlike: two sides whose steps update other weights, or have other numbers of losses."""
+"""Recognize two sides that update different weights or have different numbers of losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_precision.parity.words import listed
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
-    """Say which weights only one side updates; empty if both update the same.
+    """Say which weights only one side's optimizer updates; empty if both update the same.
 
     An optimizer shows the rates of what it updates. The models have weights of the same names, or
     it is these that differ.
@@ -64,7 +64,7 @@ def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
 
 
 def rate_has_moved(pair: Pair) -> bool:
-    """Return whether both sides began with one rate, so that a schedule moved it on one.
+    """Return whether both sides began with the same learning rate, which a schedule then changed.
 
     A script shows its optimizer at the first update; a schedule that is stepped for each microbatch
     has gone on by then.
@@ -74,7 +74,7 @@ def rate_has_moved(pair: Pair) -> bool:
 
 
 def _initial_rates(side: LogicalTensor, pair: Pair) -> list[float]:
-    """Return the `initial_lr` of each group, as a scheduler of torch keeps it."""
+    """Return the `initial_lr` that torch's scheduler keeps for a weight's parameter group."""
     if pair.kind != "lr" or pair.moment.operation != "init":
         return []
     name = TensorKey(pair.name, "initial_lr").name("hyper")

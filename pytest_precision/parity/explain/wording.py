@@ -1,4 +1,4 @@
-"""Put a judgement into words: the first line names the defect, the lines below show its spread."""
+"""Put a comparison's result into words: the first line names the defect, others its spread."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
 
 
 def disturbance(finding: Finding, side: str) -> str:
-    """Return one line on state that an operation changed but must leave alone."""
+    """Return one line on state that an operation, such as a save, changed but must leave alone."""
     pair = finding.pair
     what = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ONE_SIDED:
@@ -133,7 +133,7 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
 
 
 def value_of(finding: Finding, value: Scalar | None) -> str:
-    """Format an element; a power of two of a scale as `2^n`."""
+    """Format a tensor element; a loss scale or other scale that is a power of two as `2^n`."""
     if isinstance(value, float) and finding.pair.kind in SCALES:
         return power_of_two(value) or repr(value)
     return repr(value)
@@ -161,7 +161,7 @@ def _counted(side: NotFinite, numel: int) -> str:
 
 
 def where(finding: Finding, index: tuple[int, ...] | None) -> str:
-    """Return ` on rank 1`, the rank that has an element; empty where no element is to blame."""
+    """Return the rank that holds an element as ` on rank 1`; empty where no element is to blame."""
     if index is None:
         return ""
     rank = rank_of(finding, index)
@@ -178,7 +178,7 @@ def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
 
 
 def property_of(finding: Finding) -> tuple[str, str]:
-    """Return the dtypes of both sides where these differ, else the shapes."""
+    """Return the dtypes of both sides if these are what differs, else the shapes."""
     assert finding.pair.candidate is not None
     assert finding.pair.reference is not None
     ours, theirs = finding.pair.candidate.pieces[0], finding.pair.reference.pieces[0]
@@ -188,7 +188,7 @@ def property_of(finding: Finding) -> tuple[str, str]:
 
 
 def statistics_lines(finding: Finding, other: str = "in the reference") -> list[str]:
-    """Return the figures of a difference in values, in the words of torch.testing.
+    """Return the error statistics of a pair of tensors as lines, worded as in torch.testing.
 
     Args:
         finding: what differs.
@@ -231,7 +231,7 @@ def likewise_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
-    """Describe how models are named on both sides, where names do not match."""
+    """Say how model prefixes are dropped, for tensors whose names only one side has."""
     lost = finding.problem in ONE_SIDED and finding.pair.kind in WEIGHTS
     if not lost or other_weights(finding, judgement):
         return []
@@ -255,7 +255,7 @@ def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
 
 
 def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
-    """Return whether a side runs in the other side's layout at the candidate's `moment`."""
+    """Return whether swaps have put a side into the other side's layout at `moment`."""
     # Sides that run different operations are compared in train steps only.
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op
@@ -263,7 +263,7 @@ def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
 
 
 def when(moment: Moment) -> str:
-    """Return the place of a moment in the sequence, such as `at step 2 after backward`."""
+    """Return a moment of the run in words, such as `at step 2 after backward`."""
     if moment.operation == "init":
         return "before the first step"
     if moment.phase == END:

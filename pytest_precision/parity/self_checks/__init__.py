@@ -1,1 +1,1 @@
-"""What a recording must show by itself, before its agreement with another one means anything."""
+"""Checks of one run by itself, without which its agreement with another run proves nothing."""

@@ -1,4 +1,4 @@
-"""Consistency: whether a run contradicts itself, and where first.
+"""Check whether a run contradicts itself, such as weights that are not their cast masters.
 
 Two sides with the same defect agree, but a run that shows both the cause and the effect of a phase
 shows whether one follows from the other. What an engine hides, or does not show by phases, decides
@@ -68,7 +68,7 @@ class Consistency:
 
     @classmethod
     def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
-        """Check a run up to its first contradiction; scripts are not checked.
+        """Check the identities of a run up to the first contradiction; scripts are not checked.
 
         Args:
             side: the run, or some steps of it.
@@ -83,7 +83,7 @@ class Consistency:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the findings as builtins."""
+        """Return the counts of checks and the first contradiction as builtins."""
         found: dict[str, Any] = {"checked": dict(self.checked)}
         if self.breach is not None:
             breach = {key: value for key, value in asdict(self.breach).items() if value is not None}
@@ -92,7 +92,7 @@ class Consistency:
 
 
 class _Walk:
-    """Goes through the moments of one run and checks each.
+    """Checks the tensors of one run at each moment against identities such as `param` = `master`.
 
     Args:
         side: the run.
@@ -122,7 +122,7 @@ class _Walk:
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
     def judged(self) -> Iterator[Judged]:
-        """Yield the results of all checks, in causal order."""
+        """Yield the results of all identity checks in causal order: a contradiction or None."""
         for moment in self._trace.moments:
             held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):
@@ -159,7 +159,7 @@ class _Walk:
             yield from self._follows(claim, entries, stored)
 
     def _cast(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
-        """Yield stored weights that differ from their masters, cast."""
+        """Yield contradictions where a stored weight is not its master weight cast to its dtype."""
         for name, entries in held["param"].items():
             masters = held["master"].get(name)
             if masters is None or name in self._quantized | self._coarse:
@@ -171,7 +171,7 @@ class _Walk:
             )
 
     def _still(self, moment: Moment, params: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield weights that the workload freezes and that a step has trained, or decayed.
+        """Yield weights that the workload freezes but that a step has updated or decayed.
 
         Others may move a frozen weight on purpose, as an average of weights that is in the model.
         """
@@ -188,7 +188,7 @@ class _Walk:
                 yield found
 
     def _follows(self, claim: Claim, entries: list[Entry], source: list[Entry]) -> Iterator[Judged]:
-        """Yield contradictions where a tensor is not its source, rounded to its dtype."""
+        """Yield a contradiction if a tensor is not `source` rounded to the tensor's dtype."""
         if self._shown.same(entries, source):
             return
         exact = self._shown.whole(source)
@@ -204,7 +204,7 @@ class _Walk:
                 return
 
     def _summed(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
-        """Yield reduced gradients that are not the sum of all ranks' gradients."""
+        """Yield contradictions where a reduced gradient is not the sum of all ranks' gradients."""
         if moment.phase == "forward_backward":
             alone = self._dealt(moment, held["loss"])
             self._gradients = held["grad"] if alone and self._log.shown_by == "phases" else {}
@@ -224,7 +224,7 @@ class _Walk:
         yield from identities.everywhere(breaches)
 
     def _dealt(self, moment: Moment, losses: Mapping[str, list[Entry]]) -> bool:
-        """Return whether each rank computed microbatches, and none was computed twice."""
+        """Return whether every rank computed microbatches, and none was computed on two ranks."""
         ranks = self._trace.world_size_at(moment)
         entries = [entry for own in losses.values() for entry in own]
         computed = {entry.place for entry in entries}
@@ -232,7 +232,7 @@ class _Walk:
         return ranks == 1 or dealt
 
     def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield a norm that is not the norm of all reduced gradients."""
+        """Yield a contradiction if the gradient norm is not the norm of all reduced gradients."""
         if moment.phase != "clip_grads" or moment.operation != "train":
             return
         self._norms = norms
@@ -260,7 +260,7 @@ class _Walk:
     def _scaled(
         self, moment: Moment, shown: Mapping[str, list[Entry]], *, overflowed: bool
     ) -> Iterator[Judged]:
-        """Yield a loss scale that does not follow from the previous one."""
+        """Yield a contradiction if the loss scale does not follow from the step before."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
             return
         before = self._shown.numbers(self._state.get("loss_scale", {}))
@@ -276,7 +276,7 @@ class _Walk:
 
 
 def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
-    """Yield the weights that are stored quantized, and not as their masters, cast.
+    """Yield the names of weights that are stored quantized, and so are not their masters, cast.
 
     Args:
         held: kind to name to dtype.

@@ -1,4 +1,4 @@
-"""Adequacy: what a run never exercised, so that its verdict says nothing about it.
+"""List what a run never exercised, such as clipping, so that its verdict does not cover it.
 
 A defect in clipping shows in no run that never clips, and one in a checkpoint in none that loads
 nothing. The trace has all that is needed to say so.
@@ -24,7 +24,7 @@ STEPS_AFTER_A_LOAD = 2
 
 
 class Exercised:
-    """What one run did, as far as its trace and its cell show.
+    """What one run did, read from its recorded tensors and its configuration.
 
     Attributes:
         trace: of the run.
@@ -66,7 +66,7 @@ class Exercised:
 
 
 def clipping(run: Exercised) -> str:
-    """Return a phrase if no step, or every step, had a norm above the limit."""
+    """Return a phrase if gradients were clipped in no step, or in every step."""
     if not run.clipped:
         return "clipping: no limit"
     if all(run.clipped):

@@ -17,7 +17,7 @@ def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell])
 
     Args:
         candidate: what its ranks were given.
-        reference: likewise.
+        reference: what the reference's ranks were given.
         cells: where the candidate and the reference ran.
     """
     for side, log in (("candidate", candidate), ("reference", reference)):

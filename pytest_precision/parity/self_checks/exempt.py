@@ -1,4 +1,4 @@
-"""Exempt: what a test does not have judged by the rule of the optimizer and by identities."""
+"""Decide which tensors a test exempts from checks of one side by itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Exempt:
 
     @classmethod
     def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
-        """Return the exemptions in `oracle=`: one for everything, or a mapping from kinds.
+        """Make exemptions from a test's `oracle=`: one reason for all tensors, or one by kind.
 
         Raises:
             TypeError: for anything else.
@@ -75,14 +75,14 @@ class Exempt:
         return cls(kinds=kinds)
 
     def judges(self, kind: str, name: str) -> bool:
-        """Return whether a tensor is judged."""
+        """Return whether a tensor is checked against the optimizer rule and identities."""
         if self.all:
             return False
         return not self.kinds.of_tensor(kind, name).criterion.left_out
 
     @property
     def judges_gradients(self) -> bool:
-        """Return whether any loss or gradient is compared with the workload's own."""
+        """Return whether losses and gradients are compared with ones the workload recomputes."""
         return not self.all and "grad" not in self.reasons()
 
     def reasons(self) -> dict[str, str]:

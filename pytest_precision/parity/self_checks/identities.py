@@ -1,4 +1,4 @@
-"""Identities: what must hold of the tensors of one moment, whatever the other side shows.
+"""Check relations that must hold within one run, such as a reduced gradient being a sum.
 
 Each check returns None where its identity holds, or cannot be decided, else what contradicts it.
 """
@@ -67,7 +67,7 @@ Judged = Contradiction | None
 
 
 def contradiction_words(breach: Contradiction, who: str) -> str:
-    """Describe in one line what contradicts what, and in which run."""
+    """Describe in one line which tensor is not what it should be, in which run, and by how much."""
     everywhere = ", as in every other tensor" if breach.everywhere else ""
     off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
     return (
@@ -77,7 +77,7 @@ def contradiction_words(breach: Contradiction, who: str) -> str:
 
 
 def advice_on(breach: Contradiction) -> str:
-    """Return what to do about a contradiction that is intended."""
+    """Return what to write in the test if a contradiction within a run is intended."""
     told = (
         "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
         f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
@@ -134,7 +134,7 @@ class Claim:
 
 
 def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
-    """Return the factor that all elements are off by; None if there are several."""
+    """Return the one factor by which all elements differ from the exact ones; None if none."""
     if not bool(ours.isfinite().all() and exact.isfinite().all()):
         return None
     if ours.numel() == 1 and bool(exact):
@@ -143,7 +143,7 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
 
 
 def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
-    """Yield contradictions at one moment, each with whether one factor explains all.
+    """Yield the contradictions of one moment, each marked by whether one factor explains all.
 
     Args:
         breaches: of all tensors that were looked at, None where one is as it should be.
@@ -209,7 +209,7 @@ def summed(
 
 
 def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float) -> Judged:
-    """Check that a norm is that of the gradients; infinities and NaN equal themselves.
+    """Check that a recorded norm is the L2 norm of the gradients; infinities and NaN may match.
 
     Args:
         claim: of the norm.
@@ -244,7 +244,7 @@ class RunView:
         self._checked = checked
 
     def claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
-        """Make a claim about a tensor, and count it."""
+        """Make a claim about what a tensor must be, and count it as checked."""
         self._checked[f"{kind} is {identity}"] += 1
         return Claim(moment.step, kind, name, identity)
 
@@ -256,7 +256,7 @@ class RunView:
         got: Tensor | None,
         exact: Tensor | None,
     ) -> Judged:
-        """Check that two tensors have equal bytes, and count that; skip if one is missing.
+        """Check that two tensors have equal bytes, and count the check; skip if one is missing.
 
         Args:
             moment: at which it was observed.
@@ -273,11 +273,11 @@ class RunView:
         return claim.broken(got, exact.double(), 0.0)
 
     def whole(self, entries: Sequence[Entry] | None) -> Tensor | None:
-        """Return a tensor put together; None where it is not shown, or pieces do not fit."""
+        """Return a tensor joined from its ranks' pieces; None if they are missing or do not fit."""
         return assemble(self._trace, [*entries]).tensor if entries else None
 
     def numbers(self, entries: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
-        """Return the values of one-element tensors that are shown, by name."""
+        """Return the values of recorded one-element tensors as floats, by name."""
         wholes = {name: self.whole(own) for name, own in entries.items()}
         return {name: float(own) for name, own in wholes.items() if own is not None}
 

@@ -1,4 +1,4 @@
-"""The oracle's findings in words and as plain data: updates, losses and gradients that are wrong.
+"""Describe updates, losses and gradients that break the workload's declared rules.
 
 An update is held to the rule that the workload declares, a loss or a gradient to what the
 workload's own model and loss give. An update that no known wrong rule has made is told in the words
@@ -25,7 +25,7 @@ GRADIENT_ADVICE = (
 
 
 class Broken(NamedTuple):
-    """A side, one of whose updates breaks the declared optimizer rule.
+    """A side with a weight update that breaks the declared optimizer rule.
 
     Attributes:
         side: its name.
@@ -39,7 +39,7 @@ class Broken(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """Say which options differ and which wrong rules fit, or that none fits."""
+        """Say which optimizer options differ and which wrong rules fit, or that none fits."""
         told = [*self.log.apart.get(str(self.breach.group), ())]
         groups = sorted({breach.group for breach in self.log.breaches})
         alone = f", in parameter group {' and '.join(map(str, groups))} alone"
@@ -49,7 +49,9 @@ class Broken(NamedTuple):
 
 
 def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
-    """Return the judged updates of one run as builtins; only the reason if there are none.
+    """Return how a run's updates follow the optimizer rule, as builtins for the report.
+
+    If none was judged, only the reason is returned.
 
     Args:
         log: of the run.
@@ -82,7 +84,7 @@ def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
 
 
 def breach_headline(sides: Sequence[Broken]) -> str:
-    """Return one line: which update breaks the rule, and which wrong rule it follows.
+    """Return one line: which update breaks the optimizer's rule, and which other one it follows.
 
     Args:
         sides: those with such an update, at least one.
@@ -97,7 +99,7 @@ def breach_headline(sides: Sequence[Broken]) -> str:
 
 
 def breach_lines(side: Recording, exempt: Exempt) -> list[str]:
-    """Return lines on a side's broken rule, to stand below a divergence; empty if none."""
+    """Return lines on a side's update that breaks the optimizer rule; empty if none does."""
     return [
         f"The update of the {one.side} is not the workload's {one.log.rule}: {one.explanation} "
         f"({one.breach.kind} of {one.breach.name} at step {one.breach.step}: "
@@ -126,7 +128,7 @@ NO_ESTIMATE = 1e-3
 
 
 def estimated_options(log: OracleLog) -> str:
-    """Say with which options the rule would explain the updates; empty if none fit."""
+    """Say with which option values the optimizer rule would explain the updates, if any would."""
     told = {
         group: " or ".join(map(_words, found.items()))
         for group, found in sorted(log.estimates.items())
@@ -149,7 +151,7 @@ def _words(estimate: tuple[str, Sequence[float]]) -> str:
 
 
 def _as_if(name: str, fitted: float, declared: float) -> str:
-    """Phrase one wrong option: `as if the learning rate were 0.667 of it`."""
+    """Phrase one wrong optimizer option, as in `as if the learning rate were 0.667 of it`."""
     if name == "gradient":
         return f"as if gradients were {fitted:.3g} times what they are"
     words = WORDS.get(name, name)
@@ -161,14 +163,14 @@ def _as_if(name: str, fitted: float, declared: float) -> str:
 
 
 class WrongGradient(NamedTuple):
-    """A side with a loss or gradient that differs from the workload's own."""
+    """A side with a loss or gradient that differs from the one that the workload recomputes."""
 
     side: str
     breach: GradientBreach
 
 
 def wrong_gradients(sides: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
-    """Return the sides with a loss or gradient that differs from the workload's own."""
+    """Return the sides with a loss or gradient that differs from the workload's recomputed one."""
     found = ((side.name, side.gradients.first(exempt.judges)) for side in sides)
     return [WrongGradient(name, breach) for name, breach in found if breach is not None]
 
@@ -186,7 +188,7 @@ def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
 
 
 def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
-    """Return a line on a side's wrong gradients, to stand below a divergence."""
+    """Return a line that explains a side's wrong gradients, to stand below a divergence."""
     return [
         f"Of the {one.side}: {one.breach.kind} of {one.breach.name} is not what the workload gives "
         f"at step {one.breach.step}: {one.breach.words}"
@@ -196,7 +198,9 @@ def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
 
 
 def gradient_summary(log: GradientLog, exempt: Exempt) -> dict[str, Any]:
-    """Return the recomputed gradients of one run as builtins; only the reason if none.
+    """Return how many gradients of a run were recomputed, and the largest error, as builtins.
+
+    If none was, only the reason is returned.
 
     Args:
         log: of the run.

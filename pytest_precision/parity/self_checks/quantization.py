@@ -1,4 +1,4 @@
-"""Quantization: what must hold of quantized weights, and of the scales of delayed scaling.
+"""Check a run's quantized weights, and its amax histories and scales of delayed scaling.
 
 The scale of an operand under delayed scaling is that of the amaxes of earlier steps, so a run shows
 from what each of its scales and histories was made.
@@ -56,7 +56,7 @@ class Quantization:
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
     def used(self, moment: Moment, held: EntriesByName, state: EntriesByName) -> Iterator[Judged]:
-        """Yield used quantized weights that are neither the stored ones nor made from them.
+        """Yield weights quantized in a forward that are neither the stored ones nor made of them.
 
         Where resident ones are hidden since they are gathered in this forward, they must be made of
         the masters that the last step has left.
@@ -95,7 +95,7 @@ class Quantization:
     def updated(
         self, moment: Moment, held: EntriesByName, state: EntriesByName
     ) -> Iterator[Judged]:
-        """Yield bytes, histories and scales that a train step should not have made.
+        """Yield quantized weights, amax histories and scales that a train step got wrong.
 
         Args:
             moment: after its update.
@@ -135,7 +135,7 @@ class Quantization:
         return dict(tensors_of(quantize_by(format.name, values, scale, amax, element, "both")))
 
     def _moved(self, name: str, held: EntriesByName, state: EntriesByName) -> bool:
-        """Return whether a master is known to have changed."""
+        """Return whether an optimizer step is known to have changed a master weight."""
         entries = held["master"].get(name)
         before = state.get("master", {}).get(name)
         if not entries or not before or self._shown.same(entries, before):
@@ -146,7 +146,7 @@ class Quantization:
     def _bytes(
         self, moment: Moment, moved: Collection[str], held: EntriesByName, state: EntriesByName
     ) -> Iterator[Judged]:
-        """Yield stored bytes that are not the masters, quantized."""
+        """Yield contradictions where stored quantized bytes are not the quantized master weight."""
         for name in moved:
             if name in self._coarse:
                 continue
@@ -162,7 +162,7 @@ class Quantization:
     def _turned(
         self, moment: Moment, kind: str, held: EntriesByName, field: str
     ) -> Iterator[Judged]:
-        """Yield transposed copies that do not match the bytes they are a copy of."""
+        """Yield columnwise copies of quantized weights that are not their rowwise transposed."""
         if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
             return
         for full, entries in held[kind].items():
@@ -177,7 +177,7 @@ class Quantization:
             yield self._shown.equal(moment, (kind, full), identity, got, turned)
 
     def _amaxes(self, moved: Collection[str], held: EntriesByName) -> Iterator[tuple[str, Tensor]]:
-        """Yield, for each weight operand, the amax of what was cast in this step."""
+        """Yield, for each weight, the largest absolute value (amax) cast to fp8 in this step."""
         for name in self._used.get("used_param", {}):
             used = TensorKey(name, OperandPart("rowwise", "amax").part).name("used_quantized")
             entries = self._used["used_quantized"].get(used)
@@ -196,7 +196,7 @@ class Quantization:
         amax: Tensor | None,
         sides: tuple[EntriesByName, EntriesByName],
     ) -> Iterator[Judged]:
-        """Yield an amax history, or a scale, that does not follow from the previous one.
+        """Yield an amax history or scale that does not follow from the one of the step before.
 
         Args:
             moment: after the update.

@@ -1,4 +1,4 @@
-"""Check that a tolerance could have told a wrong tensor from a right one.
+"""Check that a tolerance is tight enough to tell a wrong tensor from a right one.
 
 A bound above the size of an element lets it be anything, zero included. A bound above the total
 update of a weight lets it stay where both sides have started. If a criterion does so for most
@@ -31,7 +31,7 @@ SAMPLE = 4096
 
 
 class History(NamedTuple):
-    """One piece of a logical tensor at all moments of the run.
+    """One rank's piece of a tensor at all moments of the run.
 
     Attributes:
         entries: its entries at all moments, in order.
@@ -61,7 +61,7 @@ class Slack(NamedTuple):
 
 
 class Freedom(NamedTuple):
-    """A tolerance that allows most elements of a kind to have any value.
+    """A tolerance so loose that most elements of a kind of tensor may have any value.
 
     Attributes:
         kind: of the tensors.
@@ -77,7 +77,7 @@ class Freedom(NamedTuple):
 def proves_nothing(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> list[Freedom]:
-    """Return, in causal order, the tolerances that allow most elements of a kind any value.
+    """Return the tolerances that are so loose that most elements of a kind may have any value.
 
     Only floating and complex tensors have a size to compare a tolerance with, and only elements
     that are not zero throughout count: those of an expert that gets no token prove nothing.
@@ -103,7 +103,7 @@ def proves_nothing(
 
 
 def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return how far elements may be off in value.
+    """Return how far each element may differ in value under a criterion.
 
     Args:
         criterion: in bytes, whose bound is 0, or in steps, which grow with the size, or in value.
@@ -119,7 +119,7 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
 def _histories(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> dict[tuple[str, Elementwise], list[History]]:
-    """Return the histories of each kind and tolerance; one of several replicas."""
+    """Return the recorded pieces over time of each kind and tolerance, one of several replicas."""
     theirs = candidate.dtypes()
     found: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
@@ -143,7 +143,7 @@ def _histories(
 
 
 def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
-    """Return whether a sample of the final values shows that the criterion constrains most."""
+    """Return whether a sample of final values shows the tolerance to constrain most elements."""
     if criterion.allowance(0.0) is not None:
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
@@ -197,7 +197,7 @@ def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:
 
 
 def _words(kind: str, criterion: Elementwise, slacks: Mapping[str, Slack]) -> str:
-    """Describe what is allowed for the tensor with the most unconstrained elements."""
+    """Describe what a too loose tolerance allows, in the tensor where it allows it most."""
     name = max(slacks, key=lambda name: slacks[name].free)
     counted, free, largest = slacks[name]
     share = f"{criterion.call} allows {kind} of {percent(free, counted)} of {name}"

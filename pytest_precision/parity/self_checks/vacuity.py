@@ -1,4 +1,4 @@
-"""What a trace must show before agreement with another one means anything.
+"""Find runs that prove nothing, and operations such as a save that changed training state.
 
 Two broken runs agree as well as two sound ones (a zero gradient norm on both sides passes every
 comparison), so each side is checked alone: `vacuous` finds runs in which nothing happened,
@@ -44,7 +44,7 @@ STILL = {
 
 
 def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
-    """Return why this run proves nothing, or None.
+    """Return why a run proves nothing, such as a zero gradient norm; None if all is well.
 
     Kinds that the engine cannot show or that the test leaves unchecked are not required; `hidden`
     makes sure that the test has accepted the former.
@@ -109,7 +109,7 @@ def _unchecked(criteria: Criteria, kind: str) -> bool:
 
 
 def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
-    """Return the first kind that an engine hides without the test's consent, and the reason.
+    """Return the first kind of tensor that an engine hides without the test's consent, and why.
 
     Reduction inside backward leaves no local gradients to show, but their sum is compared. Errors
     in anything else that an engine hides, and that no other kind shows, would go unseen.
@@ -168,7 +168,7 @@ def _may_begin(pair: Pair, moment: Moment) -> bool:
 
 
 def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
-    """Yield each moment after an operation of `STILL`, with the trace and moment before it.
+    """Yield each moment after a save, load or the like, with the state it must equal.
 
     A layout stores what it loads in its own way. If another layout has saved, as after a swap, the
     other trace shows what the layout holds in that state. Its own run cannot show this: a layout
@@ -195,7 +195,7 @@ def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]
 
 
 def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
-    """Yield tensors of a kind whose values are kept even in a trace of digests."""
+    """Yield all recorded tensors of a kind, such as losses, with their moments."""
     for moment, entry in _entries(trace, kind):
         yield moment, trace.tensor(entry)
 
@@ -208,7 +208,7 @@ def _entries(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
 
 
 def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
-    """Return whether any weight changed in one segment of the sequence."""
+    """Return whether any weight changed between the start and the last update in `moments`."""
     updates = [moment for moment in moments if moment.phase == "optimizer_step"]
     if not updates:
         return False

@@ -1,4 +1,4 @@
-"""Page: report.json becomes report.html, one file that needs nothing else.
+"""Render report.json as report.html, one self-contained file.
 
 It reads without script and without style, offline, and under a policy that forbids both; all text
 of others is escaped by the template engine. `render.write_page` is the way in. A session imports

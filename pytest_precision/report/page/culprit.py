@@ -1,4 +1,4 @@
-"""Culprit: the line that made the first wrong value, with what is around it and what it did."""
+"""Prepare the operation that made the first wrong value for display on the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_MODULES = 200
 
 
 class ShownLine(NamedTuple):
-    """One source line: number, text, and whether it is the culprit's."""
+    """One line of source code: number, text, and whether it made the first wrong value."""
 
     number: str
     text: str
@@ -22,7 +22,7 @@ class ShownLine(NamedTuple):
 
 
 class ShownCulprit(NamedTuple):
-    """The culprit as the page shows it.
+    """The operation that made the first wrong value, as the page shows it.
 
     Attributes:
         text: what it did and where, a sentence.
@@ -48,7 +48,7 @@ class ShownCulprit(NamedTuple):
 
 
 def shown_culprit(entry: Mapping[str, Any]) -> ShownCulprit | None:
-    """Return the culprit of a check for the page; None without one."""
+    """Return the operation that caused a check's failure, ready for the page; None if unknown."""
     if "culprit" not in entry:
         return None
     found = Culprit.of(entry["culprit"])

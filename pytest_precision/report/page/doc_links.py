@@ -1,4 +1,4 @@
-"""Links from a page to the documentation: to the row of a kind, and to that of an error.
+"""Links from a report page to the documentation of tensor kinds and of error patterns.
 
 Pages leave the machine that made them, so that the addresses are whole and their anchors stay.
 """
@@ -64,12 +64,12 @@ ERRORS_WITH_A_ROW = (
 
 
 def of_kind(kind: str) -> str:
-    """Return the address of the advice for a kind that differs first."""
+    """Return the URL of the advice on failures whose first difference is in a tensor of `kind`."""
     row = f"first-{kind}" if kind in KINDS_WITH_A_ROW else "where-to-look-by-the-first-kind"
     return f"{WHERE_TO_LOOK}#{row}"
 
 
 def of_error(error: str) -> str:
-    """Return the address that explains a kind of error; empty if there is none."""
+    """Return the URL that explains an error pattern, such as `factor`; empty if there is none."""
     known = error in ERRORS_WITH_A_ROW
     return f"{LOOKS_LIKE}#error-{error.replace(' ', '-')}" if known else ""

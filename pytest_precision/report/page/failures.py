@@ -1,4 +1,4 @@
-"""Failures: cells that failed for one reason, with one of them in full and a few more in wait.
+"""Group failing tests by reason for the page, with one example of each in full.
 
 What is in wait takes the place of the first where a filter leaves that out.
 """
@@ -33,7 +33,7 @@ Classes = Callable[[CellResult], str]
 
 
 class Fact(NamedTuple):
-    """A row of a table: name, value, and a link to its explanation."""
+    """A row of a table: name, value, and URL of an explanation."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ class Listed(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One failing cell with all details.
+    """One failing test with all details, as the page shows it.
 
     Attributes:
         anchor: what the names of its elements begin with.
@@ -59,7 +59,7 @@ class Example(NamedTuple):
         culprit: the operation that made its first wrong value, if that is known.
         facts: of its first divergence and its two sides.
         heat: where the difference starts and how it spreads, if that is known.
-        tensors: likewise, of single tensors.
+        tensors: how it spreads over single tensors, if that is known.
         plots: curves and histogram.
     """
 
@@ -75,7 +75,7 @@ class Example(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """All cells that failed for one reason.
+    """All tests that failed for one reason, as the page shows them.
 
     Attributes:
         anchor: the element.
@@ -105,7 +105,7 @@ class Failure(NamedTuple):
 
 
 class Failures:
-    """The failing cells of a report, grouped by what they share and by reason.
+    """The failing tests of a report, grouped by shared axis values and by reason.
 
     Attributes:
         total: number of failing cells.
@@ -120,11 +120,11 @@ class Failures:
         self._more = MORE_EXAMPLES
 
     def target(self, cell: CellResult) -> str:
-        """Return the HTML element of a failing cell; empty for other cells."""
+        """Return the id of the HTML element of a failing test; empty for other tests."""
         return self._anchors.get(id(cell), "")
 
     def of(self, cells: Iterable[CellResult], classes: Classes) -> list[Failure]:
-        """Group some of the failing cells by reason."""
+        """Group failing tests by reason, each with its examples for the page."""
         return [self._failure(reason, classes) for reason in fold(cells, FAILING)]
 
     def _failure(self, reason: Reason, classes: Classes) -> Failure:
@@ -158,7 +158,7 @@ class Failures:
         )
 
     def _examples(self, anchor: str, reason: Reason, classes: Classes) -> list[Example]:
-        """Return the first cell in full, and further ones that have new axis values."""
+        """Return examples of a reason in full: the first test, and others with new axis values."""
         found: list[Example] = []
         known: set[str] = set()
         for cell, check in zip(reason.cells, reason.checks, strict=True):

@@ -1,4 +1,4 @@
-"""Filters: boxes by outcome, gate and axis value, which need style and no script.
+"""Checkboxes that filter a page by outcome, gate and axis value, in CSS without a script.
 
 Of one axis, several values may be chosen; without any, all are shown. The script adds what style
 cannot do: counts, rows that are hidden, another example in each failure, and an address.
@@ -18,7 +18,7 @@ MOST_CHOICES = 12
 
 
 class FilterBox(NamedTuple):
-    """One checkbox: element, text, and the classes of the cells that it selects."""
+    """One checkbox: its HTML id, its text, and the CSS classes of the tests that it selects."""
 
     anchor: str
     text: str
@@ -26,7 +26,7 @@ class FilterBox(NamedTuple):
 
 
 class FilterGroup(NamedTuple):
-    """The checkboxes of one axis.
+    """The checkboxes for the values of one axis.
 
     Attributes:
         name: of the axis, as the address of a filter has it.
@@ -42,7 +42,7 @@ class FilterGroup(NamedTuple):
 
 
 class Filters:
-    """All filters of a page.
+    """All filters of a page, which are made from the tests on it.
 
     Args:
         cells: all cells of the page.
@@ -65,7 +65,7 @@ class Filters:
     def _group(
         self, place: int, cells: Sequence[CellResult], order: Mapping[str, str]
     ) -> FilterGroup:
-        """Return the checkboxes of one axis, status or gate, with numbers for CSS classes.
+        """Return the checkboxes of one axis, outcome or gate, and number its values for CSS.
 
         Args:
             place: of the outcome, of the gate or of an axis.
@@ -91,7 +91,7 @@ class Filters:
         return FilterGroup(self._axes[place], f"g{place}", choices, classes)
 
     def _values(self, cell: CellResult, place: int) -> tuple[str, ...]:
-        """Return a cell's values for one filter, as `repr`; of gates there may be several."""
+        """Return a test's values for one filter, as `repr`; several if several gates refused."""
         if place == 0:
             return (repr(cell.status),)
         if place == 1:
@@ -100,7 +100,7 @@ class Filters:
         return (repr(cell.axes[axis]),) if axis in cell.axes else ()
 
     def classes(self, cell: CellResult) -> str:
-        """Return the CSS classes of a cell for the filters."""
+        """Return the CSS classes of a test by which filters select it."""
         chosen = (
             f"v{place}-{known[self._values(cell, place)]}"
             for place, known in enumerate(self._numbers)
@@ -108,7 +108,7 @@ class Filters:
         return " ".join([f"s-{cell.status}", *chosen])
 
     def style(self) -> str:
-        """Return the CSS rules that dim or hide cells that are not selected."""
+        """Return the CSS rules that dim or hide tests that no checked box selects."""
         rules = []
         for group in self.groups:
             for name, anchors in group.classes.items():
@@ -120,7 +120,7 @@ class Filters:
 
 
 def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, str]]:
-    """Return the values of each axis, as `repr` and as text, in order."""
+    """Return the values of each axis that can be filtered, as `repr` to text, in order."""
     axes: dict[str, dict[str, object]] = {}
     for cell in cells:
         for axis, value in cell.axes.items():

@@ -1,4 +1,4 @@
-"""Grid: the cells of one test as rows of an HTML table, arranged as in the terminal."""
+"""Arrange a test's results as rows of an HTML table, laid out as in the terminal."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Mark(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row's labels and marks; None where there is no cell."""
+    """A table row: its labels and its marks; None at a place without a test."""
 
     labels: list[RowLabel]
     marks: list[Mark | None]
 
 
 class PageGrid(NamedTuple):
-    """The grid of one test on the page.
+    """The table of one test's results on the page.
 
     Attributes:
         test: node id without parameters.
@@ -83,7 +83,7 @@ def page_grid(
     target: Callable[[CellResult], str],
     classes: Callable[[CellResult], str],
 ) -> PageGrid:
-    """Arrange the cells of one test into a grid.
+    """Arrange the results of one parametrized test as a table for the page.
 
     Args:
         cells: cells of one test.
@@ -124,7 +124,7 @@ def _rows(table: GridTable, marks: dict[GridPlace, Mark]) -> list[Row]:
 
 
 def _labels(table: GridTable, index: int, level: int) -> Iterator[Label]:
-    """Yield the column labels of an axis; neighbours with one value share a label."""
+    """Yield the column labels of one axis; neighbouring columns of equal value share a label."""
     for prefix, group in groupby(table.column_keys, key=lambda key: key[: level + 1]):
         yield Label(table.axes[index].values[prefix[-1]], len(list(group)))
 

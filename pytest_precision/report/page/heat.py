@@ -1,4 +1,4 @@
-"""Heat: tables whose fields are coloured by how wrong they are, and say so in figures, too."""
+"""Heat maps: tables whose fields are coloured by the size of the error, and tell it in numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_FINDING = {"=": "equal", "~": "within", ".": "unseen"}
 
 
 class Heat(NamedTuple):
-    """One field of a heat map: text, CSS class and tooltip."""
+    """One field of a heat map: its text, CSS class and tooltip."""
 
     text: str
     style: str
@@ -25,14 +25,14 @@ class Heat(NamedTuple):
 
 
 class HeatTable(NamedTuple):
-    """A heat map of kinds by operations, with its column labels."""
+    """A heat map with a row per kind of tensor and a column per step or operation."""
 
     columns: list[str]
     rows: list[tuple[str, str, list[Heat]]]
 
 
 def heat_table(spread: Mapping[str, Any] | None) -> HeatTable | None:
-    """Return the heat map of a check's spread; None without a spread."""
+    """Return the heat map of how a check's difference spreads; None if that was not recorded."""
     if not spread:
         return None
     places = range(len(spread["step"]))
@@ -44,7 +44,7 @@ def heat_table(spread: Mapping[str, Any] | None) -> HeatTable | None:
 
 
 def column_labels(spread: Mapping[str, Any]) -> list[str]:
-    """Return the train step or the operation of each column of a spread."""
+    """Return the column labels of a heat map: the train step, or else the operation's name."""
     return [
         str(step) if operation == "train" else operation
         for operation, step in zip(spread["operation"], spread["step"], strict=True)
@@ -52,7 +52,7 @@ def column_labels(spread: Mapping[str, Any]) -> list[str]:
 
 
 def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]]:
-    """Return each module's fields for forward and backward errors.
+    """Return for each module the coloured fields of its forward and backward error.
 
     Four colours divide the errors of the table by their size. Rounding makes all of them about as
     large, so that less than a factor of ten is no reason for another colour.
@@ -62,7 +62,7 @@ def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]
 
 
 def error_heat(errors: Iterable[Any]) -> Callable[[Any], Heat]:
-    """Return a function from a relative L2 error to its field, scaled by all errors.
+    """Return a function from a relative L2 error to its coloured field, scaled to all `errors`.
 
     The largest has the strongest colour, and one that is no number says that it was not seen.
     """
@@ -102,7 +102,7 @@ def _heat(of: Mapping[str, Any], place: int) -> Heat:
 
 
 class TensorHeats(NamedTuple):
-    """The heat map of one kind's tensors by steps.
+    """A heat map with a row per tensor of one kind and a column per step or operation.
 
     Attributes:
         kind: of them.
@@ -118,7 +118,7 @@ class TensorHeats(NamedTuple):
 
 
 def tensor_heats(spread: Mapping[str, Any] | None) -> list[TensorHeats]:
-    """Return a heat map per kind for which errors of single tensors are known."""
+    """Return a heat map of single tensors for each kind for which their errors are known."""
     found = (spread or {}).get("tensors", {})
     return [_table(kind, of, column_labels(spread or {})) for kind, of in found.items()]
 
@@ -130,7 +130,7 @@ def _table(kind: str, of: Mapping[str, Any], columns: list[str]) -> TensorHeats:
 
 
 def _words(of: Mapping[str, Any]) -> str:
-    """Say how many tensors differ, and from which one on, in the model's order."""
+    """Say how many tensors differ, and which is the first in the model's order."""
     wrong = [name for name, row in zip(of["name"], of["rel_l2"], strict=True) if any(row)]
     shown = len(of["name"])
     every = f" ({shown} of {of['tensors']} tensors are shown)" if shown < of["tensors"] else ""

@@ -1,4 +1,4 @@
-"""Line plots: curves over train steps as plain figures, which the template draws as SVG."""
+"""Compute line plots over train steps as coordinates, which the template draws as SVG."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Column = Sequence[float | None]
 
 
 class Curve(NamedTuple):
-    """One line of a plot: name, and points as SVG text."""
+    """One line of a plot: its name, and its points as SVG text."""
 
     name: str
     points: list[str]
 
 
 class Bar(NamedTuple):
-    """One bar of a histogram."""
+    """One bar of a histogram, as an SVG rectangle."""
 
     x: float
     y: float
@@ -41,7 +41,7 @@ class Bar(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """An axis label, and its position."""
+    """An axis label, and its position in SVG units."""
 
     at: float
     text: str
@@ -123,7 +123,7 @@ def onto_axis(low: float, high: float, start: float, end: float) -> Callable[[fl
 
 
 def _decades(values: Sequence[float]) -> list[float]:
-    """Return a few integer exponents of ten around all values, which are exponents."""
+    """Return a few evenly spaced integers around all values, which are exponents of ten."""
     low, high = math.floor(min(values)), math.ceil(max(values))
     high = max(high, low + 1)
     stride = -(-(high - low) // (Y_TICKS - 1))
@@ -131,7 +131,7 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def _even(values: Sequence[float]) -> list[float]:
-    """Return a few round numbers around all values."""
+    """Return a few evenly spaced round numbers around all values, as axis ticks."""
     low, high = min(values), max(values)
     if low == high:  # a flat curve lies in the middle
         low, high = low - abs(low) / 2 - 1e-9, high + abs(high) / 2 + 1e-9
@@ -143,7 +143,7 @@ def _even(values: Sequence[float]) -> list[float]:
 
 
 def _some(steps: Sequence[int]) -> list[int]:
-    """Return the first and last step, and a few evenly spaced ones between."""
+    """Return the first and the last step and a few between them, as axis ticks."""
     last = len(steps) - 1
     number = min(last, X_TICKS - 1)
     return [steps[round(n * last / number)] for n in range(number)] + [steps[last]]
@@ -155,7 +155,7 @@ def _points(
     x: Callable[[float], float],
     y: Callable[[float], float],
 ) -> list[str]:
-    """Return the segments of a line, which breaks where values are missing."""
+    """Return a curve as SVG point lists, one per stretch without missing values."""
     parts: list[list[str]] = [[]]
     for step, value in zip(steps, column, strict=True):
         if value is None:

@@ -1,4 +1,4 @@
-"""Plots: curves and a histogram of one check as plain figures, which the template draws as SVG.
+"""Make the plots of one check: loss, gradient norm, lost updates, error and histogram.
 
 A plot is for the eye; the same figures stand below it as a table, for everyone else.
 """
@@ -26,7 +26,7 @@ from pytest_precision.report.page.line_plot import (
 
 
 def plots(entry: Mapping[str, Any]) -> list[Plot]:
-    """Return the plots of one check; none if it has nothing to plot."""
+    """Return the plots of one check from its entry in report.json."""
     found = [_divergence(entry)]
     curves = entry.get("curves", {})
     steps = curves.get("step", [])
@@ -65,21 +65,21 @@ def _sides(columns: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
 
 
 def _difference(columns: Mapping[str, Sequence[Any]]) -> Column:
-    """Return the difference of the sides at each step; None where one has no figure."""
+    """Return the absolute difference of both sides at each step; None where one has no value."""
     sides = _sides(columns)
     pairs = zip(sides["candidate"], sides["reference"], strict=True)
     return [None if a is None or b is None else abs(a - b) for a, b in pairs]
 
 
 def _finite(value: Any) -> float | None:
-    """Return a figure of report.json as a float; None for NaN and infinities."""
+    """Return a number of report.json as a float; None for the texts of NaN and infinities."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value)
 
 
 def _histogram(found: Mapping[str, Any]) -> Plot:
-    """Plot the number of elements by distance, on a log scale."""
+    """Plot how many elements differ by how many ulp, on a log scale."""
     counts = list(enumerate(found["by_bits"]))
     named = [(_distance(bits), count) for bits, count in counts]
     named += [("NaN", found["nan"]), ("infinite", found["infinite"])]

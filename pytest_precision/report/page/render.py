@@ -1,4 +1,4 @@
-"""Render: a report becomes the text of a page, and the page a file next to report.json."""
+"""Render a report as an HTML page, and write it next to report.json."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_page(folder: Path, since: Report | None = None) -> Path:
 
 
 def render(report: Report, since: Report | None = None) -> str:
-    """Return the page of a report; see `write_page`."""
+    """Return the HTML text of a report, with changes since an earlier report if given."""
     cells = report.cells
     failing = report.failing
     failures, filters = Failures(failing), Filters(cells)
@@ -109,7 +109,7 @@ def _template() -> jinja2.Template:
 
 
 def _inert(value: Any) -> Any:
-    """Replace control and bidirectional characters by visible escapes."""
+    """Replace control and bidirectional characters in text by visible escapes."""
     return visible(value) if type(value) is str else value
 
 

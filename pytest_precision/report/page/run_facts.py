@@ -1,4 +1,4 @@
-"""Run facts: the first lines of the page (when, which commit, torch, device), and its settings."""
+"""Make the first lines of the page (date, commit, torch, device) and its table of settings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _device(environment: Mapping[str, Any]) -> str:
 
 
 class PageSettings(NamedTuple):
-    """Settings of torch and variables that the results depend on.
+    """The settings of torch and environment variables that results depend on.
 
     Attributes:
         session: name to value: versions, platform, device, options.
@@ -64,7 +64,7 @@ class PageSettings(NamedTuple):
 
 
 def read_environment(environment: Mapping[str, Any]) -> PageSettings:
-    """Return the environment entries of a report in display order."""
+    """Return a report's versions, options and rank settings in the order of display."""
     session = [
         *environment.get("versions", {}).items(),
         ("platform", environment.get("platform", "")),

@@ -145,7 +145,7 @@ def last_maker(
 
 
 def is_telling(value: Value) -> bool:
-    """Return whether equal copies of a value likely have one origin: it is not 0, 1 or constant."""
+    """Return whether a value is distinctive enough to recognize: no simple number like 0 or 1."""
     few = value.elements == 1 and 2 * value.element.count(0) < len(value.element)
     return few or not value.uniform
 

@@ -109,7 +109,7 @@ def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
 
 
 def _terms(value: Value, known: Known) -> set[str]:
-    """Return the digests of the terms of a sum in the reference; of the value itself if no sum."""
+    """Return the hashes of all terms that the reference sums to a value; its own if no sum is."""
     found: set[str] = set()
     seen: set[str] = set()
     left = [value.digest]

@@ -69,7 +69,7 @@ def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
 
 
 def _value(setting: Setting | None) -> str | None:
-    """Return a value as text, without numbers that a library counts up in each process."""
+    """Return an assigned value as text, with digits in strings zeroed, as they may be counters."""
     if setting is None:
         return None
     is_text = setting.value[0] in "'\""
