@@ -63,7 +63,7 @@ class Audit:
 
     @classmethod
     def of(cls, facts: SetupFacts) -> Audit:
-        """Run every check of the audit on the facts of a set-up."""
+        """Run every check of the audit on the facts about a model and its optimizer."""
         found = worst_first(finding for check in CHECKS for finding in check(facts))
         return cls(tuple(found), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
 
@@ -98,7 +98,7 @@ class Audit:
 
 
 def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error") -> Audit:
-    """Audit a set-up, and fail if a finding is at least as bad as `fail_on`.
+    """Audit a model and its optimizer; raise if a finding is as bad as `fail_on` or worse.
 
     Args:
         model: see `audit`.
@@ -125,7 +125,7 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
     Args:
         model: a module, or several in a list or a dict; wrapped, cast and sharded as it is trained.
-        optimizer: as the loop steps it, likewise.
+        optimizer: as the loop steps it, or several in a list or a dict.
         more: further parts of the loop, in any order: schedulers, data loaders, pipeline stages.
 
     Returns:
@@ -138,7 +138,7 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
 
 def audit_built(build: Callable[[], Any]) -> Audit:
-    """Audit the set-up that a function builds; some failures to build are findings.
+    """Audit the model and optimizer that a function builds; some exceptions are findings.
 
     Args:
         build: returns the parts of a training loop.

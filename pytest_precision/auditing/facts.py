@@ -17,7 +17,7 @@ from pytest_precision.auditing.setup_table import TableRow
 
 @dataclass(frozen=True)
 class SetupFacts:
-    """All that the audit's checks need to know of a set-up.
+    """All that the audit's checks need to know of a model and its optimizer.
 
     Attributes:
         setup: what the loop was built of.
@@ -35,7 +35,7 @@ class SetupFacts:
 
     @classmethod
     def of(cls, *parts: Any) -> SetupFacts:
-        """Collect facts from models, optimizers and other parts of a set-up.
+        """Collect facts from models, optimizers and other parts of a training loop.
 
         Nothing is changed in them, and no step is run.
         """
@@ -50,7 +50,7 @@ class SetupFacts:
         )
 
     def trained(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters that require gradients."""
+        """Yield name and tensor of each parameter that requires gradients."""
         for name, parameter in self.ownership.parameters.items():
             if parameter.requires_grad:
                 yield name, parameter

@@ -74,7 +74,7 @@ def below_fp32(dtype: torch.dtype | None) -> bool:
 
 
 def worst_first(findings: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
-    """Yield distinct findings by severity."""
+    """Yield each distinct finding once, the worst severity first."""
     once = dict.fromkeys(findings)
     for severity in SEVERITIES:
         yield from (finding for finding in once if finding.severity == severity)

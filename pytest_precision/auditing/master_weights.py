@@ -115,7 +115,7 @@ class Ownership:
         return ("master", tuple(coded)) if coded else ("foreign", ())
 
     def _found(self, tensor: Tensor) -> Iterator[str]:
-        """Yield the parameters that share values with an optimizer's tensor."""
+        """Yield the names of the parameters whose values an optimizer's tensor rounds to."""
         for name in [*self._left]:
             own = self.parameters[name]
             if holds(tensor, own):
@@ -137,7 +137,7 @@ def is_coded(parameter: Tensor) -> bool:
 
 
 def holds(master: Tensor, parameter: Tensor) -> bool:
-    """Return whether a tensor, rounded to a parameter's dtype, has its values or a part of them."""
+    """Return whether a tensor rounds to a parameter's values, or to a part of them."""
     own = _flat(parameter)
     rounded = _flat(master).to(parameter.dtype)
     if not own.numel() or not rounded.numel() or own.device != rounded.device:

@@ -62,7 +62,7 @@ class Holder:
 
     @classmethod
     def of(cls, optimizer: Any, *, in_framework: bool = False) -> Iterator[Holder]:
-        """Yield the optimizers inside wrappers and chains."""
+        """Yield the optimizers that update tensors, inside an optimizer's wrappers and chains."""
         of_framework = in_framework or not isinstance(optimizer, torch.optim.Optimizer)
         several = getattr(optimizer, "chained_optimizers", getattr(optimizer, "optimizers", None))
         if several is not None:

@@ -94,7 +94,7 @@ class StageOutput:
 
     @classmethod
     def of(cls, stage: Any) -> StageOutput:
-        """Read a pipeline stage, without calling its module."""
+        """Return the dtypes that a pipeline stage computes and sends, without running it."""
         root = next((unit for unit, _ in units(stage.submod)), None)
         dtypes = {p.dtype for p in stage.submod.parameters() if p.dtype.is_floating_point}
         stored = dtypes.pop() if len(dtypes) == 1 else None

@@ -80,7 +80,7 @@ class TrainingSetup:
         return [type(part).__name__ for part in parts]
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter once, by logical name."""
+        """Yield each parameter once, with the name that it has without wrappers."""
         for name, parameter in self.names.parameters():
             pieces = self.names.pieces(parameter)
             inside = [piece[0] for piece in pieces or () if piece[0]]
@@ -88,7 +88,7 @@ class TrainingSetup:
             yield "+".join(dict.fromkeys(inside)) or name, parameter
 
     def shapes(self, parameter: Tensor) -> list[tuple[int, ...]]:
-        """Return the shapes of the logical tensors in a parameter, over all ranks."""
+        """Return the unsharded shapes of all tensors that lie in a (perhaps flat) parameter."""
         pieces = self.names.pieces(parameter)
         if pieces is not None:
             return [tuple(piece[1]) for piece in pieces if piece[0]]
@@ -113,7 +113,7 @@ class TrainingSetup:
             )
 
     def _home(self, part: Any) -> list[Any] | None:
-        """Return the list to which a part belongs by its type."""
+        """Return the list to which a part of the loop belongs by its type; None if to none."""
         if isinstance(part, nn.Module):
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):

@@ -25,7 +25,7 @@ class TableRow:
         size: number of elements, those of other ranks included.
         stored: dtype that it is stored in.
         computes: dtype that it is computed with in, where a sharding policy says so.
-        reduces: dtype that its gradient is reduced in, likewise.
+        reduces: dtype that its gradient is reduced in, where a sharding policy says so.
         master: dtype of the weight that updates go to, and where it is.
         states: name and dtype of what the optimizer keeps for it; empty where that is not known.
         optimizer: what updates it.
@@ -74,7 +74,7 @@ def table_rows(
 
 
 def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
-    """Return the columns of a row on the optimizer."""
+    """Return a table row's columns on the optimizer: master, states and optimizer name."""
     states = one.holder.states(one.tensor, one.group) or {}
     return (
         _master(one, states),

@@ -82,7 +82,7 @@ def _folded(units: Sequence[ShardingUnit]) -> Iterator[str]:
 
 
 def unit_as_dict(unit: ShardingUnit) -> dict[str, Any]:
-    """Return a sharded module as plain data."""
+    """Return a sharded module's dtypes as plain data for JSON."""
     return {
         "name": unit.name,
         "kind": unit.kind,
@@ -94,7 +94,7 @@ def unit_as_dict(unit: ShardingUnit) -> dict[str, Any]:
 
 
 def stage_as_dict(stage: StageOutput) -> dict[str, Any]:
-    """Return a stage as plain data."""
+    """Return a pipeline stage's dtypes as plain data for JSON."""
     return {
         "name": stage.name,
         "computes": short_dtype(stage.computes),

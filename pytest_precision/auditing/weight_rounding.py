@@ -22,7 +22,7 @@ SAMPLED_ELEMENTS = 1 << 16
 
 
 def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
-    """Return the share of elements that an update leaves unchanged, and their number.
+    """Return the share of a tensor's elements that an update leaves unchanged, and its size.
 
     Half of the elements move up and half down, so both directions count.
 
@@ -51,7 +51,9 @@ def lost_together(tensors: Iterable[tuple[Tensor, float]]) -> float | None:
 
 
 def peak_rate(group: Mapping[str, Any]) -> float:
-    """Return the highest learning rate that a group names; schedulers keep it beside the current.
+    """Return the highest learning rate that a parameter group has under any name.
+
+    Schedulers keep the initial or the highest one beside the current.
 
     Args:
         group: parameter group of an optimizer.

@@ -112,7 +112,7 @@ class Against:
     def judge(
         self, candidate: Installation, reference: Installation, ours: str, theirs: str
     ) -> int:
-        """Compare two sides, print the verdict, and return the exit status.
+        """Compare two recorded sides, print the verdict, and return the exit status.
 
         Where they part, both are recorded once more up to that step, with all their operations, so
         that the verdict names the line.

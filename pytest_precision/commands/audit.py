@@ -42,7 +42,7 @@ LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
+    """Add the command `audit` and its options to the command line's parser."""
     parser = commands.add_parser(
         "audit",
         help="say what a model and its optimizer are stored, computed and updated in",
@@ -68,7 +68,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Audit; return the exit status."""
+    """Audit what the named function builds, print the findings, and return the exit status."""
     try:
         with _started_here(given.build), _printed_as_errors():
             build = _function(given.build)
@@ -84,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
 
 @contextmanager
 def _started_here(program: str) -> Iterator[None]:
-    """Put this folder on the import path, and clear `sys.argv`, for the user's code."""
+    """Put the current folder on the import path and clear `sys.argv` during the block."""
     arguments = sys.argv
     sys.argv = [program]
     sys.path.insert(0, os.getcwd())  # as `python -m` has it, and an installed command has not
@@ -97,7 +97,7 @@ def _started_here(program: str) -> Iterator[None]:
 
 @contextmanager
 def _printed_as_errors() -> Iterator[None]:
-    """Redirect standard output to standard error, also that of child processes."""
+    """Redirect standard output to standard error in the block, also of child processes."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)

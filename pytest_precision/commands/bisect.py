@@ -34,7 +34,7 @@ _COMMIT = "first commit with other numbers: %h %an, %as: %s"
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
+    """Add the command `bisect` and its options to the command line's parser."""
     parser = commands.add_parser(
         "bisect",
         help="find the commit that changed what a script or a test computes",
@@ -70,7 +70,7 @@ class Commits(Protocol):
     """The commits of a bisection, which are good or bad."""
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Refuse two commits that do not differ."""
+        """Raise unless the good and the bad commit compute different numbers."""
 
     def is_good(self, commit: str) -> bool:
         """Return whether a commit computes the same as the good one."""
@@ -92,10 +92,10 @@ class RecordedCommits:
         self._bad = ""
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Record the good commit, and refuse a bad one that computes the same.
+        """Record the good commit, and raise if the bad one computes the same.
 
         Raises:
-            RevisionError: see above, or the script fails in one of them.
+            RevisionError: the two compute the same, or the script fails in one of them.
         """
         self._good = good
         self._record(good)
@@ -117,7 +117,7 @@ class RecordedCommits:
         return good
 
     def show(self) -> None:
-        """Print how the last bad commit differs from the good one, with the line."""
+        """Print how the last commit that was found bad differs from the good one."""
         sides = self._against.sides
         with sides.at(self._bad) as ours, sides.at(self._good) as theirs:
             self._against.judge(ours, theirs, self._bad, self._good)
@@ -147,7 +147,7 @@ def _bisected(against: Against, commits: Commits, good: str, bad: str) -> str:
 
 
 def _expect_more(log: str, before: str) -> None:
-    """Refuse a bisection that git cannot continue.
+    """Raise an error if git cannot continue the bisection.
 
     Raises:
         RevisionError: with the commits of which one is the first, if git says that it is one.
@@ -197,10 +197,10 @@ class ChecksOfCommits:
                 raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Refuse a bad commit that equals the present files, or a good one that does not.
+        """Raise unless the test computes here what it does at BAD, and not what at GOOD.
 
         Raises:
-            RevisionError: see above, or the test cannot be compared with one of them.
+            RevisionError: it computes otherwise, or the test cannot be compared with one of them.
         """
         given = self._against.given
         if self.is_good(bad):
@@ -238,13 +238,13 @@ class ChecksOfCommits:
         return good
 
     def show(self) -> None:
-        """Print how the sides moved since the last commit that differs from the present files."""
+        """Print how the test's numbers differ between the last good commit and here."""
         self._pytest(self._good, self._against.given.report, quiet=False)
 
     def _pytest(
         self, commit: str, report: Path | None, *options: str, quiet: bool
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run the test against a commit; its output is dropped, or printed if asked for."""
+        """Run the test against a commit; print its output, or drop it if `quiet`."""
         words = self._against.sides.here().words(Path.cwd(), "pytest:main")
         words += [*self._against.given.script, *options, "--precision-matrix"]
         words += [f"--precision-against={commit}"]

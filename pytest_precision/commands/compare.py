@@ -26,7 +26,7 @@ FEW = 5
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
+    """Add the command `compare` and its options to the command line's parser."""
     parser = commands.add_parser(
         "compare", help="compare two recordings", description=__doc__, allow_abbrev=False
     )
@@ -67,7 +67,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Compare; return the exit status."""
+    """Compare two recordings, print the verdict, and return the exit status."""
     from pytest_precision.check.compare import compare_recordings
 
     try:
@@ -84,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def terms_of(given: argparse.Namespace) -> Terms:
-    """Return the terms of a comparison that `--criterion` states."""
+    """Return how equal tensors must be, as the options `--criterion` say."""
     from pytest_precision.check.terms import Terms
 
     criteria = dict(map(keyed_criterion, given.criterion))
@@ -151,7 +151,7 @@ _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 
 
 def keyed_criterion(text: str) -> tuple[str, Criterion]:
-    """Return the key (`default` if none) and the criterion in a text of `--criterion`.
+    """Parse one `--criterion` into its key (`default` if none) and its criterion.
 
     Raises:
         argparse.ArgumentTypeError: it names none.

@@ -18,7 +18,7 @@ from pytest_precision.revisions.installation import Installation
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
+    """Add the command `diff` and its options to the command line's parser."""
     parser = commands.add_parser(
         "diff",
         help="compare a script with itself in another commit or installation",
@@ -46,7 +46,7 @@ def add_to(commands: Any) -> None:
 
 
 def _status(against: Against) -> int:
-    """Record both sides, compare them, and return the exit status."""
+    """Record the script here and at the other commit, compare, and return the exit status."""
     sides = against.sides
     here = against.sides.here()
     with _other(against) as there:
@@ -62,7 +62,7 @@ def _status(against: Against) -> int:
 
 @contextmanager
 def _other(against: Against) -> Iterator[Installation]:
-    """Yield the side that the present files are compared with."""
+    """Yield the commit or interpreter that the present files are compared with."""
     python = against.given.python
     revision = against.given.revision
     if python is not None:

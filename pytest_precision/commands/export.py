@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
 
 
 def export(given: argparse.Namespace) -> int:
-    """Write the files of a recording; return the exit status."""
+    """Write a recording as a safetensors file and a JSON file; return the exit status."""
     from pytest_precision.recorders.exchange import export_recording, sidecar_of
 
     if given.out.suffix == ".json":

@@ -94,7 +94,7 @@ def test_the_arguments_change_no_number(cell, parity, tmp_path):
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
+    """Add the command `init` and its options to the command line's parser."""
     parser = commands.add_parser(
         "init", help="write a first test", description=__doc__, allow_abbrev=False
     )
@@ -117,7 +117,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Write the file; return the exit status."""
+    """Write a first test file into the folder, and return the exit status."""
     text = OF_ITS_OWN
     if given.file is not None:
         if not given.file.is_file():

@@ -30,7 +30,7 @@ THREAD_SECONDS = 5.0
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
+    """Add the command `record` and its options to the command line's parser."""
     parser = commands.add_parser(
         "record",
         help="record the train steps of a script",
@@ -85,7 +85,7 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recording_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a recording: steps, values, kinds, ranks and the stand-in."""
+    """Add the options of a recording: --steps, --te, --values and --see."""
     parser.add_argument(
         "--steps",
         metavar="N",
@@ -117,7 +117,7 @@ def add_recording_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Record; return the exit status.
+    """Record the train steps of a script, and return the exit status.
 
     Raises:
         Exception: whatever the script raises.
@@ -176,7 +176,7 @@ def _recorded(given: argparse.Namespace) -> int:
 
 
 def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
-    """Refuse a command line without a script, or with a file that does not exist.
+    """End with an error if the command line names no script, or no file that exists.
 
     Args:
         given: the command line.
@@ -200,7 +200,7 @@ def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
 
 
 def _expect_steps(given: argparse.Namespace) -> None:
-    """Refuse values of steps that are not recorded."""
+    """End with an error if --values names a step after the last recorded one."""
     beyond = [step for step in given.values if step > given.steps]
     if beyond:
         given.parser.error(
@@ -249,7 +249,7 @@ def _leave_threads(before: list[threading.Thread]) -> None:
 
 
 def _expect_empty(given: argparse.Namespace) -> None:
-    """Make the folder; refuse one with a recording or parts of one, and a file."""
+    """Make the output folder, and end with an error if it is not empty."""
     try:
         given.out.mkdir(parents=True, exist_ok=True)
         # The other ranks of a launch write only when this one has come so far, too.

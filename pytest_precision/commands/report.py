@@ -20,7 +20,7 @@ from pytest_precision.report.read import Report, read_report
 
 
 def add_to(commands: Any) -> None:
-    """Add the command and its own commands to a parser."""
+    """Add the command `report` and its subcommands to the command line's parser."""
     parser = commands.add_parser(
         "report", help="merge, show and summarize reports", description=__doc__
     )
@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run a command on reports; return the exit status."""
+    """Run one of the subcommands on report.json files, and return the exit status."""
     try:
         text = given.make(given)
     except (ReportError, OSError, RecursionError) as error:

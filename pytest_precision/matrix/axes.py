@@ -43,7 +43,7 @@ class Matrix(NamedTuple):
 def build(
     arguments: Iterable[object], keywords: Mapping[str, Any], options: Sequence[str] = ()
 ) -> Matrix:
-    """Build all cells of a marker's axes.
+    """Build a cell for each combination of the axis values in a marker.
 
     Args:
         arguments: the positional arguments of the marker; there must be none.
@@ -200,7 +200,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _token(name: str, value: AxisValue) -> str:
-    """Return the text of an axis value in test ids."""
+    """Return the text by which test ids name an axis value."""
     if name == "grad_accum_fusion":
         return "fused" if value else "unfused"
     if name == "world_size":

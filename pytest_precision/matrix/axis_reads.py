@@ -15,7 +15,7 @@ _open: list[set[str]] = []
 
 @contextmanager
 def axes_read() -> Iterator[set[str]]:
-    """Collect, during the block, the names of the axes that are read."""
+    """Collect, during the block, the names of the user's axes that are read from cells."""
     found: set[str] = set()
     _open.append(found)
     try:
@@ -25,12 +25,12 @@ def axes_read() -> Iterator[set[str]]:
 
 
 def so_far() -> tuple[str, ...]:
-    """Return the axes read so far in the innermost block; empty outside of any."""
+    """Return the axes that were read so far in the innermost `axes_read` block, if any."""
     return tuple(sorted(_open[-1])) if _open else ()
 
 
 def note(names: Iterable[str]) -> None:
-    """Note that axes were read."""
+    """Add axis names to the set of each `axes_read` block that is open."""
     names = tuple(names)
     for found in _open:
         found.update(names)

@@ -20,7 +20,7 @@ AxisValue = str | int | float | bool | None
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One point of the matrix.
+    """One combination of values of a matrix's axes, in which a test runs.
 
     Cells are equal if their values look the same: 1, 1.0 and True are three values of an axis, and
     so are 0.0 and -0.0, since tensors that are made of them differ.
@@ -76,12 +76,12 @@ class Cell:
         return segments(self.sequence, self.world_size)
 
     def of_segment(self, segment: Segment) -> Cell:
-        """Return this cell with the world size of one segment of its sequence."""
+        """Return this cell with the number of ranks that one part of its sequence runs on."""
         return replace(self, world_size=segment.world_size, shared_by=self.fewest_microbatches)
 
     @property
     def swaps(self) -> bool:
-        """Whether the sequence has a `swap`, after which the other side's layout goes on."""
+        """Whether the sequence has a `swap`, after which the other side's layout continues."""
         return "swap" in self.operations
 
     @property
@@ -153,5 +153,5 @@ BUILT_IN_AXES = tuple(f.name for f in fields(Cell) if f.name not in NO_AXES)
 
 
 def axes_of(cell: Cell) -> dict[str, AxisValue]:
-    """Return the axes of a cell without noting them as read."""
+    """Return a cell's axes as a dict of values, without counting them as read by a test."""
     return {name: getattr(cell, name) for name in BUILT_IN_AXES} | dict(cell.extra)

@@ -88,7 +88,7 @@ class Contract:
 
     @classmethod
     def of(cls, cell: Cell) -> Contract:
-        """Return the contract of a cell: the dtype of stored parameters, and its code paths."""
+        """Return the parameter dtype and the code paths that a run of this cell must show."""
         paths = []
         if cell.grad_accum_fusion:
             paths.append("fused")

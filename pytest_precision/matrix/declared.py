@@ -32,7 +32,7 @@ class Declared:
 
     @classmethod
     def of(cls, *functions: object) -> Declared:
-        """Combine the declarations of callables, and of functions inside `partial` objects.
+        """Combine what decorators of `layouts` declare on functions, also inside `partial`s.
 
         If two of them set a variable, the value of the first one holds.
         """
@@ -49,7 +49,7 @@ class Declared:
         )
 
     def allowing(self, patterns: tuple[str, ...]) -> Declared:
-        """Return these declarations with more patterns in `may_leave`."""
+        """Return a copy with more patterns of state that a function may leave changed."""
         return replace(self, may_leave=(*self.may_leave, *patterns))
 
 

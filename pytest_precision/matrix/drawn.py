@@ -21,7 +21,7 @@ ASKED_FOR = ("swap",)
 
 
 def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
-    """Return the cells of a test with randomly drawn sequences.
+    """Return a hypothesis strategy for the cells of a test, but with random sequences.
 
     A shorter sequence is the simpler one, and an earlier cell of the test.
 
@@ -39,7 +39,7 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
 
 
 def drawable(sequences: Iterable[str]) -> list[str]:
-    """List the operations that sequences may be drawn from, the simplest first.
+    """List the operations of which random sequences are made, the simplest first.
 
     Other numbers of ranks, and operations of `ASKED_FOR`, are those of `sequences`.
     """
@@ -54,7 +54,7 @@ def saves_first(sequence: str) -> bool:
 
 
 def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
-    """Return a sequence of these operations, without loads that no save precedes.
+    """Join operations to a sequence, without loads that have no save before them.
 
     It trains at least once.
 
@@ -73,7 +73,7 @@ def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
 
 
 def marker(cell: Cell) -> str:
-    """Return the marker of a cell, to paste above a test."""
+    """Return the text of a `precision_matrix` marker that gives a test this one cell."""
     written = {name: [value] for name, value in axes_of(cell).items()}
     default = Cell(precision=cell.precision)
     short = {

@@ -29,7 +29,7 @@ def matches(cell: Cell, select: Select) -> bool:
 
 
 def unselectable(select: Select, cells: Iterable[Cell]) -> list[str]:
-    """Return a message for each mistake in a selection.
+    """Return an error for each axis or value in --precision-select that no cell has.
 
     Args:
         select: the selection.
@@ -94,7 +94,7 @@ def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
 
 
 def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
-    """Choose rows that together have every pair of values.
+    """Choose few rows that have every pair of values that any row has in two columns.
 
     A pair is two values in two columns of one row. The choice is greedy and deterministic: it takes
     the row with the most pairs that are not covered yet, on a tie the earlier row. Then it drops

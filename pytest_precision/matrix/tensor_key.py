@@ -50,7 +50,7 @@ class TensorKey(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, name: str) -> TensorKey:
-        """Split the name of an observation of `kind` into owner, part and microbatch."""
+        """Split the name of a tensor of this kind into owner, part and microbatch."""
         found = _MICROBATCH.match(name)
         microbatch, rest = (int(found[1]), name[found.end() :]) if found else (None, name)
         if kind == "hyper":
@@ -65,7 +65,7 @@ class TensorKey(NamedTuple):
         return cls(owner, part, microbatch)
 
     def name(self, kind: str) -> str:
-        """Return the full name of an observation of `kind`."""
+        """Join owner, part and microbatch to the name of a tensor of this kind."""
         joined = self.owner
         if kind == "hyper":
             joined = f"{self.part} of {self.owner}"
@@ -79,7 +79,7 @@ class TensorKey(NamedTuple):
 
     @property
     def operand(self) -> OperandPart | None:
-        """Return the operand that the part names, such as `rowwise.data`; None for other parts."""
+        """Return which tensor of a quantized weight the part names; None for other parts."""
         return None if self.part in ("", "history") else OperandPart.of(self.part)
 
 
@@ -102,7 +102,7 @@ class OperandPart(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Return the text of this part in names."""
+        """Return the text of this tensor in names, such as `rowwise.data`."""
         return f"{self.side}.{self.field}" if self.field else self.side
 
 
@@ -113,33 +113,36 @@ def slot_of(weight: str) -> str:
 
 
 def role_of(slot: str) -> str:
-    """Return the operand of a delayed scaling state: `input`, `weight` or `gradient`."""
+    """Return which GEMM operand a delayed scaling state is of: input, weight or gradient."""
     found = _SLOT.fullmatch(slot)
     return found[1] if found else ""
 
 
 def inner_kind(kind: str, attribute: str) -> str:
-    """Return the kind of a tensor inside a tensor subclass."""
+    """Return the kind (such as `param`) of an inner tensor of a tensor subclass."""
     return f"{kind}.{attribute}"
 
 
 def outer_kind(kind: str) -> str:
-    """Return the kind of the tensor subclass around an inner tensor; other kinds unchanged."""
+    """Return the kind of the tensor subclass that an inner tensor's kind belongs to.
+
+    Other kinds are returned unchanged.
+    """
     return kind.partition(".")[0]
 
 
 def is_inner(kind: str) -> bool:
-    """Return whether a kind is that of tensors inside a tensor subclass."""
+    """Return whether a kind is that of inner tensors of a tensor subclass."""
     return "." in kind
 
 
 def resident_kind(kind: str) -> str:
-    """Return the stored counterpart of a kind of used weights: `param` of `used_param`."""
+    """Return the kind of stored weights for a kind of used ones: `param` of `used_param`."""
     return kind.removeprefix("used_")
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether optimizer state belongs to masters, such as their scales."""
+    """Return whether a kind of optimizer state describes masters, as their scales do."""
     return kind.startswith("master_")
 
 
@@ -149,7 +152,7 @@ def is_master(kind: str) -> bool:
 
 
 def unwrapped(name: str) -> str:
-    """Return a name without the wrappers in it: `blocks.0._orig_mod.up.weight` without `_orig_mod`.
+    """Return a tensor's name without wrapper modules, such as `_orig_mod`, in it.
 
     Args:
         name: of a tensor or a module; what follows a colon is not a part of the path.

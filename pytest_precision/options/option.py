@@ -14,7 +14,7 @@ REPEATABLE: Mapping[str, Callable[[str], list[str]]] = {
     "args": str.split,
     "linelist": str.splitlines,
 }
-"""Ini types that are lists, and the function that splits an environment variable likewise."""
+"""Ini types that are lists, and the function that splits the text of an environment variable."""
 
 
 class Option(NamedTuple):
@@ -48,22 +48,22 @@ class Option(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Name in `Settings`."""
+        """The option's name as a field of `Settings`."""
         return {"matrix": "enabled", "min_kill": "mutate"}.get(self.name, self.name)
 
     @property
     def flag(self) -> str:
-        """Name on the command line."""
+        """The option's name on the command line."""
         return f"--precision-{self.name.replace('_', '-')}"
 
     @property
     def key(self) -> str:
-        """Name in ini files."""
+        """The option's name in ini files."""
         return f"precision_{self.name}"
 
     @property
     def variable(self) -> str:
-        """Name in the environment."""
+        """The option's name as an environment variable."""
         return self.key.upper()
 
     @property
@@ -77,7 +77,9 @@ class Option(NamedTuple):
         return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
     def parsed(self, given: Sequence[object], name: str, where: str) -> Any:
-        """Parse the values of one source; all if the option is repeatable, else the last.
+        """Parse what one source, such as the ini file, gives for this option.
+
+        All values count if the option is repeatable, else the last.
 
         Args:
             given: text, or a typed value if the source has types.

@@ -71,7 +71,7 @@ def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) 
 
 
 def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
-    """Yield the value of the first source that has one; nothing if none has."""
+    """Yield the parsed value of an option from the first source that has one, if any."""
     for given, name, where, folder in _sources(option, config):
         if option.instead and (name != option.key or option in FORMER):
             words = f"{where}: {name} will go with the next release; write {option.instead}"

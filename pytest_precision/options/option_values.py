@@ -12,7 +12,7 @@ _FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
 
 
 def flag(text: str) -> bool:
-    """Parse a word for yes or no."""
+    """Parse `true`, `yes`, `on`, `1` and their opposites into a bool."""
     if text.lower() not in _FLAGS:
         raise ValueError(text)
     return _FLAGS[text.lower()]
@@ -50,7 +50,7 @@ LONGEST_SECONDS = 1_000_000
 
 
 def seconds(text: str) -> float:
-    """Parse a duration that can be a deadline."""
+    """Parse a number of seconds above 0 and up to `LONGEST_SECONDS`."""
     seconds = float(text)
     if not 0 < seconds <= LONGEST_SECONDS:
         raise ValueError(text)
@@ -74,14 +74,14 @@ def share(text: str) -> float:
 
 
 def planted_share(text: str) -> float | None:
-    """Parse the share of mutants that must be noticed; None to plant none."""
+    """Parse the share of planted defects that a check must notice; None to plant none."""
     if text.lower() in _FLAGS and text != "1":
         return 0.0 if _FLAGS[text.lower()] else None
     return share(text)
 
 
 def module(text: str) -> str:
-    """Parse the name of a module."""
+    """Return a text, if it is the dotted name of a Python module."""
     if not all(part.isidentifier() for part in text.split(".")):
         raise ValueError(text)
     return text
@@ -102,14 +102,14 @@ def program(text: str) -> Path:
 
 
 def pattern(text: str) -> str:
-    """Parse a pattern that is not empty."""
+    """Return a text, if it is not empty."""
     if not text:
         raise ValueError(text)
     return text
 
 
 def leak_pattern(text: str) -> str:
-    """Return a pattern of `fnmatch`, of which each bracket that opens is closed."""
+    """Return an `fnmatch` pattern, if it is not empty and all of its brackets are closed."""
     if not text or unclosed(text):
         raise ValueError(text)
     return text

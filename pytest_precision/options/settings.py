@@ -74,12 +74,12 @@ class Settings:
 
     @property
     def compares_in_time(self) -> bool:
-        """Return whether each side is compared with itself in another commit or installation."""
+        """Return whether options ask to compare with another commit or interpreter."""
         return bool(self.against) or self.against_python is not None
 
     @property
     def in_time(self) -> str:
-        """Return the options of comparisons with other revisions, as on a command line."""
+        """Return the options that compare with other revisions, as on a command line."""
         given = {
             "against": self.against,
             "against-python": self.against_python,

@@ -38,7 +38,7 @@ class BaselineSummary:
         self._test_files: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the baselines of a test that has ended."""
+        """Record which baseline files a finished test used, and what became of them."""
         if report.when != "teardown":
             return
         self._test_files.add(report.nodeid.partition("::")[0])
@@ -64,7 +64,7 @@ class BaselineSummary:
             terminalreporter.write_line(f"{head}, which no check asks for: {names}{more}")
 
     def _unused(self) -> Iterator[str]:
-        """Yield this environment's baseline files to which no check belongs any more."""
+        """Yield the baseline files of this environment that no check of the session uses."""
         keys = {key_digest_of(Path(file)) for file in self._states}
         for path in all_baselines(self._folder):
             name = shown_from(self._root, path)
@@ -73,7 +73,7 @@ class BaselineSummary:
                 yield name
 
     def _whole(self, config: pytest.Config) -> bool:
-        """Return whether all checks ran whose baselines were looked at."""
+        """Return whether the session runs all tests, not a selection by -k, -m or the like."""
         own = self._settings
         chosen = own.select or own.coverage != "full" or own.shard != (1, 1)
         asked = [config.getoption(name, "") for name in ("keyword", "markexpr", "lf", "deselect")]

@@ -38,7 +38,7 @@ class CellCounts(NamedTuple):
     formats: Sequence[str] = ()
 
     def line(self, settings: Settings) -> str:
-        """Return the line above the tests on selected and deselected cells.
+        """Return the text above the test results: how many cells run, and by which options.
 
         Args:
             settings: settings of the session.
@@ -81,7 +81,7 @@ def refusals(asked: Iterable[Asked]) -> list[str]:
 
 
 def announcements(asked: Iterable[Asked]) -> list[str]:
-    """Return what is known about number format backends before ranks start."""
+    """Return lines that say whether number formats are emulated or run on the GPU."""
     return list(dict.fromkeys(map(_announced, asked)))
 
 
@@ -94,7 +94,7 @@ def _announced(one: Asked) -> str:
 
 
 def _missing(precision: str, device: str) -> str:
-    """Return what a native format lacks on this machine; empty if nothing is known to lack."""
+    """Return, in words, why a precision cannot use a GPU's own formats; empty if it may."""
     lacks = []
     engine = installed_version()
     native = PRECISIONS[precision].native

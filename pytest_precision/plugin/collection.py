@@ -65,7 +65,7 @@ class Collection:
         return self.counts.cells if self.collected else None
 
     def generate(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize a matrix test with its cells."""
+        """Parametrize a test with the cells (combinations of axis values) of its marker."""
         nodeid = metafunc.definition.nodeid
         try:
             mark = marker_of(metafunc)
@@ -81,7 +81,7 @@ class Collection:
             self.errors.append(str(error))
 
     def choose(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselect the cells outside selection, coverage and shard; skip the rest unless enabled.
+        """Deselect the cells that options exclude; skip the rest without --precision-matrix.
 
         Args:
             config: configuration of the session.
@@ -108,7 +108,7 @@ class Collection:
                 item.add_marker(skip)
 
     def finish(self, session: pytest.Session) -> None:
-        """Count the remaining cells; a worker sends counts and errors to the controller.
+        """Count the cells that are left; a worker sends counts and errors to the controller.
 
         Raises:
             pytest.UsageError: there are errors; it has all of them. A worker does not raise.
@@ -148,7 +148,7 @@ class Collection:
             raise pytest.UsageError(*self.errors)
 
     def receive(self, worker_output: dict[str, Any]) -> None:
-        """Take over the counts of an xdist worker; all workers collect the same cells.
+        """Copy the number of cells that an xdist worker has collected, and raise its errors.
 
         Raises:
             pytest.UsageError: the worker sent errors; it has all of them.
@@ -162,7 +162,7 @@ class Collection:
                 raise pytest.UsageError(*output["errors"])
 
     def header(self, verbosity: int) -> list[str]:
-        """Return the line about the cells that will run; none without cells or with -q."""
+        """Return a line on how many cells will run; empty without cells or with -q."""
         if not self.counts.made or verbosity < 0:
             return []
         return [self.counts.line(self.settings)]
@@ -245,12 +245,12 @@ class Collection:
 
 
 def is_drawn(item: pytest.Item) -> bool:
-    """Return whether an item stands for the cells that `--precision-fuzz` draws."""
+    """Return whether a test item runs randomly drawn cells, for --precision-fuzz."""
     return item.get_closest_marker("precision_drawn") is not None
 
 
 def cell_of_test(request: pytest.FixtureRequest) -> Cell:
-    """Return the cell of a test that uses the fixture `cell`; fail a test without one."""
+    """Return the value of the fixture `cell`, or fail a test that has no matrix."""
     if not hasattr(request, "param"):
         pytest.fail(
             expected_but_got(

@@ -70,7 +70,7 @@ class Ranks:
                 it declares by `layouts.with_environment` are set before its ranks start.
             args: positional arguments of every call; they are sent to the ranks, so they must
                 pickle.
-            kwargs: keyword arguments, likewise.
+            kwargs: keyword arguments of every call, which must pickle too.
 
         Returns:
             The results in rank order.
@@ -100,7 +100,7 @@ class Ranks:
 
 
 def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
-    """Return the fixture `parity` of an item, whose reports read its verdicts."""
+    """Make the fixture `parity` for a test, and keep it for the test's reports."""
     shared = _resources(item.config)
     found = Parity(
         item.nodeid,
@@ -133,7 +133,7 @@ def ranks_fixture(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
 
 
 def take_in_definitions(config: pytest.Config) -> None:
-    """Remember the definitions of newly imported modules, before tests can patch them."""
+    """Save the functions and classes of new modules, to find what tests patch later."""
     if DEFINITIONS in config.stash:
         config.stash[DEFINITIONS].take_in()
     else:
@@ -157,7 +157,7 @@ def attach_verdicts(
     total: int,
     error: pytest.ExceptionInfo[BaseException] | None,
 ) -> None:
-    """Attach the cell and the verdicts so far to a report of a matrix test.
+    """Store axis values and check results of a matrix test on its pytest report.
 
     Args:
         report: report of `item`.
@@ -200,7 +200,7 @@ def short_failure(
 
 
 def _parity_errors(error: BaseException) -> Iterator[ParityError]:
-    """Yield the errors of checks in an exception, its causes and its group."""
+    """Yield each ParityError in an exception, in its causes and in its groups."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -215,7 +215,7 @@ def _parity_errors(error: BaseException) -> Iterator[ParityError]:
 
 
 def _resources(config: pytest.Config) -> Resources:
-    """Return the resources of the session, which end with it."""
+    """Return the object that holds the session's rank processes and recorded traces."""
     if RESOURCES not in config.stash:
         there = config.stash.get(OTHER_SIDE, None)
         config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None), there)
@@ -233,11 +233,11 @@ READS = pytest.StashKey[set[str]]()
 
 @contextmanager
 def noted(item: pytest.Item) -> Iterator[None]:
-    """Record on a test which axes are read in the block."""
+    """Record, during the block, which of the user's axes a test reads from its cell."""
     with axes_read() as item.stash[READS]:
         yield
 
 
 def unread(item: pytest.Item, cell: Cell) -> list[str]:
-    """List the user's axes that nothing has read from the test's cell so far."""
+    """List the user's axes of a test's cell that nothing has read so far."""
     return [name for name, _ in cell.extra if name not in item.stash.get(READS, ())]

@@ -42,7 +42,7 @@ class Fuzz:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        """Run a test in its drawn cells; leave other tests to pytest."""
+        """Run a test in randomly drawn cells, if it asks for them; leave others to pytest."""
         __tracebackhide__ = True
         if not is_drawn(pyfuncitem):
             return None
@@ -52,7 +52,7 @@ class Fuzz:
 
 
 def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> None:
-    """Run a test in as many drawn cells as `--precision-fuzz` asks for.
+    """Run a test in as many random cells as --precision-fuzz says; shrink a failing one.
 
     Args:
         item: its fixtures are set up; `cell` and `parity` are replaced in each call.
@@ -94,14 +94,14 @@ def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings
 
 
 def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
-    """Return a drawn cell's verdict with the marker that makes this cell."""
+    """Return a failed verdict, with the marker to paste that runs the same drawn cell."""
     command = again(verdict.nodeid, options=f"--precision-fuzz {drawn_cells}")
     paste = f"To have this cell, paste above the test: {drawn.marker(cell)}"
     return replace(verdict, command=command, closing=(paste, f"Draw again with: {command}"))
 
 
 def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:
-    """Run the test in one drawn cell; `reject` cells that prove nothing."""
+    """Run a test in one drawn cell; call `reject` if the test skips or the check refuses it."""
     parity = fixtures.parity_fixture(item, cell, settings)
     own = {"cell": cell, "parity": parity}
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}

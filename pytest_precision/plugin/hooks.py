@@ -40,14 +40,14 @@ MARKERS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options, in a pytest that knows all hooks of this module."""
+    """Declare the plugin's options, and refuse a pytest that is too old for its hooks."""
     refuse_old_pytest(pytest.__version__)
     add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests() -> Generator[None, object, object]:
-    """Tell the other processes of a launch if a `conftest.py` cannot be loaded."""
+    """Tell the other processes of torchrun or srun if a `conftest.py` cannot be loaded."""
     try:
         return (yield)
     except Exception as error:
@@ -57,7 +57,7 @@ def pytest_load_initial_conftests() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main() -> Generator[None, object, object]:
-    """Tell the other processes of a launch of an error that ends pytest."""
+    """Tell the other processes of torchrun or srun of an error that ends pytest."""
     try:
         return (yield)
     except Exception as error:
@@ -75,7 +75,7 @@ def _tell_the_launch(error: Exception) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the settings, and register the hooks of this process: reporter, part of a launch."""
+    """Read the options, and register the further hooks that this process needs."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[SETTINGS] = read_options(config)
@@ -133,13 +133,13 @@ def _report(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a matrix test with its cells."""
+    """Parametrize a test with the cells (combinations of axis values) of its marker."""
     metafunc.config.stash[COLLECTION].generate(metafunc)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cells that are not to run."""
+    """Deselect the cells that selection, coverage or shard exclude."""
     config.stash[COLLECTION].choose(config, items)
 
 
@@ -161,7 +161,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Remember the definitions of new modules, before fixtures can patch them."""
+    """Save the functions and classes of new modules, before fixtures can patch them."""
     if item.config.stash[COLLECTION].cell_to_run(item) is not None:
         from pytest_precision.plugin import fixtures
 
@@ -169,7 +169,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Return the line about the cells that will run."""
+    """Return a line on how many cells will run, to print above the test results."""
     return config.stash[COLLECTION].header(config.get_verbosity())
 
 
@@ -184,14 +184,14 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the counts and errors of an xdist worker that has finished."""
+    """Read the cell counts and collection errors of a finished xdist worker."""
     # A worker that crashed has no output.
     node.config.stash[COLLECTION].receive(getattr(node, "workeroutput", {}))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Fail a matrix test that passed without a check."""
+    """Fail a matrix test that has the fixture `parity` and passed without a check."""
     result = yield
     if pyfuncitem.config.stash[COLLECTION].cell_to_run(pyfuncitem) is not None:
         from pytest_precision.plugin import fixtures
@@ -205,7 +205,7 @@ def pytest_runtest_makereport(
     item: pytest.Item,
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the cell and its verdicts to the reports of a matrix test."""
+    """Attach axis values and check results to the reports of a matrix test."""
     report = yield
     collection = item.config.stash[COLLECTION]
     if (cell := collection.cell_to_run(item)) is not None:
@@ -228,23 +228,23 @@ class Controller:
     # It runs first, since an xdist controller collects nothing and stops this hook.
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Start the report."""
+        """Start the session's report before tests are collected."""
         self.report.start()
 
     def pytest_collection_finish(self) -> None:
-        """Report how many cells are to run."""
+        """Record in the report how many cells are to run."""
         self.report.plan(self.collection.planned)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Note that all tests ran, unless an exception ended the loop."""
+        """Record in the report that all tests ran, unless an exception ended the loop."""
         result = yield
         self.report.plan(self.collection.planned)
         self.report.end()
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add a report of a test."""
+        """Add a test's result to the session's report."""
         self.report.add(report)
 
     def pytest_sessionfinish(self) -> None:
@@ -252,14 +252,14 @@ class Controller:
         self.report.finish()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write the section of the terminal summary."""
+        """Write the report's section of pytest's terminal summary."""
         self.report.summary(terminalreporter)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Write what workers collected, or that no cell ran."""
+    """Write how many cells xdist workers collected, or that no cell ran."""
     for line in config.stash[COLLECTION].summary(config.get_verbosity()):
         terminalreporter.write_line(line)
 

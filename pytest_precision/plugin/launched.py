@@ -38,7 +38,7 @@ LAUNCHER_SECONDS = 1.0
 
 
 class Process:
-    """The hooks of every process of a launch."""
+    """The hooks of every pytest process that torchrun or srun has started."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         forget(launch)
@@ -47,12 +47,12 @@ class Process:
         self._failures: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note errors of collection."""
+        """Record errors of test collection, to tell the other processes."""
         if report.failed:
             self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
     def refuse(self) -> None:
-        """Tell the other processes of errors of collection, if there are any."""
+        """Tell the other processes of errors of test collection, if there are any."""
         failures = [*self._failures, *self.collection.errors]
         if failures:
             refuse_rank(self.launch, "\n".join(failures))
@@ -68,11 +68,11 @@ class LaunchController(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note whether the tests of this session need ranks."""
+        """Record whether any collected test needs rank processes."""
         self._serves = needs_ranks(session.items, self.collection)
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> str | None:
-        """Return the line on the launch; None with -q or if no test needs ranks."""
+        """Return a line on the launcher; None with -q or if no test needs ranks."""
         if not self._serves or config.get_verbosity() < 0:
             return None
         launch = self.launch
@@ -83,7 +83,7 @@ class LaunchController(Process):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Meet the other processes before the first test, if any test needs ranks."""
+        """Connect to the other processes before the first test, if any test needs ranks."""
         if self._serves and runs(session):
             try:
                 hosts = Hosts(self.launch, partial(_tell, session.config))
@@ -95,13 +95,13 @@ class LaunchController(Process):
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the other processes what failed if they were never met."""
+        """Tell the other processes of collection errors, if none is connected yet."""
         if HOSTS not in session.config.stash:
             self.refuse()
 
 
 class RankHolder(Process):
-    """The hooks of every process of a launch but that of rank 0."""
+    """The hooks of every launched pytest process except that of rank 0."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         super().__init__(launch, collection)
@@ -118,7 +118,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Release the output if no test needs ranks; leave on errors of collection."""
+        """Show buffered output if no test needs ranks; end on errors of collection."""
         if not needs_ranks(session.items, self.collection):
             self._let_go()
         elif self.collection.errors:  # rank 0 reports them
@@ -127,7 +127,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Serve ranks to rank 0 instead of running tests, if any test needs ranks."""
+        """Run ranks for the process of rank 0 instead of tests, if any test needs ranks."""
         if not needs_ranks(session.items, self.collection):
             return
         if not runs(session):
@@ -178,7 +178,7 @@ def runs(session: pytest.Session) -> bool:
 
 
 def launch_refusal(items: list[pytest.Item], collection: Collection) -> list[str]:
-    """Return why an xdist worker cannot run under a launcher; empty if it can."""
+    """Return why xdist workers cannot run under torchrun or srun; empty if they can."""
     launch = Launch.of(os.environ)
     if launch is None or not needs_ranks(items, collection):
         return []
@@ -205,10 +205,10 @@ def refuse_rank(launch: Launch, reason: str) -> None:
 
 
 def _follow_torchrun(launch: Launch, parent: int) -> Callable[[], None]:
-    """End this process if torchrun is killed, as torchrun itself would.
+    """Start a thread that ends this process if torchrun is killed.
 
-    One that is killed leaves them, and GPUs would be busy until the last test is over. Slurm ends
-    all processes of a step.
+    A torchrun that is killed leaves its processes, and GPUs would be busy until the last test is
+    over. Slurm ends all processes of a step.
 
     Args:
         launch: the launch.

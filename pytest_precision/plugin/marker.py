@@ -11,7 +11,7 @@ MARKER = "precision_matrix"
 
 
 def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
-    """Return the marker of a test: its own, or else that of its class or module.
+    """Return the `precision_matrix` mark of a test: its own, or its class's or module's.
 
     A test that takes no cell has none, even if its class or module is marked.
 
@@ -37,7 +37,7 @@ def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
 
 
 def out_of_reach(items: Iterable[pytest.Item]) -> list[str]:
-    """Return messages on tests that have their own marker but cannot be parametrized."""
+    """Return an error for each unittest method that has the marker for matrix tests."""
     return [
         f"{item.nodeid}: expected a function or method of pytest's own but got a method of "
         f"unittest.TestCase, which cannot have {MARKER}; move it out of the class"

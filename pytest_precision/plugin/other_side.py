@@ -42,14 +42,14 @@ class OtherSide:
     package: Path
 
     def told(self) -> list[str | None]:
-        """Return the other side as plain data, for xdist workers."""
+        """Return the commit and interpreter to compare with as plain data for xdist."""
         one = self.installation
         tree = [None if path is None else str(path) for path in (one.root, one.tree)]
         return [str(self.package), one.name, str(one.python), *tree]
 
     @classmethod
     def of(cls, told: list[Any]) -> OtherSide:
-        """Return the other side that the controller sent to this worker."""
+        """Make this object from the plain data that the controller sent to this worker."""
         package, name, python, root, tree = told
         places = (None if path is None else Path(path) for path in (root, tree))
         return cls(Installation(name, Path(python), *places), Path(package))
@@ -59,7 +59,7 @@ OTHER_SIDE = pytest.StashKey[OtherSide]()
 
 
 def open_other_side(config: pytest.Config, settings: Settings) -> None:
-    """Make the other side that the settings ask for, or take the controller's.
+    """Check out the commit, or find the interpreter, that each side is compared with.
 
     Raises:
         pytest.UsageError: there can be none; the message says why.
@@ -81,7 +81,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
 
 
 def tell_worker(node: Any) -> None:
-    """Send the other side to an xdist worker."""
+    """Send an xdist worker the commit and interpreter that checks are compared with."""
     if OTHER_SIDE in node.config.stash:
         node.workerinput[WORD] = node.config.stash[OTHER_SIDE].told()
 
@@ -119,7 +119,7 @@ def _expect_possible(settings: Settings) -> None:
 
 
 def _expect_own_root(config: pytest.Config) -> None:
-    """Refuse a path after a blank, which pytest took for a test path."""
+    """Raise if pytest took the path after --precision-against-python for a test path."""
     option = "--precision-against-python"
     called_from = config.invocation_params.dir
     is_elsewhere = config.inipath is None or not called_from.is_relative_to(config.rootpath)

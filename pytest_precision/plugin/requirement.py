@@ -24,20 +24,20 @@ class Requirement:
         self._failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the cells that ran, including expected failures."""
+        """Count the cells of matrix tests that ran, including expected failures."""
         skipped = report.skipped and not hasattr(report, "wasxfail")
         if report.when == "call" and hasattr(report, "precision_cell") and not skipped:
             self._ran += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a session that would pass without a cell."""
+        """Fail a session that would pass although no cell of a matrix test ran."""
         green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         if green and not self._ran and not runs_nothing(session.config):
             self._failed = True
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say why the session fails."""
+        """Write that the session fails since no cell ran, if it does."""
         if self._failed:
             line = f"precision: expected at least one cell to run but got none; {self._advice}"
             terminalreporter.write_line(line, red=True)

@@ -36,7 +36,7 @@ class Resources:
         self._traces: TraceCache | None = None
 
     def ranks(self, settings: Settings) -> RankPool:
-        """Return the rank pool for these settings, which is kept between tests."""
+        """Return the pool of rank processes for these options, which is kept between tests."""
         if not self._ranks and settings.ranks != "inline":
             # It imports torch while this process does, which takes seconds in each.
             with contextlib.suppress(OSError):  # the start of the ranks says why
@@ -55,7 +55,7 @@ class Resources:
         return self._ranks[key]
 
     def then(self, settings: Settings) -> Then | None:
-        """Return the other revision with its ranks; None if none was asked for."""
+        """Return the commit or interpreter to compare with, and its ranks; None without one."""
         if self._other_side is None:
             return None
         # Only here, so that a session that compares nothing does not import torch.
@@ -80,7 +80,7 @@ class Resources:
 
     @property
     def traces(self) -> TraceCache:
-        """The cached traces of the session."""
+        """The cache of what each side of a check computed in this session."""
         if self._traces is None:
             self._traces = TraceCache()
         return self._traces

@@ -16,7 +16,7 @@ NEWEST_TORCH = "2.13"
 
 
 def refuse_old_pytest(version: str) -> None:
-    """Refuse a pytest that is older than the package requires.
+    """Raise if pytest is older than the package requires.
 
     Args:
         version: of pytest.

@@ -35,13 +35,13 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def called(revision: str, commit: str, python: Path | None) -> str:
-    """Return the name of a commit, and of another interpreter, for messages."""
+    """Return how messages name a commit and, if given, another interpreter."""
     name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
     return f"{name} with {python}" if python else name
 
 
 def link_package(folder: Path) -> Path:
-    """Make a folder that has only this package, for an interpreter without it."""
+    """Make a folder with a link to this package alone, for an interpreter without it."""
     folder.mkdir()
     (folder / PACKAGE.name).symlink_to(PACKAGE)
     return folder
@@ -90,7 +90,7 @@ class Installation:
         return self.tree / path.relative_to(self.root)
 
     def expect_able(self, flag: str = "--python") -> None:
-        """Refuse an interpreter that lacks a requirement of recordings.
+        """Raise if the interpreter lacks a package that recording needs, such as torch.
 
         Args:
             flag: the option that names it.

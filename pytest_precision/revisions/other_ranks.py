@@ -62,7 +62,7 @@ class OtherRanks:
             self._host.stdin.flush()
 
     def differences(self) -> dict[str, list[str]]:
-        """Return the packages whose versions differ, with both versions."""
+        """Return the packages of which the two interpreters have different versions."""
         if not self._relocation.left:
             return {}
         self._answered(HOST_SECONDS)  # a rank has been started before
@@ -72,7 +72,7 @@ class OtherRanks:
         return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
 
     def start(self, membership: Membership) -> Rank:
-        """Start a rank.
+        """Start a rank in the other commit or interpreter, and return its handle.
 
         Raises:
             RankError: the host has ended, or does not answer.
@@ -94,13 +94,13 @@ class OtherRanks:
         return RemoteRank(line, Start(moved, changes), 0.0)
 
     def close(self) -> None:
-        """End all ranks and their host in bounded time."""
+        """End all ranks, and the process that starts them, within a bounded time."""
         self._ended()
         assert self._host.stdout is not None
         self._host.stdout.close()
 
     def _ended(self) -> int:
-        """End all ranks and the host in bounded time; return the host's exit status."""
+        """End all ranks and the process that starts them; return its exit status."""
         assert self._host.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has not read all
             self._host.stdin.close()
@@ -111,7 +111,7 @@ class OtherRanks:
             return self._host.wait()
 
     def _answered(self, seconds: float) -> int:
-        """Return the host's port; end a host that does not report it in time."""
+        """Return the port of the process that starts the ranks; kill it if it is late."""
         if self._port is None:
             assert self._host.stdout is not None
             if not wait([self._host.stdout.fileno()], seconds):
@@ -127,7 +127,7 @@ class OtherRanks:
 
 
 def _environment(relocation: Relocation) -> dict[str, str]:
-    """Return this process's variables, without paths of its own installed packages."""
+    """Return this process's environment variables, without its own packages in PYTHONPATH."""
     found = dict(os.environ)
     folders = found.get("PYTHONPATH", "").split(os.pathsep)
     kept = [folder for folder in folders if folder and not relocation.leaves(folder)]

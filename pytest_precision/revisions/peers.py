@@ -73,7 +73,7 @@ class Peers:
 
     @contextmanager
     def environment(self, key: str) -> Iterator[dict[str, str]]:
-        """Yield variables for a new process group of processes that the ranks start."""
+        """Yield the variables with which processes of the ranks open a new process group."""
         if self._store is None:
             yield {}
             return

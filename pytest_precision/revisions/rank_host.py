@@ -20,7 +20,7 @@ from pytest_precision.ranks.process.server import ensure_running
 
 
 def serve_ranks() -> int:
-    """Serve the controller until it closes standard input; return the exit status."""
+    """Start ranks whenever the controller asks, until it closes standard input; return 0."""
     # Ctrl-C reaches this process, too; it ends when the controller does.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -46,7 +46,7 @@ def packages() -> dict[str, str]:
 
 
 def _settle(relocation: Relocation) -> None:
-    """Move this process and its children to a work tree."""
+    """Make this process and its children run the code of another commit or interpreter."""
     inherited = os.environ.get("PYTHONPATH", "")
     settle(relocation)
     moved = os.environ.get("PYTHONPATH", inherited) if relocation.places else inherited

@@ -65,7 +65,7 @@ class Sides:
         return repository_of(Path(self.script[0].partition("::")[0]).resolve().parent)
 
     def here(self) -> Installation:
-        """Return the present files with this interpreter."""
+        """Return this interpreter and the user's present files, as one side of a comparison."""
         return Installation("this side", Path(sys.executable))
 
     @contextmanager
@@ -88,7 +88,7 @@ class Sides:
             yield Installation(name, python or Path(sys.executable), root, tree)
 
     def record(self, side: Installation, name: str, options: Sequence[str] = ()) -> Path:
-        """Record a side in a process of its own on each rank; return the folder of the recording.
+        """Run and record the script in a new process on each rank; return the recording's folder.
 
         What the script prints goes to this process's standard error.
 

@@ -19,7 +19,7 @@ REFUSED = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(
 
 
 def decay_on_vectors(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Note weight decay on norms and biases, which most recipes leave out."""
+    """Yield a note if norms and biases have weight decay, which most recipes leave out."""
     found = [
         name
         for name, parameter in facts.trained()
@@ -38,7 +38,7 @@ def decay_on_vectors(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find group options that the optimizer ignores, such as torch's `foreach`."""
+    """Yield a warning for each parameter group option that the optimizer does not read."""
     for holder in facts.ownership.holders:
         for number, group in enumerate(holder.optimizer.param_groups):
             known = getattr(holder.optimizer, "defaults", {}).keys()
@@ -54,7 +54,7 @@ def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def refused_option(error: BaseException) -> AuditFinding | None:
-    """Return a finding for an optimizer that refused an option of torch; else None.
+    """Return a finding if an error says that an optimizer refused an option; else None.
 
     Trainers give `foreach` to whatever optimizer is configured, and Transformer Engine's FusedAdam,
     which updates all tensors in one kernel anyway, refuses it.

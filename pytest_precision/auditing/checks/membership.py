@@ -11,7 +11,7 @@ from pytest_precision.auditing.finding import AuditFinding
 
 
 def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find tensors in optimizers that are neither a parameter nor its master."""
+    """Yield an error if an optimizer updates tensors that are not the model's, nor masters."""
     what = {
         "foreign": "tensors that are no parameters of the model, nor round to one",
         "copy": "copies of the model's parameters, which stay as they are",
@@ -31,7 +31,7 @@ def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def stale(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find masters that do not round to their parameter, whose value the next step would undo."""
+    """Yield an error if master weights do not round to the parameters that they update."""
     found = [one for one in facts.ownership.updated if one.relation == "stale"]
     if found:
         yield AuditFinding(
@@ -45,7 +45,7 @@ def stale(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def missing(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find trainable parameters that no optimizer updates."""
+    """Yield a warning if no optimizer updates some trainable parameters."""
     if _is_sharded(facts):
         return
     found = [name for name, _ in facts.trained() if name not in facts.ownership.by_name]
@@ -61,7 +61,7 @@ def missing(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def twice(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find parameters that are updated twice per step."""
+    """Yield an error if a step updates some parameters twice."""
     found = [
         name
         for name, several in facts.ownership.by_name.items()
@@ -78,6 +78,6 @@ def twice(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def _is_sharded(facts: SetupFacts) -> bool:
-    """Return whether other ranks may have masters of further parameters."""
+    """Return whether ranks share master weights, so that this rank lacks some of them."""
     elsewhere = any(one.relation == "master" for one in facts.ownership.updated)
     return elsewhere and dist.is_initialized() and dist.get_world_size() > 1

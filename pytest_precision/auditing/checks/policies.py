@@ -11,7 +11,7 @@ from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dt
 
 
 def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find gradients that are summed in less than fp32, over ranks or microbatches."""
+    """Yield a warning if gradients are summed over ranks or microbatches below fp32."""
     found = [unit for unit in facts.units if unit.tensors and below_fp32(unit.reduces)]
     if found:
         yield AuditFinding(
@@ -27,7 +27,7 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find sharded modules whose outputs are cast to less precision than they have."""
+    """Yield a warning if FSDP or DDP casts outputs to fewer digits than they have."""
     found = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
     if found:
         yield AuditFinding(
@@ -41,7 +41,7 @@ def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find pipeline stages that send less precision than they compute, or declare another dtype."""
+    """Yield a finding for each pipeline stage that rounds or misdeclares what it sends."""
     for stage in facts.stages:
         returned = [stage.returns] if stage.returns else []
         if returned and any(d != stage.returns and d.is_floating_point for d in stage.declared):

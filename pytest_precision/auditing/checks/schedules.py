@@ -20,7 +20,7 @@ ENDLESS = 2**31
 
 
 def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find schedulers whose total steps are more than any training makes."""
+    """Yield an error for each scheduler whose total steps no training can make."""
     lacking = [type(one).__name__ for one in facts.setup.dataloaders if not has_length(one)]
     why = f", and {lacking[0]} has no length to compute it from" if lacking else ""
     for scheduler in facts.setup.schedulers:
@@ -36,7 +36,7 @@ def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def unknown_length(error: BaseException) -> AuditFinding | None:
-    """Return a finding for a set-up that needs the length of a loader without one; else None.
+    """Return a finding if an error comes from `len` of data without a length; else None.
 
     Args:
         error: raised while the set-up was built, `TypeError` by Python or whatever a data set has.
@@ -53,7 +53,7 @@ def unknown_length(error: BaseException) -> AuditFinding | None:
 
 
 def other_optimizer(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find schedulers of an optimizer that is not in the set-up."""
+    """Yield an error for each scheduler of an optimizer that the loop does not use."""
     groups = {id(g) for one in facts.ownership.holders for g in one.optimizer.param_groups}
     for scheduler in facts.setup.schedulers:
         if groups.isdisjoint(map(id, _groups(scheduler))):

@@ -11,7 +11,7 @@ from pytest_precision.auditing.finding import AuditFinding
 
 
 def ties(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Note weights that have several names but are one tensor."""
+    """Yield a note for each tensor that has several names in the model."""
     for names in facts.setup.names.aliases():
         yield AuditFinding(
             "tied",
@@ -23,7 +23,7 @@ def ties(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def broken(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find embeddings that a Hugging Face model declares tied but that are two tensors."""
+    """Yield an error if a Hugging Face model's embeddings are declared tied but are two tensors."""
     for model in facts.setup.models:
         for name, module in model.named_modules():
             weights = _embeddings(module)

@@ -27,7 +27,7 @@ AFTER_A_STEP = "audit once more after one step, when its state can be read"
 
 
 def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find parameters below fp32 without a master, whose small updates are lost."""
+    """Yield findings on parameters below fp32 without a master, whose small updates are lost."""
     bare = [
         one
         for one in facts.ownership.updated
@@ -41,7 +41,7 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Note optimizer state below fp32."""
+    """Yield a note on each optimizer that keeps moments or masters below fp32."""
     kept: dict[tuple[str, str], list[str]] = {}
     for one in facts.ownership.updated:
         if one.holder.rounding(one.tensor, one.group) not in ("nearest", "unknown"):
@@ -59,7 +59,7 @@ def states(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Note masters of parameters that are in fp32 already."""
+    """Yield a note if an optimizer keeps master weights of fp32 parameters."""
     found = [
         one
         for one in facts.ownership.updated
@@ -79,7 +79,7 @@ def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Find weight decay that is lost although a compensation keeps the rest of updates.
+    """Yield a warning if rounding loses the weight decay of an optimizer with compensation.
 
     `1 - rate * decay` times a bf16 parameter rounds to the parameter where `rate * decay < 2**-9`.
     """
@@ -130,7 +130,7 @@ def _unknown(several: list[Updated]) -> AuditFinding:
 
 
 def _estimate(several: list[Updated]) -> str:
-    """Return the estimated share of lost updates, if updates are about as large as the rate."""
+    """Return text with the share of updates that rounding loses; empty if it is unknown."""
     if not several[0].holder.moves_by_its_rate:
         return ""
     tensors = [(_local(one), peak_rate(one.group)) for one in several]
