@@ -53,7 +53,7 @@ class Changes:
 
 
 class Since:
-    """What an engine remembers of the start of training, to show only what changes later.
+    """The start values of a training run's settings, by which later changes are found.
 
     Attributes:
         settings: of torch's modules; see `modes.module_settings`.

@@ -119,7 +119,7 @@ class EngineState(TrainingState):
         return trained(engine.model.named_parameters()) | trained(masters)
 
     def all_groups(self) -> list[groups.NamedGroup]:
-        """Return the parameter groups of all optimizers, each with its tensors' logical names."""
+        """Return the parameter groups of all optimizers, each with its parameters' names."""
         more = map(self._groups_of, self._further_optimizers())
         return [*self._engine.named_groups(), *chain.from_iterable(more)]
 

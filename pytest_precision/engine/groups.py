@@ -60,7 +60,7 @@ def places(members: Members) -> Iterator[tuple[str, Tensor]]:
 
 
 def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Groups:
-    """Yield each parameter group with the logical names of its tensors.
+    """Yield each parameter group with the names of the model's tensors in it.
 
     Args:
         members: the groups.

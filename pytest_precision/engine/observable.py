@@ -75,7 +75,7 @@ class Observable:
                 module.register_forward_pre_hook(hook)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the tensors that `phase` may have changed, as pieces of logical tensors.
+        """Yield the tensors that a phase may have changed, each as this rank's shard.
 
         - `forward_backward`: weights as the forward read them, decisions, losses, and this rank's
           gradients.
@@ -144,7 +144,7 @@ class Observable:
         return iter(())
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (logical name, tensor) for each tensor that the optimizer updates, in group order.
+        """Yield (parameter name, tensor) for each tensor that the optimizer updates, in order.
 
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
@@ -167,7 +167,7 @@ class Observable:
         return parameter
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split a stored tensor into (logical name, tensor) pairs, such as a fused QKV weight.
+        """Split a fused tensor into its model tensors, as (name, tensor), such as Q, K and V.
 
         Unless overridden, a tensor is one logical tensor, whose name does not have those of
         wrappers for activation checkpointing, FSDP1 and `torch.compile`.
@@ -175,7 +175,7 @@ class Observable:
         yield unwrapped(name), tensor
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return an observation of this rank's shard, with its place in the logical tensor."""
+        """Return an observation of this rank's shard, with its place in the unsharded tensor."""
         return piece(kind, name, _plain(tensor), local=local)
 
     def show(
@@ -248,7 +248,7 @@ class Observable:
         yield from groups.other_numbers(named, changes)
 
     def named_groups(self) -> groups.Groups:
-        """Yield each parameter group of the optimizer with the logical names of its tensors."""
+        """Yield each parameter group of the optimizer with its parameters' names."""
         logical = (self.logical(name, master) for name, master in self.masters())
         members = groups.group_members(self.optimizer)
         return groups.groups_with_names(members, ([name for name, _ in parts] for parts in logical))

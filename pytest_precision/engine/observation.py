@@ -42,7 +42,7 @@ Place = Chunk | Span
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A rank's part of one tensor of the unsharded model, its logical tensor, at one moment.
+    """A rank's shard of one tensor of the model, its kind, name and place, at one moment.
 
     Attributes:
         kind: one of `KINDS`, or the optimizer's own name of a state tensor.

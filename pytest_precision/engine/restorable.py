@@ -205,7 +205,7 @@ class Restorable(Observable):
             buffer.copy_(buffers[name])
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (logical name, buffer) for the model's buffers, which each rank has its own of."""
+        """Yield (name without wrappers, buffer) for the model's buffers on this rank."""
         return ((unwrapped(name), buffer) for name, buffer in self.model.named_buffers())
 
 

@@ -66,7 +66,7 @@ class TrainingState(ABC):
 
     @abstractmethod
     def policies(self) -> Leaves:
-        """Yield (name, value) for counters and settings of schedulers and the like."""
+        """Yield (name, value) for the counters and settings of schedulers and loss scalers."""
 
     @abstractmethod
     def attributes(self) -> Leaves:
@@ -74,7 +74,7 @@ class TrainingState(ABC):
 
 
 class UpdatedTensor(NamedTuple):
-    """A tensor that an optimizer updates, with its logical names and functions that show its state.
+    """A tensor that an optimizer updates, with its names and functions that show its state.
 
     Attributes:
         tensor: the tensor.

@@ -37,7 +37,7 @@ from pytest_precision.trace.writer import TraceWriter
 
 
 class EngineRecorder:
-    """Runs one segment of a cell's sequence with an engine, and records what each phase shows.
+    """Runs a sequence of operations (train, save, load) with an engine, and records its state.
 
     Args:
         job: what is run.
@@ -86,7 +86,7 @@ class EngineRecorder:
         self.engine.start(self.capture)
 
     def run(self) -> None:
-        """Run the segment's operations, up to the last step that is wanted, and record each."""
+        """Run the operations up to the last step to record, and record the state after each."""
         start, stop = self.segment.start, self.segment.stop
         if self.segment.number:
             self.op = start
@@ -251,13 +251,13 @@ class EngineRecorder:
         self.observe("load")
 
     def swap(self) -> None:
-        """Load the last checkpoint into an engine of the other side's layout, and record it."""
+        """Load the last checkpoint into an engine of the layout compared with, and record it."""
         self.layout, self.other = self.other, self.layout
         self.load()
 
 
 def record_engine(job: LayoutJob) -> int:
-    """Run one segment of a layout's sequence, and write this rank's trace to the job's folder.
+    """Run a layout's sequence of operations, and write this rank's trace to the job's folder.
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps

@@ -20,7 +20,7 @@ Layout = Callable[[Workload, Cell], Engine]
 
 
 class LayoutJob(NamedTuple):
-    """All that a rank needs to run one segment of a layout's sequence.
+    """All that a rank needs to run a layout from one restart to the next, and record it.
 
     Attributes:
         layout: makes the engine that is run.
@@ -47,7 +47,7 @@ class LayoutJob(NamedTuple):
     known: GradientLog | None = None
 
     def place(self) -> Path:
-        """Make and return the folder of this segment's files."""
+        """Make and return the folder that this job's files go to."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place

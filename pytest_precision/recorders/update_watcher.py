@@ -46,7 +46,7 @@ class UpdateWatcher:
 
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:
-        """Check the update that an engine's method makes inside the context, if it is one."""
+        """Check the weight update inside the context, if `phase` is the optimizer's step."""
         self._note_form(engine)
         oracle = None if engine.fused_step else self._oracle
         if phase == "clip_grads" and oracle is not None:

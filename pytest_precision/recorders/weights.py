@@ -42,7 +42,7 @@ class Weight:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Return this rank's shards of the logical tensors inside `tensor`."""
+    """Return this rank's shards of the model's tensors inside `tensor`."""
     parts = engine.logical(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 

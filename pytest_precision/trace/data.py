@@ -42,7 +42,7 @@ class DataLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
-        """Read the digests that all ranks wrote in all segments of a sequence."""
+        """Read the digests that all ranks wrote in every part of a sequence."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
@@ -105,7 +105,7 @@ def write_data(
     unsteady: Sequence[int] = (),
     tokens: Mapping[int, Set[int]] | None = None,
 ) -> None:
-    """Write a rank's digests of microbatches as JSON; a script writes an empty log."""
+    """Write a rank's digests of microbatches as JSON; an empty log if none are given."""
     counts = {step: sorted(own) for step, own in (tokens or {}).items()}
     write_whole(
         log_path(folder, "data", rank),

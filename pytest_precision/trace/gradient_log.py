@@ -60,7 +60,7 @@ class GradientLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
-        """Read and join the results of all segments; a script has none."""
+        """Read and join the results of all parts of a run; a recorded script has none."""
         log = cls()
         for _, place, rank in holders(folder, world_sizes):
             if rank == 0:
@@ -75,7 +75,7 @@ class GradientLog:
         return log
 
     def add(self, other: GradientLog) -> None:
-        """Add the results of later steps to these."""
+        """Merge the results of later steps into this log."""
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)
         self.silent = self.silent or other.silent

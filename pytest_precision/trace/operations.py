@@ -184,7 +184,7 @@ class LoggedOperation(NamedTuple):
 
     @property
     def is_region(self) -> bool:
-        """Return whether the entry stands for a whole region of `torch.compile`."""
+        """Return whether the logged operation is a whole `torch.compile` region."""
         return self.name == REGION
 
     @property

@@ -84,7 +84,7 @@ class OracleLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read and join the results of all ranks and segments; a script has none."""
+        """Read and join the results of all ranks and all parts of a run; a script has none."""
         paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")
@@ -104,7 +104,7 @@ class OracleLog:
         write_whole(log_path(folder, "oracle", rank), asdict(self))
 
     def add(self, other: OracleLog) -> None:
-        """Add another rank's or segment's results to these."""
+        """Merge the results of another rank, or of a later part of the run, into this log."""
         self.rule = other.rule
         self.shown_by = other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2
@@ -136,5 +136,5 @@ class OracleLog:
         self.breaches = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
-        """Keep only those wrong rules that explain another step's or rank's updates, too."""
+        """Keep only the mistakes that also explain the wrong updates of one more step or rank."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]

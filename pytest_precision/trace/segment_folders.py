@@ -11,19 +11,19 @@ from pytest_precision.trace.moment import Window
 
 
 def recorded_segments(cell: Cell, window: Window | None) -> tuple[Segment, ...]:
-    """Return the segments of a cell's sequence that a run up to the window's end reaches."""
+    """Return the parts of a sequence (between restarts) that a run up to a given step reaches."""
     return tuple(
         segment for segment in cell.segments if window is None or segment.done <= window.last
     )
 
 
 def folder_of(folder: Path, number: int) -> Path:
-    """Return the folder of a segment's files: `folder` for number 0, else a folder inside it."""
+    """Return the folder of part `number` of a run: `folder` for 0, else a folder inside it."""
     return folder / f"segment{number}" if number else folder
 
 
 def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, Path, int]]:
-    """Yield (segment number, segment's folder, rank) for every rank of every segment."""
+    """Yield (part number, its folder, rank) for every rank of every part of a run."""
     for number, world_size in enumerate(world_sizes):
         yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
 

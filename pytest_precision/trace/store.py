@@ -1,4 +1,4 @@
-"""Store: read a trace, which has an index and a file of bytes per segment and rank.
+"""Store: read a trace: per rank, and per part of the run, an index and a file of bytes.
 
 A trace holds values, or digests: the states of a long run are too large to keep, and 16 bytes per
 tensor tell whether two runs diverge, and when. The index is written last and moved into place, so
@@ -102,7 +102,7 @@ class Header:
 
 @dataclass(frozen=True)
 class _Written:
-    """The index and the bytes that one rank wrote in one segment of a trace.
+    """The index and the bytes that one rank wrote in one part of a run.
 
     Attributes:
         number: of the segment.
@@ -159,7 +159,7 @@ class Trace:
         return self.world_sizes[self._segment[moment]]
 
     def segments(self) -> list[list[Moment]]:
-        """Return the moments of each segment of the sequence, as one list per segment."""
+        """Return, for each part of the run between restarts, the moments that it recorded."""
         numbers = range(len(self.world_sizes))
         return [[m for m in self.moments if self._segment[m] == number] for number in numbers]
 
@@ -221,7 +221,7 @@ class Trace:
 
 
 def _joined(headers: list[Header]) -> Header:
-    """Return one header that joins those of all segments and ranks."""
+    """Return one header that joins those of all ranks and all parts of the run."""
     first = headers[0]
     return replace(
         first,

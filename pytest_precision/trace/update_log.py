@@ -82,7 +82,7 @@ class UpdateLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
-        """Read and join the counts of all ranks and segments; a replicated shard counts once."""
+        """Read and join the counts of all ranks; a shard that several ranks hold counts once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for _, place, rank in holders(folder, world_sizes):

@@ -25,7 +25,7 @@ That of NVFP4 has a direction: it moves counts by a half, and leaves as much as 
 
 
 class MicrobatchFit(NamedTuple):
-    """The least-squares counts with which microbatches' gradients add up to a side's gradients.
+    """The least-squares counts with which microbatches' gradients add up to given gradients.
 
     Attributes:
         counts: how often each microbatch counts; one without a gradient counts once, as nothing

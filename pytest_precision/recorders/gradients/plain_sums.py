@@ -1,4 +1,4 @@
-"""Plain sums: store the recomputed gradients of a step on disk, for the other side of a check.
+"""Plain sums: store recomputed gradients on disk, so that reference and candidate share them.
 
 The loop gives the same to whoever starts from the same weights. Both sides do so at the first step,
 and further on where they differ in nothing but in what they show.
@@ -18,7 +18,7 @@ MOST_KEPT = 1 << 22
 
 
 class PlainSums:
-    """A folder of recomputed gradients, one file per step, that both sides of a check use.
+    """A folder of recomputed gradients, one file per step, shared by reference and candidate.
 
     Args:
         folder: where those of this run are kept.
@@ -50,7 +50,7 @@ class PlainSums:
         return Sums.of_shares(found["losses"], shares)
 
     def keep(self, start: str, sums: Sums) -> None:
-        """Write a step's gradients for the other side of the check, if this side runs first."""
+        """Write a step's recomputed gradients to disk, for the run that is compared with this."""
         elements = sum(own.numel() for share in sums.shares for own in share.values())
         if self._known is not None or self._elements + elements > MOST_KEPT:
             return

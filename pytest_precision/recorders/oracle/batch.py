@@ -1,4 +1,4 @@
-"""Batch: the states before and after a step of parameters stored alike, to compare with a rule."""
+"""Batch: weights stored alike, with their states before and after a step, to check the update."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PiecePart(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Shards of one parameter group that have the same dtypes, concatenated.
+    """Shards of one parameter group that have the same dtypes, concatenated to check an update.
 
     Attributes:
         group: number of the parameter group in the workload.
@@ -95,7 +95,7 @@ class Batch:
     def of(
         cls, group: int, storage: Roundings, clipping: Clipping, parts: Sequence[PiecePart]
     ) -> Batch:
-        """Return a batch of concatenated parts of shards."""
+        """Return the shards' states before and after a step, concatenated into one batch."""
         columns = zip(*(own.before.tensors for own in parts), strict=True)
         before = State.of([*map(torch.cat, columns)])
         made = map(torch.cat, zip(*(own.after for own in parts), strict=True))
@@ -122,11 +122,11 @@ class Batch:
             yield exact, ratio, largest
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
-        """Return the largest error of the batch under a rule, as a share of its rounding bound."""
+        """Return the batch's largest error under an optimizer rule, as a share of its bound."""
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
-        """Return the fp64 moments and weights that a rule gives, and their bounds, concatenated.
+        """Return the fp64 moments and weights that an optimizer rule gives, and their bounds.
 
         Args:
             scalars: of the rule.

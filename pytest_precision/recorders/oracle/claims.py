@@ -63,7 +63,7 @@ def is_one_of(kind: type, names: Collection[str]) -> type | None:
 
 
 def expect_numbers(optimizer: Optimizer, group: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise unless a parameter group has all options that a rule needs, each a number.
+    """Raise unless a parameter group has every hyperparameter that its update needs.
 
     Args:
         optimizer: whose group it is.
@@ -86,7 +86,7 @@ def expect_numbers(optimizer: Optimizer, group: Mapping[str, Any], names: Iterab
 
 
 def expect_plain(optimizer: Optimizer, group: Mapping[str, Any]) -> None:
-    """Raise if an option of a group changes the rule, as `amsgrad` does.
+    """Raise if an option of a parameter group changes the update formula, as `amsgrad` does.
 
     Raises:
         NotMeasurableError: if one does.

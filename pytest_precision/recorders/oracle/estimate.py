@@ -1,4 +1,4 @@
-"""Estimate: find the option values with which the declared rule explains a wrong update.
+"""Estimate: find the hyperparameters (lr, betas) that explain an update which breaks the rule.
 
 Moments and weights before and after a step are many equations for few unknowns. One option of the
 rule, or two, is fitted to them by Gauss-Newton, each equation weighted by the bound of its
@@ -65,7 +65,7 @@ def estimates(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> Iterator[dict[str, float]]:
-    """Yield the values of one or two options with which the declared rule explains a batch.
+    """Yield the values of one or two hyperparameters that explain an update of some weights.
 
     Args:
         group: the declared options.
@@ -127,7 +127,7 @@ def _fit(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> dict[str, float] | None:
-    """Return the values of the unknown options that explain a batch; None if none do."""
+    """Return the values of unknown hyperparameters that explain an update; None if none do."""
 
     def made(values: Sequence[float]) -> tuple[Tensor, Tensor] | None:
         named = dict(zip((one.name for one in unknowns), values, strict=True))
@@ -170,7 +170,7 @@ def _fit(
 
 
 def _distance(held: Tensor, made: tuple[Tensor, Tensor] | None) -> float:
-    """Return the L2 norm of a rule's errors, each as a share of its bound."""
+    """Return the L2 norm of an update's errors, each as a share of its rounding bound."""
     if made is None:
         return float("inf")
     exact, bound = made

@@ -1,4 +1,4 @@
-"""Fitted rules: name the mistake, or the options, that explain all updates that break a rule.
+"""Fitted rules: name the known mistake, or hyperparameters, that explain the wrong updates.
 
 That is the wrong rules which fit all of them or, where none does, other options of the right one.
 """
@@ -16,7 +16,7 @@ from pytest_precision.recorders.oracle.wrong import WrongRule, wrong_rules
 
 
 def fit(judge: Judge, batches: Sequence[Batch], made: int) -> None:
-    """Log which known mistakes explain the wrong updates of this step and of all before.
+    """Log which known mistakes explain the wrong updates of this step and of all earlier ones.
 
     What the right rule explains need not be explained: a wrong rule may hold in one group.
     At the first of these steps, and where none fits, the options with which the right rule would
@@ -44,7 +44,7 @@ def fit(judge: Judge, batches: Sequence[Batch], made: int) -> None:
 
 
 def _estimate(judge: Judge, wrong: Sequence[Batch], made: int) -> None:
-    """Log the option values with which the declared rule explains each group's wrong updates."""
+    """Log, per parameter group, the hyperparameters that explain its wrong updates."""
     formula = judge.plan.formula
     for batch in wrong:
         own, key = judge.plan.at(made)[batch.group], str(batch.group)
@@ -64,7 +64,7 @@ def _right(judge: Judge, batch: Batch, made: int) -> bool:
 
 
 def _tried(judge: Judge, batch: Batch, made: int, among: Sequence[str] | None) -> dict[str, bool]:
-    """Return, for each known mistake in words, whether it explains a batch."""
+    """Return, for each known optimizer mistake in words, whether it explains an update."""
     tried: dict[str, bool] = {}
     for arithmetic, right in zip(
         judge.plan.formula.arithmetics, judge.scalars(batch.group, made), strict=True

@@ -1,4 +1,4 @@
-"""Held: an optimizer's moments and weight of a parameter on this rank, and how they are rounded."""
+"""Held: this rank's moments and weight of a parameter, and how their dtypes round an update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
-    """Return this rank's shards of the logical tensors inside `tensor`, flattened."""
+    """Return this rank's shards of the model's tensors inside `tensor`, flattened."""
     own = (part for _, part in engine.logical(weight.name, tensor))
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
@@ -100,13 +100,13 @@ def storage(
 
 
 def rule_numbers(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
-    """Return, per parameter group, the current values of the options that a rule reads."""
+    """Return, per parameter group, the hyperparameters that the optimizer's update reads."""
     groups, numbers = engine.optimizer.param_groups, formula.numbers
     return [{key: _plain(group[key]) for key in numbers if key in group} for group in groups]
 
 
 def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mapping[str, Any]:
-    """Return the option values of the group that has a logical tensor; {} if none has."""
+    """Return the hyperparameters of the group that has a tensor of this name; {} if none has."""
     named = zip(engine.named_groups(), groups, strict=True)
     return next((own for (_, names), own in named if name in names), {})
 

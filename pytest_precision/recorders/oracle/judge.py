@@ -1,4 +1,4 @@
-"""Judge: compare weights and moments after a step with those that the declared rule gives."""
+"""Judge: compare an optimizer's step with the fp64 result of the workload's declared rule."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Judge:
         self._usual = 0
 
     def breaches(self, batches: Sequence[Batch], step: int, made: int) -> list[Breach]:
-        """Return the worst element of each tensor whose update in a step breaks the rule."""
+        """Return the worst element of each tensor that a step updated otherwise than declared."""
         return [breach for batch in batches for breach in self._of(batch, step, made)]
 
     def scalars(self, group: int, made: int) -> list[UpdateScalars]:
-        """Return the rule's scalars for a step, once per arithmetic that kernels may use."""
+        """Return an optimizer step's scalars (rate, betas), once per way that kernels round."""
         own = self.plan.at(made)[group]
         return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 
     def ways(self, batch: Batch, made: int) -> list[tuple[UpdateScalars, float]]:
-        """Return the valid combinations of a step's scalars and a factor of its gradient."""
+        """Return all valid pairs of a step's scalars and a clipping factor of its gradient."""
         return [*product(self.scalars(batch.group, made), batch.clipping.forms)]
 
     def _of(self, batch: Batch, step: int, made: int) -> list[Breach]:
@@ -65,7 +65,7 @@ class Judge:
 def _located(
     batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
 ) -> list[Breach]:
-    """Return the worst element of each tensor in a batch that breaks the rule."""
+    """Return the worst element of each tensor whose update exceeds its rounding bound."""
     found = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0

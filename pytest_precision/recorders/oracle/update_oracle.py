@@ -1,4 +1,4 @@
-"""Update oracle: check one rank's weight updates against the rule that the workload declares.
+"""Update oracle: compare one rank's weight updates with those of the workload's optimizer.
 
 It starts from the rank's own state before the step and its reduced gradient, and takes rate, decay,
 betas and eps from the workload, so it needs no reference. What it finds is kept next to the trace.
@@ -101,7 +101,7 @@ class UpdateOracle:
 
     @torch.no_grad()
     def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
-        """Check the update since `before` against the rule, and log where it breaks it."""
+        """Compare the update since `before` with the declared one, and log a difference."""
         batches = self._batches(engine, watched)
         breaches = self._judge.breaches(batches, step, self._made)
         self._log.judged += sum(len(batch.parts) for batch in batches)
@@ -158,7 +158,7 @@ class UpdateOracle:
         return kept
 
     def _pieces(self, weight: Weight) -> list[Observation]:
-        """Return this rank's shards of the logical tensors in a weight, without values."""
+        """Return this rank's shards of the model's tensors in a weight, without values."""
         if weight.name not in self._places:
             pieces = weight.pieces(weight.effective())
             held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
@@ -168,7 +168,7 @@ class UpdateOracle:
     def _columns(
         self, engine: Engine, weight: Weight, parts: Sequence[Tensor]
     ) -> list[tuple[Tensor, ...]]:
-        """Return (moments, weight) of each shard; [] if the optimizer's rule is not known."""
+        """Return (moments, weight) of each shard; [] if the optimizer is not a known one."""
         formula, name = self._plan.formula, weight.name
         try:
             if name not in self._known:
@@ -248,7 +248,7 @@ class UpdateOracle:
 
 
 def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:
-    """Return the shards with copies of their moments, since the step overwrites the originals."""
+    """Return the shards with copies of their moments, which the step overwrites."""
     copies = iter(held.copied([own for one in kept.values() for own in one.state.moments]))
     return {
         place: one._replace(

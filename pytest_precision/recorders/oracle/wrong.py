@@ -31,7 +31,7 @@ class WrongRule(NamedTuple):
     factor: float = 1.0
 
     def storage(self, own: Roundings) -> Roundings:
-        """Return a parameter's rounding errors under this mistake."""
+        """Return the rounding errors of an update that is made with this mistake."""
         if self.rounded is None:
             return own
         all_of_them = [*own.moments, own.weight]
@@ -45,7 +45,7 @@ class WrongRule(NamedTuple):
 def wrong_rules(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield the rules with known mistakes for a group's step that comes after `made` others.
+    """Yield the known mistakes that a parameter group's step after `made` others may have.
 
     Args:
         plan: what the workload declares.
@@ -67,7 +67,7 @@ def wrong_rules(
 def _rates(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield the declared rule with the learning rates of other steps or parameter groups."""
+    """Yield, as mistakes, the learning rates of neighbouring steps and of other groups."""
     own = plan.at(made)[group]
     places = [(made + 1, group, "the next step")]
     if made:

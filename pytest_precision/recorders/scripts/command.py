@@ -82,7 +82,7 @@ run_command.may_leave = ("*",)  # type: ignore[attr-defined]
 
 
 def _filled(argument: str, cell: Cell) -> str:
-    """Return a command-line argument with `{axis}` replaced by the cell's value of that axis.
+    """Return a command-line argument with `{axis}` replaced by the test cell's value of the axis.
 
     Raises:
         ValueError: there is no such axis.

@@ -61,14 +61,14 @@ class FollowedGradient:
 
     @property
     def is_there(self) -> bool:
-        """Whether the parameter still has this gradient, unchanged."""
+        """Whether the watched gradient is still its parameter's, and unchanged."""
         if self.norm is None:
             return self._is_untouched
         return self.parameter.grad is self.gradient and 0 < float(self.gradient.norm()) <= self.norm
 
     @property
     def is_left(self) -> bool:
-        """Whether this gradient is still part of the parameter's present one."""
+        """Whether the watched gradient is still part of its parameter's present one."""
         if self.handles or self.norm is None:
             return self.added and self.parameter.grad is self.gradient
         return self.is_there
@@ -114,7 +114,7 @@ class FollowedGradients:
         self._followed: dict[int, FollowedGradient] = {}
 
     def begin(self, parameters: Iterable[Tensor], *, may_shrink: bool = False) -> None:
-        """Watch the parameters' present gradients, and no earlier ones of theirs.
+        """Watch the parameters' present gradients from now on, instead of earlier ones.
 
         Args:
             parameters: those that have none, or one without plain values, are left out.
@@ -140,12 +140,12 @@ class FollowedGradients:
                 del self._followed[key]
 
     def left(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parameters whose present gradient contains the watched one."""
+        """Return the parameters whose present gradient still contains the watched one."""
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_left]
 
     def untouched(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parameters whose gradient is the watched one, unchanged."""
+        """Return the parameters whose watched gradient is still theirs and unchanged."""
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_there]
 

@@ -1,4 +1,4 @@
-"""Located: find the pieces of logical tensors inside a framework's flat parameter."""
+"""Located: find which parts of which model tensors lie in a framework's flat parameter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PieceOfTensor = tuple[Sequence[int], int, int]
 
 
 class Piece(NamedTuple):
-    """A part of a logical tensor that lies in a flat parameter; or padding.
+    """A part of a model tensor, with where it lies in a flat parameter; or padding.
 
     Attributes:
         name: of the logical tensor; empty for padding.
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class LocatedTensor(NamedTuple):
-    """A parameter of a loop, with the logical tensors, or parts of them, that lie in it.
+    """A parameter of a loop, flat or not, with the model tensors whose parts lie in it.
 
     Attributes:
         name: its logical name, or the place where an optimizer has it.
@@ -59,7 +59,7 @@ class LocatedTensor(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the logical tensors that have parts in the parameter."""
+        """Return the names of the model tensors that have parts in the parameter."""
         if self.pieces is None:
             return [self.name]
         return [*dict.fromkeys(part.name for part in self.pieces if part.name)]
@@ -90,7 +90,7 @@ class LocatedTensor(NamedTuple):
                 yield from self._pieces_of(part, suffix)
 
     def parts(self, tensor: Tensor) -> list[Observation]:
-        """Return observations of the logical parts of a tensor of the parameter's shape."""
+        """Return a tensor of the parameter's shape, split into parts of model tensors."""
         plain = Stored("lost_updates", with_zeros(tensor.detach()))
         if self.pieces is None:
             return [piece(plain.kind, self.name, plain.tensor)]
@@ -112,7 +112,7 @@ class LocatedTensor(NamedTuple):
 
 
 def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
-    """Return a parameter with the pieces that the user's `locate` gives, after checking them.
+    """Return a parameter with the parts that the user's `locate` says lie in it, checked.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.

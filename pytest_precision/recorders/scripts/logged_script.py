@@ -96,7 +96,7 @@ class LoggedSteps(Steps):
         super().forward(module)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Log later changes of the optimizer's options, and maybe start the log."""
+        """Log later changes of an optimizer's options; start the log if its step is next."""
         super().updated(optimizer, closure=closure)
         self._logger.settings.watch(optimizer)
         op = self.schedule.op

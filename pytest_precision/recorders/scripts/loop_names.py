@@ -139,7 +139,7 @@ class LoopNames:
         return True
 
     def settled(self, name: str) -> str:
-        """Return a name with each placeholder replaced by its module's path."""
+        """Return a name with each placeholder for a module replaced by that module's path."""
 
         def path(match: re.Match[str]) -> str:
             path = self._paths[int(match[1])]
@@ -150,7 +150,7 @@ class LoopNames:
         return PLACEHOLDER.sub(path, name)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (logical name, parameter) for each parameter, once."""
+        """Yield (name without wrappers, parameter) for each parameter, once."""
         seen = set()
         for module in [*self._modules]:
             for name, parameter in self.own(module):
@@ -165,7 +165,7 @@ class LoopNames:
             pass
 
     def modules(self, root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        """Yield (logical name, module) for a model and all modules in it."""
+        """Yield (name without wrappers, module) for a model and all modules in it."""
         known = self._modules
         return ((known[module], module) for module in root.modules() if module in known)
 
@@ -182,22 +182,22 @@ class LoopNames:
         yield from module.named_parameters(self._modules[module], recurse=False)
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (logical name, buffer) for each buffer of the models."""
+        """Yield (name without wrappers, buffer) for each buffer of the models."""
         for module, path in self._modules.items():
             yield from module.named_buffers(path, recurse=False)
 
     def saving_more(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield (logical name, module) for each module that has a `get_extra_state`."""
+        """Yield (name, module) for each module that has a `get_extra_state`."""
         for module, path in self._modules.items():
             if attributes.saves_more(module):
                 yield path, module
 
     def of(self, tensor: Tensor) -> str | None:
-        """Return the logical name of a parameter; None if it has none."""
+        """Return a parameter's name without wrappers; None if it has none."""
         return self._named.get(id(tensor), (None,))[0]
 
     def pieces(self, tensor: Tensor) -> Pieces | None:
-        """Return the logical pieces inside a flat parameter of FSDP1; None for any other."""
+        """Return which parts of which parameters lie in an FSDP1 flat parameter; else None."""
         module = self._flat.get(id(tensor))
         return None if module is None else self._pieces(module, tensor)
 
@@ -214,7 +214,7 @@ class LoopNames:
             yield None, (), position, tensor.numel()
 
     def _hold_places(self, root: nn.Module) -> None:
-        """Give each module of a model that has no name a placeholder for it."""
+        """Give each unnamed module of a model a placeholder for its later name."""
         for module in root.modules():
             if module not in self._modules:
                 self._modules[module] = f"\0{len(self._modules)}\0"

@@ -70,7 +70,7 @@ class LoopObjects(TrainingState):
         self.copies.look(holders, without=tensors)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield (logical name, module) for all modules of all models."""
+        """Yield (name without wrappers, module) for all modules of all models."""
         for root in self.names.roots:
             yield from self.names.modules(root)
 

@@ -1,4 +1,4 @@
-"""Loop reader: read a loop's tensors, options and settings at one moment, by logical name."""
+"""Loop reader: read the present weights, gradients and options of a loop, by parameter name."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LoopReader(LoopObjects):
             self.look()  # the schedulers of the others are gone, too
 
     def names_all_of(self, optimizer: Optimizer) -> bool:
-        """Return whether all parameters of an optimizer have logical names."""
+        """Return whether every parameter of an optimizer is in a known model."""
         return None not in self._names(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:

@@ -40,7 +40,7 @@ def record_script(
     segment: Segment | None = None,
     made: Callable[..., Steps] = Steps,
 ) -> int:
-    """Run a script's function, and write this rank's trace of one segment into `folder`.
+    """Run a script's function, and write this rank's trace of its train steps into `folder`.
 
     Args:
         script: takes the cell and a `Record`.
@@ -99,7 +99,7 @@ def finished(
     way: WayIn,
     meter: UpdateMeter | None = None,
 ) -> int:
-    """Complete a trace and the logs beside it; return the number of observations."""
+    """Complete a script's trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.place.rank)
     (meter or UpdateMeter()).write(folder, trace.place.rank)
     trace.writer.close(

@@ -115,7 +115,7 @@ def expect_signature(function: Function) -> None:
 
 
 def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
-    """Return why a script cannot follow its cell's sequence, as a message; None if it can.
+    """Return why a script cannot follow a sequence of operations; None if it can.
 
     Args:
         name: of the script.

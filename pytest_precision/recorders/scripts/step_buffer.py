@@ -111,7 +111,7 @@ class StepBuffer:
         self._keep("numbers", [(self._named(optimizer, update), self.reader.numbers(optimizer))])
 
     def settle(self, trained: Iterable[Tensor]) -> None:
-        """Replace placeholders in the names of copies by paths, in the first step."""
+        """Rename buffered tensors to their final names, once the model is known."""
         if self.reader.names.settle(trained):
             for capture in (self._start, self._step):
                 capture.rename(self.reader.names.settled)
