@@ -1,4 +1,4 @@
-"""Capture: a buffer for what an engine shows during a phase, until the recorder reads it.
+"""Capture: a buffer for tensors that an engine must copy during a phase, before it ends.
 
 A `ModuleHook` is how it learns of a forward.
 """
@@ -48,7 +48,7 @@ class Capture:
         self._keeps = keeps
 
     def keep(self, kind: str, name: str, seen: Iterable[Observation]) -> None:
-        """Copy observations into the buffer, unless it already has some of this kind and name.
+        """Copy recorded tensors into the buffer, unless it has some of this kind and name.
 
         Args:
             kind: kind of the observations.

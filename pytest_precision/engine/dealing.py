@@ -23,7 +23,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Dealing(Restorable):
-    """The part of an engine that assigns microbatches to ranks and shows their losses.
+    """The part of an engine that deals microbatches to ranks and reports their losses.
 
     Attributes:
         workload: gives the microbatches of all ranks.

@@ -1,4 +1,4 @@
-"""Groups: the hyperparameters of an optimizer's parameter groups, shown per parameter.
+"""Groups: the hyperparameters of an optimizer's parameter groups, one value per parameter.
 
 Two optimizers may group the same parameters differently; what matters is the values that each
 parameter is updated with.

@@ -1,4 +1,4 @@
-"""Kinds: the table of what an observation can be (a loss, a gradient), causes before effects.
+"""Kinds: the table of the tensors to record (loss, gradient, moment), causes before effects.
 
 A row is all that the comparison has to know about a kind. State that an optimizer keeps under a
 name of its own is a kind without a row; see `causal_rank`.

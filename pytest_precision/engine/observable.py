@@ -1,4 +1,4 @@
-"""Observable: which tensors of a training loop are observed after each phase, by which names."""
+"""Observable: which tensors of a training loop are recorded after each phase, by which names."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Observable:
         return EngineState(self, capture, self._since)
 
     def watch_changes(self) -> None:
-        """Remember the start values of Python attributes, so that only changes are shown later.
+        """Remember the start values of Python attributes, so that changes can be found later.
 
         It is called after the first forward and backward, in which frameworks finish to set things
         up.
@@ -137,7 +137,7 @@ class Observable:
         return {path for layer in layers for path in layer.taken}
 
     def violations(self) -> Iterator[str]:
-        """Yield a sentence for each tensor that is not stored as the layout promises.
+        """Yield a sentence for each tensor that is not stored as the engine promises.
 
         A layout that promises something overrides this.
         """
@@ -188,7 +188,7 @@ class Observable:
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the observations of a stored tensor; nothing if its kind is `unobservable`.
+        """Yield the recorded parts of a tensor; nothing if its kind is in `unobservable`.
 
         Args:
             kind: see `Observation`.

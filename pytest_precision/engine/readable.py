@@ -1,4 +1,4 @@
-"""Readable: find the plain tensors in which an observed tensor's bytes lie, or say why none do."""
+"""Readable: find the plain tensors that hold a tensor's bytes, or say why none do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHOUT_ZEROS = {
 
 
 class Stored(NamedTuple):
-    """One of the plain tensors that a tensor subclass consists of, with the kind it is observed as.
+    """One of the plain tensors that a tensor subclass consists of, with its label in the trace.
 
     Attributes:
         kind: kind of the observed tensor, followed by the part's name unless it is the value.

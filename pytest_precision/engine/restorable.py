@@ -179,7 +179,7 @@ class Restorable(Observable):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned on an engine of the same layout."""
+        """Load what `state_dict` returned on an engine that was built the same way."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         with _without_gradients(self.optimizer):

@@ -39,7 +39,7 @@ class TrainingState(ABC):
         yield from self.since.attributes.observe(self.attributes())
 
     def begin(self) -> None:
-        """Remember attributes, schedulers and random states; later only changes are shown."""
+        """Remember attributes, schedulers and random states, to find what changes later."""
         self.since.attributes.begin(self.attributes())
         self.since.policies.begin(self.policies())
         self.since.generators.begin(generators())
@@ -74,7 +74,7 @@ class TrainingState(ABC):
 
 
 class UpdatedTensor(NamedTuple):
-    """A tensor that an optimizer updates, with its names and functions that show its state.
+    """A tensor that an optimizer updates, with its names and functions that read its state.
 
     Attributes:
         tensor: the tensor.

@@ -1,4 +1,4 @@
-"""Engine recorder: run an engine through a sequence and record its state after each phase."""
+"""Engine recorder: run an engine through train, save and load operations, and record its state."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class EngineRecorder:
         getattr(self, OPERATIONS[self.operation].run)()
 
     def build(self, seed: int) -> Engine:
-        """Make the layout's engine, with weights initialised from a seed.
+        """Build the engine under test, with weights initialised from a seed.
 
         Raises:
             TypeError: the layout returns none.
@@ -133,12 +133,12 @@ class EngineRecorder:
         return engine
 
     def look_at_storage(self) -> None:
-        """Record which code paths ran, and which storage promises the layout broke."""
+        """Record which kernels ran, and which tensors are not stored as they should be."""
         self.paths |= self.engine.paths()
         self.violations |= dict.fromkeys(self.engine.violations())
 
     def observe(self, phase: str) -> None:
-        """Write the engine's tensors to the trace, unless this phase or step is not wanted."""
+        """Write the engine's tensors to the trace, if this phase and step are to be recorded."""
         if self.perturbation.ends_only and phase in STEP_PHASES[:-1]:
             return
         if self.window is None or self.step >= self.window.first:
@@ -251,13 +251,13 @@ class EngineRecorder:
         self.observe("load")
 
     def swap(self) -> None:
-        """Load the last checkpoint into an engine of the layout compared with, and record it."""
+        """Load the last checkpoint into the other of the two engines compared, and record it."""
         self.layout, self.other = self.other, self.layout
         self.load()
 
 
 def record_engine(job: LayoutJob) -> int:
-    """Run a layout's sequence of operations, and write this rank's trace to the job's folder.
+    """Run an engine through a sequence of operations, and write this rank's trace to disk.
 
     Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
     between layouts; values are the pieces as each rank holds them. A run of few elements and steps

@@ -1,4 +1,4 @@
-"""First step: run a layout's first train step, and compute the same step in fp64 beside it.
+"""First step: run an engine's first train step, and compute the same step in fp64 beside it.
 
 What a side rounds shows as its distance from the exact step, whoever it is compared with.
 """
@@ -34,7 +34,7 @@ FIRST_STEP = Window(1, 1)
 
 
 def record_first_step(job: LayoutJob) -> int:
-    """Run a layout's first train step, and store its gradients and updates beside fp64 ones.
+    """Run an engine's first train step, and store its gradients and updates beside fp64 ones.
 
     Returns:
         a number above 0, as `record_engine` does.
@@ -58,14 +58,14 @@ OF_A_STEP = ("gradients", "updates")
 
 
 class FirstStepRun(EngineRecorder):
-    """Runs a layout up to its first train step, and keeps that step's inputs and results."""
+    """Runs an engine up to its first train step, and keeps that step's inputs and results."""
 
     def __init__(self, job: LayoutJob) -> None:
         super().__init__(job)
         self.gradients = GradientOracle(self.workload, self.cell, whole=True)
 
     def observe(self, phase: str) -> None:
-        """Do nothing, since an earlier run has recorded all observations."""
+        """Do nothing, since an earlier run has recorded the tensors."""
 
     @contextmanager
     def _updating(self, call: str) -> Iterator[None]:

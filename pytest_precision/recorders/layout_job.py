@@ -1,4 +1,4 @@
-"""Layout job: all that one rank needs to run a layout and write its trace."""
+"""Layout job: all that one rank needs to build an engine, run it and write its trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Layout = Callable[[Workload, Cell], Engine]
 
 
 class LayoutJob(NamedTuple):
-    """All that a rank needs to run a layout from one restart to the next, and record it.
+    """All that a rank needs to build an engine, run it up to the next restart and record it.
 
     Attributes:
         layout: makes the engine that is run.
@@ -53,7 +53,7 @@ class LayoutJob(NamedTuple):
         return place
 
     def own_workload(self) -> Workload:
-        """Return a new workload for this run; a run from another start gets another seed."""
+        """Return a new model-and-data workload for this run, reseeded for a perturbed start."""
         workload = self.workload()
         if isinstance(workload, TrainingRecipe):
             workload.seed += self.perturbation.start

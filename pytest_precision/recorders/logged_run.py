@@ -1,4 +1,4 @@
-"""Logged run: run a layout's sequence up to one operation, and log its tensor operations."""
+"""Logged run: run an engine up to one operation (a step, a load), and log its tensor operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import Holding
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
-    """Run a layout up to one operation of its sequence, and log its tensor operations.
+    """Run an engine up to one operation (a step, a load), and log its tensor operations.
 
     Args:
         job: what is run.
@@ -42,7 +42,7 @@ def log_layout(job: LayoutJob, wanted: Wanted) -> int:
 
 
 class LoggedRun(EngineRecorder):
-    """Runs a layout, and logs the tensor operations of one operation of its sequence."""
+    """Runs an engine, and logs the tensor operations of one step, load or other operation."""
 
     def __init__(self, logger: OperationLogger, wanted: Wanted, job: LayoutJob) -> None:
         self._logger = logger
@@ -52,7 +52,7 @@ class LoggedRun(EngineRecorder):
         self.engine.capture = self.capture
 
     def build(self, seed: int) -> Engine:
-        """Build the engine, and log the tensor operations of that if they are wanted."""
+        """Build the engine, and log the tensor operations if building is the operation to log."""
         with self._logger.on(self.op == self._wanted.op):
             engine = super().build(seed)
         self._logger.settings.watch(engine.optimizer)
@@ -73,7 +73,7 @@ class LoggedRun(EngineRecorder):
                 super().run_operation()
 
     def observe(self, phase: str) -> None:
-        """Do nothing, since earlier runs have recorded all observations."""
+        """Do nothing, since earlier runs have recorded the tensors."""
 
 
 def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:

@@ -1,4 +1,4 @@
-"""Gradient log: how a run's losses and gradients compare with the workload's own, on disk."""
+"""Gradient log: how a run's losses and gradients compare with recomputed ones, on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RightSteps = dict[str, tuple[int, float]]
 
 @dataclass(frozen=True)
 class GradientBreach:
-    """A loss or gradient that is too far from the one recomputed from the workload.
+    """A loss or gradient that is too far from the recomputed one.
 
     Attributes:
         step: train step.

@@ -96,7 +96,7 @@ def is_digest(value: Any) -> bool:
 
 
 def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -> None:
-    """Raise unless the parsed index of a rank's observations is consistent with its file.
+    """Raise unless a trace's parsed index is well formed and fits the size of its binary file.
 
     Args:
         index: what the file says.

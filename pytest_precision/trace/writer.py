@@ -107,7 +107,7 @@ class TraceWriter:
         self._moments[moment] = [(slot, kept[identity]) for slot, identity in entries]
 
     def keep(self, seen: Observation) -> Observation:
-        """Write an observation's values now; return a stand-in to give to `add` later.
+        """Write a tensor's values now; return a stand-in to give to `add` later.
 
         The stand-in of a large tensor has only a digest. What later phases overwrite is not copied
         for this.

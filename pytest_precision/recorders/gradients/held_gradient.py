@@ -1,4 +1,4 @@
-"""Held gradient: a loss or gradient that a run shows, beside the recomputed one."""
+"""Held gradient: a loss or gradient of the run under test, beside the recomputed one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ that no token chose, has this norm."""
 
 
 class HeldGradient(NamedTuple):
-    """A loss or gradient that a run shows, beside the one recomputed by the workload.
+    """A loss or gradient of the run under test, beside the recomputed one.
 
     Attributes:
         kind, name, rank: see `GradientBreach`.

@@ -15,7 +15,7 @@ from pytest_precision.trace.oracle_log import Breach, OracleLog
 
 
 class Judge:
-    """Compares the updates of a run with the workload's declared optimizer rule.
+    """Compares a run's weight updates with those of the optimizer rule that its test declares.
 
     Args:
         plan: what the workload declares.

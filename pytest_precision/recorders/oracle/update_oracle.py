@@ -195,7 +195,7 @@ class UpdateOracle:
         return State.of([*own, reduced]), clip(reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:
-        """Return the workload's group of a tensor; None if its updates cannot be checked."""
+        """Return the parameter group of a tensor by name; None if its updates cannot be checked."""
         group = self._plan.groups.get(name)
         if group is None:
             self._log.unjudged[name] = "it is in none of the workload's groups"

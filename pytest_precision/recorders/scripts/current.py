@@ -34,7 +34,7 @@ class CurrentRecord:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
-        """Tell the running recording about the loop: its model, flat parameters and wishes.
+        """Tell the running recording which model the loop trains and what is in flat tensors.
 
         It returns the context in which the loop runs.
 

@@ -58,7 +58,7 @@ class LoopReader(LoopObjects):
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
-        """Read as of another step than the running one, inside the context."""
+        """Set the step number for which tensors are read, inside the context."""
         running, self.step = self.step, step
         try:
             yield

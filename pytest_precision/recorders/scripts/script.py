@@ -72,7 +72,7 @@ def is_script(function: object) -> bool:
 
 
 def way_in(function: object) -> WayIn:
-    """Return how a callable describes its side: as a layout, a script or a command."""
+    """Return whether a callable describes an engine, a script function or a command line."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 
