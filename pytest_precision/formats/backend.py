@@ -1,4 +1,4 @@
-"""Backend: whether number formats are emulated or quantized by Transformer Engine, and why.
+"""The choice whether number formats are emulated or computed by Transformer Engine's kernels.
 
 The decision depends on plain data alone: what is installed, and which GPU a rank has.
 """
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
 
 
 def choose(asked: str, precision: str, machine: Machine) -> Choice:
-    """Choose the number format backend for cells of a precision.
+    """Choose "emulated" or "native" quantization for a precision on a given machine.
 
     Args:
         asked: `auto`, `emulated` or `native`.
@@ -73,7 +73,7 @@ def choose(asked: str, precision: str, machine: Machine) -> Choice:
 
 
 def decide(asked: str, precision: str, device: str) -> Choice:
-    """Choose the number format backend on this process's machine.
+    """Choose "emulated" or "native" quantization for a precision on this process's machine.
 
     Transformer Engine is imported only if its version and the GPU allow the native backend.
 
@@ -115,11 +115,11 @@ def release_of(version: str) -> Release:
 
 
 def native_refusal(precision: str, got: str) -> str:
-    """Return the message for a request of `native` that cannot be met.
+    """Return the error message for a requested native backend that the machine cannot run.
 
     Args:
         precision: a quantized precision.
-        got: what was found instead of what the precision needs.
+        got: what the machine has instead of what the precision needs.
     """
     return expected_but_got(
         f"{_needs(precision)} for {precision} with --precision-backend=native",

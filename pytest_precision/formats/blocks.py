@@ -1,4 +1,4 @@
-"""An operand with one scale per block, filled tile by tile."""
+"""An 8-bit operand with one scale per block, which is quantized tile by tile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BlockOperand:
         self._scale = torch.empty(scales, dtype=scale_dtype, device=x.device)
 
     def fill(self, tile: Tile, scale: torch.Tensor, multiplier: torch.Tensor) -> None:
-        """Store a tile.
+        """Quantize one tile of the input into the operand's bytes, and store its scales.
 
         Args:
             tile: a part of the input, in whole blocks.
@@ -69,7 +69,7 @@ class BlockOperand:
         region.copy_(scale[: region.shape[0], : region.shape[1]])
 
     def finished(self) -> Operand:
-        """Return the operand; every tile must have been stored."""
+        """Return the finished operand; `fill` must have been called with every tile."""
         rows, columns = self.block[::-1] if self._transposed else self.block
         kind: ScaleKind = "fp32" if self._scale.dtype is torch.float32 else "e8m0"
         storage = Storage(self._element, kind, (rows, columns), self._transposed)

@@ -44,7 +44,7 @@ class BlockScaling(InBlocks):
     if_infinite: float | None = None
 
     def of_masters(self) -> Reducible:
-        """Return this format with the largest fp32 number as `if_infinite`, whatever the dtype."""
+        """Return the variant that casts masters: a scale that overflows becomes fp32's maximum."""
         return replace(self, if_infinite=FP32_MAXIMUM)
 
     def _quantize(

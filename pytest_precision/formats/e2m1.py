@@ -122,20 +122,20 @@ def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PackedE2m1(Coding):
-    """Two elements per byte, the even column in the low bits."""
+    """The e2m1 coding with two elements per byte, the even column in the low bits."""
 
     per_byte: ClassVar[int] = 2
 
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Decode bytes into `out`, fp32 and contiguous, and return it."""
+        """Decode packed e2m1 bytes to fp32 in `out`, which is contiguous, and return `out`."""
         return decode(data, out)
 
     def unpacked(self, data: torch.Tensor) -> torch.Tensor:
-        """Return the codes in these bytes, one byte per element."""
+        """Return the 4-bit codes in packed bytes, one byte per element."""
         return unpack_columns(data)
 
     def pack_(self, codes: torch.Tensor, out: torch.Tensor) -> None:
-        """Store codes, given as one byte per element, in `out`."""
+        """Pack 4-bit codes, given as one byte per element, into `out`, two per byte."""
         pack_columns(codes.contiguous(), out)
 
 
@@ -144,7 +144,7 @@ E2M1 = PackedE2m1()
 
 @cache
 def _pairs(device: torch.device) -> torch.Tensor:
-    """Return a table of the bits of the two fp32 values of each byte, int64 [256]."""
+    """Return a table from a byte to its two fp32 values, as bits of an int64; int64 [256]."""
     magnitudes = torch.tensor(GRID, dtype=torch.float32, device=device)
     values = torch.cat((magnitudes, -magnitudes))
     high, low = torch.meshgrid(values, values, indexing="ij")

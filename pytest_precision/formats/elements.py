@@ -28,14 +28,14 @@ class Coding(ABC):
 
     @abstractmethod
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Decode bytes into `out`, fp32, and return it."""
+        """Decode an operand's bytes to fp32 values in `out`, and return `out`."""
 
     def unpacked(self, data: torch.Tensor) -> torch.Tensor:
-        """Return the codes in these bytes, one byte per element."""
+        """Return the codes in an operand's bytes, one byte per element."""
         return data
 
     def pack_(self, codes: torch.Tensor, out: torch.Tensor) -> None:
-        """Store codes, given as one byte per element, in `out`."""
+        """Store codes, given as one byte per element, in `out` as an operand's bytes."""
         out.copy_(codes)
 
 
@@ -44,7 +44,7 @@ class Element(Coding):
     """An 8-bit floating-point element.
 
     Attributes:
-        name: its part of the names of formats.
+        name: its name, which is a part of the names of formats.
         maximum: the largest finite value.
         reciprocal: 1 / maximum, rounded to fp32.
         exponent: the exponent of the largest power of two that it can represent.
@@ -67,7 +67,7 @@ class Element(Coding):
         out.view(self.dtype).copy_(values)
 
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Decode bytes into `out`, fp32, and return it.
+        """Decode bytes of this element to fp32 values in `out`, and return `out`.
 
         The conversion goes through fp16, which takes a tenth of the time of torch's cast from e4m3:
         the bits of e5m2 are the upper half of an fp16 number; the bits of e4m3, shifted to the
@@ -95,7 +95,7 @@ ELEMENT_OF_NAME = {element.name: element for element in (E4M3, E5M2)}
 
 
 def element_named(name: str) -> Element:
-    """Return the element with this name.
+    """Return the 8-bit element type of a name, "e4m3" or "e5m2".
 
     Raises:
         ValueError: the name is unknown; the message lists the known ones.

@@ -23,11 +23,14 @@ class RandomSource(Protocol):
     def bits(
         self, shape: tuple[int, int], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw uint8 [rows, columns] for the rowwise operand, [columns, rows] for the other one."""
+        """Draw random bytes: [rows, columns] for a rowwise operand, then [columns, rows].
+
+        The second tensor is for the columnwise operand.
+        """
 
 
 class Format(ABC):
-    """A number format.
+    """A number format: the rules by which a matrix is quantized, such as those of MXFP8.
 
     A subclass defines `name` and `quantize`. By default a format takes matrices of any size,
     rounds to nearest and has no state.
@@ -95,11 +98,11 @@ class Format(ABC):
         """Advance the state of delayed scaling by one step; other formats do nothing."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Expect the owner of the quantized weight, and not the layers, to call `update`."""
+        """Let the owner of the quantized weight, and not the layers, call `update`."""
 
 
 class Reducible(Format):
-    """A format that can compute amaxes before the cast, so that ranks can reduce them between.
+    """A format whose amaxes can be computed before the cast and reduced over ranks in between.
 
     Each rank calls `amaxes` on a matrix of the elements that it holds, with zeros elsewhere. The
     maximum over the ranks gives the amaxes of the whole matrix; with it `quantize_with` casts any
@@ -132,7 +135,10 @@ class Reducible(Format):
         """Quantize a matrix by the amaxes that the caller passes, instead of its own amaxes."""
 
     def of_masters(self) -> Reducible:
-        """Return this format; override where masters are cast by another kernel."""
+        """Return the format that casts master weights: by default, this format.
+
+        Override it where another kernel casts masters.
+        """
         return self
 
 

@@ -1,4 +1,4 @@
-"""Four over six: of two scales of an NVFP4 block, the one with the smaller error.
+"""NVFP4's "four over six": each block gets that one of two scales with the smaller error.
 
 With the usual scale the largest element of a block becomes 6. With a scale that is 1.5 times larger
 it becomes 4, which suits a block whose other large elements would fall between 4 and 6. The block
@@ -31,7 +31,9 @@ def quantized_with_less_error(
     scale_maximum: float,
     scaled_error: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the codes of a tile and the scales of its blocks, both uint8.
+    """Quantize a tile to NVFP4, each block by that one of two scales with the smaller error.
+
+    Return the codes and the scales of the blocks, both uint8.
 
     Args:
         tile: a part of the source.
@@ -71,12 +73,12 @@ def quantized_with_less_error(
 
 
 def _each(per_block: torch.Tensor) -> torch.Tensor:
-    """Return values per block in a shape that broadcasts to that of `split_blocks`."""
+    """Reshape values per block so that they broadcast to the result of `split_blocks`."""
     return per_block[:, None, :, None]
 
 
 def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
-    """Add up the errors of each block in the order of the kernels.
+    """Add up the errors of each block in the order in which the kernels add.
 
     The 16 errors of a row of the operand (a column of the source if `along` is one) are added one
     after the other. The sums of the 16 rows of a square block are added in halves: the first to the
@@ -105,6 +107,6 @@ def _in_sixteens(matrix: torch.Tensor, axis: int) -> list[torch.Tensor]:
 
 @cache
 def _grid(device: torch.device) -> torch.Tensor:
-    """Return the value of each code, fp32 [16]."""
+    """Return the value of each 4-bit e2m1 code, fp32 [16]."""
     magnitudes = torch.tensor(e2m1.GRID, dtype=torch.float32, device=device)
     return torch.cat((magnitudes, -magnitudes))

@@ -21,11 +21,11 @@ _FP32_LOST = (1 << 29) - 1
 
 
 def transformed(x: torch.Tensor) -> torch.Tensor:
-    """Transform each block of 16 rows of a bf16 matrix; the result is bf16.
+    """Apply the random Hadamard transform to each block of 16 rows of a bf16 matrix.
 
-    The sum is computed in fp64 and rounded once. In fp64 it is exact unless magnitudes of the 16
-    elements differ by more than a factor of 2**40. The tensor cores accumulate in fp32 in an order
-    that is not documented; for normal data the rounded results are the same.
+    The result is bf16. The sum is computed in fp64 and rounded once. In fp64 it is exact unless
+    magnitudes of the 16 elements differ by more than a factor of 2**40. The tensor cores accumulate
+    in fp32 in an order that is not documented; for normal data the rounded results are the same.
 
     Args:
         x: bf16 [rows, columns]; the number of rows is a multiple of 16.
@@ -49,7 +49,7 @@ def transformed(x: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _matrix(device: torch.device) -> torch.Tensor:
-    """Return the transform of 16 elements as a matrix, fp64 [16, 16]."""
+    """Return the Hadamard matrix with random signs, fp64 [16, 16]."""
     matrix = torch.ones((1, 1), dtype=torch.float64, device=device)
     while len(matrix) < HADAMARD_SIDE:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))

@@ -1,4 +1,4 @@
-"""The common part of the fp8 formats that have one scale per block."""
+"""The base class of the fp8 formats with one scale per block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_precision.formats.tiles import Block
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InBlocks(Reducible):
-    """A format whose scales come from amaxes of blocks alone.
+    """A format in which each scale depends only on the amax of its own block.
 
     Attributes:
         side: elements of a row or column that share a scale.

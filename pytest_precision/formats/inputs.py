@@ -1,4 +1,4 @@
-"""Checks of the input that all formats share."""
+"""Checks of the arguments of `quantize` that all formats share."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ RandomBits = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: str) -> RandomBits:
-    """Return `random_bits` if it has what `usage` needs.
+    """Return a pair of random-bit tensors if it has those that `usage` needs, or raise.
 
     Raises:
         TypeError: `random_bits` is not a pair, or what `usage` needs is not a uint8 tensor.

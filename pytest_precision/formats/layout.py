@@ -16,7 +16,7 @@ SWIZZLE = (128, 4)
 def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> torch.Tensor:
     """Pad a scale matrix with zeros; Transformer Engine's kernels leave the padding uninitialised.
 
-    One that needs none may be returned as it is.
+    A matrix that needs no padding may be returned itself.
 
     MXFP8 pads the rowwise scale to multiples of (128, 4) and the columnwise one to multiples of
     (4, 128); NVFP4 pads both to multiples of (128, 4).
@@ -39,7 +39,7 @@ def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> t
 def gemm_ready_scale(scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
     """Return the fp32 scale of a blockwise fp8 operand as the kernels store it.
 
-    One that is stored as it is may be returned itself.
+    A scale that needs no change may be returned itself.
 
     Args:
         scale: fp32, the scale of an `Operand`.
@@ -68,7 +68,7 @@ def swizzled_scale(scale: torch.Tensor, *, turned: bool = False) -> torch.Tensor
 def unswizzled_scale(
     swizzled: torch.Tensor, shape: tuple[int, int], *, turned: bool = False
 ) -> torch.Tensor:
-    """Undo `swizzled_scale`: return the scale matrix of this shape.
+    """Return the scale matrix of a shape from swizzled bytes; the inverse of `swizzled_scale`.
 
     Raises:
         ValueError: the number of bytes is not that of a padded matrix of this shape.
@@ -93,7 +93,7 @@ def _bytes(rows: int, columns: int) -> int:
 
 @lru_cache(maxsize=16)
 def _places(rows: int, columns: int, turned: bool) -> np.ndarray:
-    """Return the places of the entries of a matrix of this shape, int64 [rows * columns].
+    """Return where swizzling puts each entry of a scale matrix, int64 [rows * columns].
 
     They are in the order of the matrix, or of its transpose. No tensor is kept: one that is made
     in inference mode, or is a fake one, would be of no use outside of it.

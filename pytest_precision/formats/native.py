@@ -1,4 +1,4 @@
-"""Transformer Engine's quantizers behind the interface of the formats: its kernels, on a GPU.
+"""Formats that Transformer Engine's kernels quantize on a GPU, instead of this package.
 
 Their results are cut down to the valid region, so that bytes, scales and amaxes equal those of the
 emulation bit for bit, in the releases that `PRECISIONS` names, and unless the variable
@@ -33,7 +33,7 @@ _OTHERWISE = {
 
 
 class Native(Format):
-    """A format that Transformer Engine quantizes.
+    """A format that is quantized by Transformer Engine's kernels.
 
     Attributes:
         name: the name that `by_name` takes.
@@ -41,7 +41,7 @@ class Native(Format):
     """
 
     def __init__(self, emulated: Format) -> None:
-        """Wrap the format as this package computes it.
+        """Wrap a format of this package, so that Transformer Engine's kernels quantize instead.
 
         Raises:
             ValueError: Transformer Engine's quantizers do not have the format.
@@ -81,17 +81,17 @@ class Native(Format):
         return source.seed if self.stochastic else None
 
     def of_masters(self) -> Reducible:
-        """Return the format that casts masters, which is emulated here, too."""
+        """Return the format that casts master weights; it is emulated on this backend, too."""
         return self.emulated.of_masters()
 
     def update(self) -> None:
-        """Advance the state by one step; this needs no kernel."""
+        """Advance the state of delayed scaling by one step; this needs no kernel."""
         self.emulated.update()
 
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix.
+        """Quantize a matrix on a GPU by Transformer Engine's kernels.
 
         Args:
             x: [rows, columns] on a GPU that supports the format, not empty; multiples of 16 for
@@ -147,7 +147,7 @@ class Native(Format):
 
 @contextmanager
 def _on(device: torch.device, seed: int | None) -> Iterator[None]:
-    """Select a device during the block, and seed its generator unless `seed` is None."""
+    """Select a GPU within a `with` block, and seed its generator unless `seed` is None."""
     with torch.cuda.device(device), torch.random.fork_rng([device], enabled=seed is not None):
         if seed is not None:
             torch.cuda.manual_seed(seed)

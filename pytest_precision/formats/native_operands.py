@@ -1,4 +1,4 @@
-"""Native operands: what Transformer Engine's quantizers are asked for, and what they return."""
+"""Calls of Transformer Engine's quantizers, and conversion of their results to operands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_precision.formats.scaling import tensor_amax
 
 @singledispatch
 def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
-    """Quantize with the kernels and return the operands "rowwise" and "columnwise".
+    """Quantize by Transformer Engine's kernels; return operands "rowwise" and "columnwise".
 
     Args:
         format: a format that `Native` takes.
@@ -106,7 +106,7 @@ def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
 
 
 def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:
-    """Return the operands of a `Float8Tensor`."""
+    """Return the rowwise and columnwise operands in a Transformer Engine `Float8Tensor`."""
     transpose = made._transpose
     if transpose is None:  # on GPUs whose GEMM reads both orders
         transpose = made._data.t().contiguous()
@@ -124,7 +124,7 @@ def _blocks(
     amaxes: tuple[torch.Tensor | None, torch.Tensor | None],
     x: torch.Tensor,
 ) -> dict[str, Operand]:
-    """Return the operands of a tensor of Transformer Engine with one scale per block."""
+    """Return the rowwise and columnwise operands in a block-scaled Transformer Engine tensor."""
     return {
         side: valid(
             getattr(made, f"_{side}_data"),
@@ -144,7 +144,7 @@ def valid(
     storage: Storage,
     shape: tuple[int, int],
 ) -> Operand:
-    """Return a kernel's operand with one scale per block, without padding.
+    """Make an operand of a kernel's bytes and block scales, with their padding cut off.
 
     Args:
         data: uint8, as it is stored.

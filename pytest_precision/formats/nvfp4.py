@@ -91,7 +91,7 @@ class Nvfp4(Reducible):
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix.
+        """Quantize a matrix to NVFP4.
 
         Args:
             x: [rows, columns], multiples of 16.

@@ -1,4 +1,4 @@
-"""An NVFP4 operand, filled tile by tile."""
+"""An NVFP4 operand, which is quantized tile by tile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCHAO_NAN = 0xB
 
 
 class PackedOperand:
-    """The packed codes and scales of an operand while it is being quantized.
+    """The packed codes and scales of an NVFP4 operand while it is being quantized.
 
     Attributes:
         block: rows and columns of the source that share a scale.
@@ -55,7 +55,10 @@ class PackedOperand:
         )
 
     def amax_of(self, tile: Tile) -> torch.Tensor:
-        """Return the amax for each block or element of a tile, in a shape that broadcasts."""
+        """Return the tensor's amax, or the amaxes of the operand's rows that a tile covers.
+
+        They have a shape that broadcasts to the tile.
+        """
         if self.amax.numel() == 1:
             return self.amax
         if self._transposed:
@@ -63,8 +66,9 @@ class PackedOperand:
         return self.amax[tile.rows].unsqueeze(1)
 
     def codes(self, tile: Tile, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-        """Compute the 4-bit code of each element of a tile, one per byte, in memory that the next
-        call overwrites.
+        """Compute the 4-bit code of each element of a tile, one per byte.
+
+        The result lies in memory that the next call overwrites.
 
         Args:
             tile: a part of the source.
@@ -91,7 +95,7 @@ class PackedOperand:
         return codes
 
     def store(self, tile: Tile, codes: torch.Tensor, scale: torch.Tensor) -> None:
-        """Store a tile.
+        """Pack the codes of a tile into the operand's bytes, and store the scales of its blocks.
 
         Args:
             tile: a part of the source.
@@ -118,13 +122,13 @@ class PackedOperand:
         target.copy_(scale)
 
     def finished(self) -> Operand:
-        """Return the operand; every tile must have been stored."""
+        """Return the finished operand; `store` must have been called with every tile."""
         storage = Storage(e2m1.E2M1, self._kind, (1, NVFP4_BLOCK), self._transposed)
         return Operand(self._data, self._scale, self.amax, storage)
 
 
 def _sign_bits(source: torch.Tensor) -> torch.Tensor:
-    """Return 8 where the sign bit of a number is set, and 0 elsewhere; uint8 in scratch."""
+    """Return 8 where the sign bit of a number is set, else 0; uint8 in scratch memory."""
     integer = FLOAT_BITS[source.dtype].dtype
     shape = tuple(source.shape)
     signs = torch.bitwise_right_shift(

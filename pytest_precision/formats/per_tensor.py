@@ -95,7 +95,7 @@ def quantize_by(
     element: Element,
     usage: Usage,
 ) -> QuantizedTensor:
-    """Multiply a matrix by the scale of the whole tensor, and cast the product.
+    """Multiply a matrix by one scale for the whole tensor, and cast the product to fp8.
 
     Args:
         name: name of the format.

@@ -20,12 +20,12 @@ BLOCK = 16
 
 
 class Factored(NamedTuple):
-    """The values that a GEMM multiplies for a matrix, and the factor of the sums.
+    """A GEMM's operand: fp32 values to multiply, and a factor to apply to the sums.
 
     Attributes:
-        values: fp32 [rows, columns], what it sums.
-        amax: fp32 [1], a factor of the sums; None if there is none.
-        range: what the amax is divided by.
+        values: fp32 [rows, columns], what the GEMM multiplies.
+        amax: fp32 [1], a part of the factor; None if there is no factor.
+        range: what the amax is divided by to get the factor.
     """
 
     values: Tensor
@@ -34,7 +34,7 @@ class Factored(NamedTuple):
 
 
 def factored(operand: Operand) -> Factored:
-    """Return the values and the factor with which a GEMM reads a quantized matrix."""
+    """Split a quantized matrix into values to multiply and a factor to apply to the sums."""
     values, amax = operand.summed()
     return Factored(values) if amax is None else Factored(values, amax, operand.range)
 

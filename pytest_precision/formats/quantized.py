@@ -128,7 +128,7 @@ class Operand:
         return self.storage.element.unpacked(self.data)
 
     def _factors(self, scale: torch.Tensor, rows: slice) -> torch.Tensor:
-        """Return the fp32 factors that the given rows of `scale` stand for."""
+        """Decode scales to the fp32 factors by which decoded elements are multiplied."""
         if self.storage.scale == "fp32":
             return scale
         if self.storage.scale == "e8m0":

@@ -1,4 +1,4 @@
-"""The formats by name, and the recipes: those of inputs, weights and gradients per precision."""
+"""The number formats by name, and each precision's formats of inputs, weights and gradients."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OPERAND_ELEMENTS = {"e4m3": ("e4m3", "e4m3"), "hybrid": ("e4m3", "e5m2")}
 
 
 def recipe(precision: str, element: str | None = None) -> Recipe:
-    """Return the formats of a precision's operands, by their complete names.
+    """Return the names of the formats of a precision's inputs, weights and gradients.
 
     Args:
         precision: a quantized precision of cells.

@@ -1,4 +1,4 @@
-"""From an amax to a scale: the arithmetic of every family, in fp32 rounded to nearest.
+"""The arithmetic by which all formats compute scales from amaxes, in fp32.
 
 `torch.div(448.0, t)` and `448.0 / t` differ in the last bit for a quarter of all t: the second is
 `t.reciprocal() * 448`. Exponents are read from bit patterns: torch's log2 is not exact.
@@ -94,7 +94,7 @@ def e8m0_ceil(amax: torch.Tensor, element: Element) -> tuple[torch.Tensor, torch
 
 
 def e8m0_floor(amax: torch.Tensor, element: Element) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the e8m0 scale of the OCP document, as torchao does.
+    """Compute the e8m0 scale of the OCP Microscaling specification, as torchao does.
 
     Its exponent is that of `amax` minus that of the element, so elements saturate where
     amax / 2**exponent exceeds the element's largest mantissa. NaN gives code 255. torchao divides
@@ -116,7 +116,7 @@ ScaleOfBlocks = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 def nvfp4_tensor_scale(
     tensor_amax: torch.Tensor, scale_maximum: float = E4M3.maximum
 ) -> torch.Tensor:
-    """Compute the factor that scales the amax of a tensor to the largest scale and element.
+    """Compute NVFP4's scale of a tensor: largest block scale times 6, divided by the amax.
 
     It is 1 where the amax is 0, or so large that the factor would be 0.
     """

@@ -45,7 +45,7 @@ Block = tuple[int, int]
 
 
 class FloatBits(NamedTuple):
-    """The bits of a floating-point dtype; as integers, magnitudes have the same order.
+    """Bit masks of a floating-point dtype, whose magnitudes are compared as integers.
 
     Attributes:
         dtype: the integer dtype of the same size.
@@ -76,7 +76,7 @@ _kept = _Kept()
 def empty_scratch(
     name: str, shape: tuple[int, ...], like: torch.Tensor, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Return an uninitialised tensor on the device of `like`.
+    """Return scratch memory as an uninitialised tensor, on the device of `like`.
 
     It is valid until the next call with this name and dtype on the same thread.
     """
@@ -146,7 +146,7 @@ class Tile:
         return amaxes
 
     def of_blocks(self, matrix: torch.Tensor, block: Block) -> torch.Tensor:
-        """Return the part for this tile of a matrix that has one element per block."""
+        """Cut out this tile's part of a matrix that has one element per block."""
         rows, columns = block
         return matrix[
             self.rows.start // rows : -(-self.rows.stop // rows),
@@ -154,14 +154,14 @@ class Tile:
         ]
 
     def scaled(self, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-        """Return each block times its fp32 multiplier, in whole blocks; fp32 in scratch."""
+        """Multiply each block of the tile by its multiplier; return fp32 in scratch memory."""
         scaled = self._scratch("scaled", torch.float32)
         self.cut(scaled).copy_(self.source)
         split_blocks(scaled, block).mul_(multiplier[:, None, :, None])
         return scaled
 
     def cut(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the part of a tensor in whole blocks that lies inside the matrix."""
+        """Cut a tensor that is padded to whole blocks to the part inside the matrix."""
         return padded[: self.source.shape[0], : self.source.shape[1]]
 
     def _scratch(self, name: str, dtype: torch.dtype) -> torch.Tensor:
@@ -197,7 +197,7 @@ def own_transpose(matrix: torch.Tensor) -> torch.Tensor:
 def tile_spans(
     rows: int, columns: int, device: torch.device, block_rows: int = 1
 ) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of each tile of a matrix."""
+    """Yield the rows and the columns of each tile of a matrix, as slices."""
     if device.type == "cpu":
         elements = CPU_ELEMENTS * min(torch.get_num_threads(), CPU_THREADS)
     else:
@@ -222,7 +222,7 @@ def _floor(length: int, block: int) -> int:
 
 
 def _block_amax(magnitudes: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """Compute the largest bits of each block of a matrix of whole blocks."""
+    """Return the largest magnitude bits of each block of a matrix of whole blocks."""
     rows, columns = block
     peaks = magnitudes
     if rows > 1:

@@ -1,4 +1,4 @@
-"""Compute in one dtype with a model that is stored in another."""
+"""A wrapper that computes in one dtype with a model whose parameters are stored in another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ComputeIn(nn.Module):
 
 
 class _Cast:
-    """The cast parameters of one call, which the module has during it and in its backward.
+    """The parameters cast for one call, which the module uses in its forward and its backward.
 
     Activation recomputation calls parts of the module in the backward. `torch.func.functional_call`
     would do for the forward alone, and leaves a tensor behind in a module that has two names.
@@ -71,7 +71,7 @@ class _Cast:
         self._is_put = False
 
     def begin_backward(self, _gradient: Tensor) -> None:
-        """Put the cast parameters in at the start of a backward, until its end."""
+        """Put the cast parameters into the module for the duration of a backward pass."""
         if not self._is_put:
             self.put()
             after_backward(self.take_back)

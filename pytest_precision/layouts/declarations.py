@@ -1,4 +1,4 @@
-"""Decorators by which a layout, or any function for ranks, says which ranks it needs."""
+"""Decorators that declare what a layout, or another function run on ranks, needs of its ranks."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def uses_transformer_engine(function: Declaring) -> Declaring:
     before the function is called. From then on torch calls the CPU `cuda` there, so they run only
     what declares the same. Where the stand-in cannot run, the test is skipped; see
     `--precision-te`. Import Transformer Engine in the function: a module that imports it at its top
-    cannot be collected without a GPU. What its layers of earlier jobs have left in the process is
-    taken back, but nothing that the function itself calls before another one that declares this.
+    cannot be collected without a GPU. State that Transformer Engine's layers of earlier jobs left
+    in the process is reset before the outermost such function runs, and not before inner ones.
     """
 
     @functools.wraps(function)

@@ -21,7 +21,7 @@ UNSCALED = ("fp32", "bf16")
 
 
 def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
-    """Cast and quantize the parameters of a model in place, to the cell's `primary_weight`.
+    """Cast or quantize a model's parameters in place, as `cell.primary_weight` says.
 
     Buffers keep their dtype: rotary frequencies that are rounded to bf16 encode other positions.
 
@@ -49,7 +49,7 @@ def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
 
 
 def storage_dtype(cell: Cell) -> torch.dtype:
-    """Return the dtype of stored parameters; bf16 for quantized ones."""
+    """Return the dtype in which a cell's parameters are stored; bf16 for quantized ones."""
     return DTYPE_OF_NAME.get(cell.primary_weight, torch.bfloat16)
 
 
@@ -61,7 +61,7 @@ def _stored_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
 
 
 def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
-    """Return the dtype of optimizer state; fp8 is e4m3 bytes with a scale.
+    """Convert a name such as "bf16" or "fp8" to the dtype in which optimizer state is stored.
 
     Raises:
         ValueError: for a name that is not one of `known`.
@@ -71,7 +71,7 @@ def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
 
 
 def expect_saved_dtype(name: str, own: Tensor, saved: Tensor) -> None:
-    """Refuse a tensor of a checkpoint that loading would cast.
+    """Raise if a saved tensor and the tensor that it is loaded into have different dtypes.
 
     Raises:
         ValueError: the two have different dtypes.

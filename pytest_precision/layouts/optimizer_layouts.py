@@ -64,7 +64,7 @@ class ExactStateEngine(Engine):
         return state | self.state_beside_weights()
 
     def load(self, folder: Path) -> None:
-        """Load a checkpoint without casts."""
+        """Load a checkpoint, and raise where a tensor would have to be cast."""
         self.load_state_dict(whole_checkpoint(folder))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -98,9 +98,10 @@ class FusedAdamEngine(ExactStateEngine):
     optimizer: FusedAdam
 
     def clip_grads(self) -> None:
-        """Cast the reduced gradients to the optimizer's fp32 `decoupled_grad`, then clip these.
+        """Cast the reduced gradients to fp32 for the optimizer, then clip the fp32 gradients.
 
-        The kernel upcasts its gradients itself, but clipping in bf16 would round them first.
+        They become `decoupled_grad`. The kernel upcasts its gradients itself, but clipping in bf16
+        would round them first.
         """
         parameters = [parameter for _, parameter in self.masters()]
         for parameter in parameters:
@@ -130,7 +131,7 @@ def fused_adam(
         master_weight_dtype: dtype of that copy: fp32, fp16.
         exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8. The moments of a tensor
             whose gradients are all zero are NaN in fp8, as they are in Transformer Engine.
-        exp_avg_sq_dtype: dtype of the second moment, likewise.
+        exp_avg_sq_dtype: dtype of the second moment, with the same choices.
 
     Raises:
         ValueError: for a dtype that is not known, and for options that would have no effect.
@@ -173,8 +174,8 @@ def any_precision_adamw(
         cell: the point of the matrix.
         use_kahan_summation: keep the rounding error of each update and add it to the next one.
         momentum_dtype: dtype of the first moment: fp32, bf16.
-        variance_dtype: dtype of the second moment, likewise.
-        compensation_buffer_dtype: dtype of that rounding error, likewise.
+        variance_dtype: dtype of the second moment: fp32, bf16.
+        compensation_buffer_dtype: dtype of that rounding error: fp32, bf16.
 
     Raises:
         ValueError: for a dtype that is not known.
@@ -197,7 +198,7 @@ def any_precision_adamw(
 def _expect_masters(
     master_weights: bool, storage: torch.dtype, master_weight_dtype: str, remainders: bool
 ) -> None:
-    """Refuse options that would have no effect."""
+    """Raise for options of master weights that would have no effect."""
     if not master_weights or storage == torch.float32:
         raise ValueError(
             expected_but_got(

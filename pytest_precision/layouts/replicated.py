@@ -58,19 +58,19 @@ class MasterEngine(Engine):
         return ((resident, master) for resident, master in both if master.requires_grad)
 
     def forward_backward(self, step: int) -> None:
-        """Zero the gradients of the parameters, then accumulate."""
+        """Zero the gradients of the parameters, then accumulate those of all microbatches."""
         self.model.zero_grad()
         super().forward_backward(step)
 
     def clip_grads(self) -> None:
-        """Cast the reduced gradients to fp32, then clip these."""
+        """Cast the reduced gradients to fp32 for the masters, then clip the fp32 gradients."""
         for parameter, master in self._pairs():
             gradient = self.gradient(parameter)
             master.grad = None if gradient is None else gradient.float()
         super().clip_grads()
 
     def update_weights(self) -> None:
-        """Update the masters; round or quantize them into the parameters."""
+        """Update the masters, then round or quantize them into the parameters."""
         super().update_weights()
         self._round_masters()
 
@@ -117,11 +117,11 @@ class MainGradEngine(MasterEngine):
                 )
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the `main_grad` buffer; None for a frozen parameter."""
+        """Return the `main_grad` buffer of a parameter; None if the parameter is frozen."""
         return getattr(parameter, "main_grad", None)
 
     def forward_backward(self, step: int) -> None:
-        """Zero the `main_grad` buffers, then accumulate in them."""
+        """Zero the `main_grad` buffers, then accumulate the gradients of all microbatches there."""
         for parameter in self.model.parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
@@ -129,7 +129,7 @@ class MainGradEngine(MasterEngine):
         super().forward_backward(step)
 
     def microbatch_done(self) -> None:
-        """Add gradients that no GEMM has added to `main_grad`, and show the sum."""
+        """Add gradients that no GEMM has added yet to `main_grad`, and record the sums."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None:
@@ -171,7 +171,7 @@ class InDdp(Engine):
     ddp: DistributedDataParallel
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Reduce in the backward of the last microbatch only."""
+        """Return a context in which DDP reduces gradients in the last microbatch only."""
         return nullcontext() if last else self.ddp.no_sync()
 
     def reduce_grads(self) -> None:
@@ -201,7 +201,7 @@ class DDPEngine(InDdp):
 
 # DDP reads a hook's annotations and does not understand postponed ones.
 def sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
-    """Sum a bucket's gradients over ranks; a communication hook of DDP."""
+    """Sum a bucket's gradients over the ranks, as a communication hook of DDP."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     return work.get_future().then(lambda future: future.value()[0])

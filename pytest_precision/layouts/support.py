@@ -1,4 +1,4 @@
-"""Support: which cells a layout takes, stated where the layout is defined."""
+"""A decorator that declares which precisions and primary weights a layout supports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_PARAMETERS = {
 def supports(
     primary_weights: Mapping[str, Sequence[str]], *, fused: Sequence[str] = ()
 ) -> Callable[[L], L]:
-    """Declare which cells a layout supports; in all others it raises before it does anything.
+    """Declare which cells of the matrix a layout supports; it raises at once for any other.
 
         @layouts.supports({"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16"])
         def mine(workload, cell): ...
@@ -36,7 +36,7 @@ def supports(
     Args:
         primary_weights: precision to the primary weights that parameters can be stored in;
             `quantized` stands for every precision that quantizes.
-        fused: precisions in which the GEMM can accumulate weight gradients in fp32, likewise.
+        fused: precisions in which the GEMM can accumulate weight gradients in fp32, or `quantized`.
 
     Raises:
         ValueError: for a precision or a primary weight that no cell has.

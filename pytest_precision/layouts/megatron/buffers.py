@@ -1,4 +1,4 @@
-"""Buffers: contiguous memory for many parameters and their gradients, cut into buckets.
+"""Contiguous buffers for many parameters and their gradients, cut into buckets.
 
 Which sizes are padded follows Megatron-LM, `megatron/core/distributed/param_and_grad_buffer.py`.
 """
@@ -51,7 +51,7 @@ class BufferSlot:
 
 @dataclass
 class Bucket:
-    """A part of a buffer that is communicated as a whole.
+    """A contiguous part of a buffer that is reduced and gathered as a whole.
 
     Attributes:
         span: its elements in the buffer, padding included; a multiple of the number of ranks.
@@ -144,7 +144,7 @@ class Buffer:
 
     @property
     def slots(self) -> Iterator[BufferSlot]:
-        """Iterate over all parameters, in the order of their elements."""
+        """Iterate over all parameters in the buffer, in the order in which they lie in it."""
         return (slot for bucket in self.buckets for slot in bucket.slots)
 
     @property
@@ -154,13 +154,13 @@ class Buffer:
 
     @property
     def gathered(self) -> dict[str, Tensor]:
-        """Return the flat memory into which parameters are gathered, by operand side."""
+        """Return the flat memory for all-gathered parameters, by "rowwise" and "columnwise"."""
         return {"rowwise": self.params} | (
             {} if self.columns is None else {"columnwise": self.columns}
         )
 
     def view(self, slot: BufferSlot, flat: Tensor) -> Tensor:
-        """Return the elements of one parameter in `flat`, in its shape."""
+        """Return a view of one parameter's elements of a flat tensor, in the parameter's shape."""
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
     def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
@@ -184,18 +184,18 @@ class Buffer:
             self.view(slot, self.grads).zero_()
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
-        """Return the elements of the flattened parameter that this rank updates, or None."""
+        """Return the range of a flattened parameter that this rank updates, or None."""
         both = overlap(self._share(bucket), slot.span)
         if both is None:
             return None
         return Span(both.start - slot.span.start, both.stop - slot.span.start)
 
     def part(self, slot: BufferSlot, owned: Span, flat: Tensor) -> Tensor:
-        """Return the elements of `flat` that this rank updates, as a view."""
+        """Return a view of those of a parameter's elements in `flat` that this rank updates."""
         return flat[slot.span.start + owned.start : slot.span.start + owned.stop]
 
     def reduce(self, bucket: Bucket) -> None:
-        """Start the reduction of a bucket's gradients; each rank gets its own part.
+        """Start the reduction of a bucket's gradients, of which each rank gets an equal part.
 
         Each rank receives its part from all ranks and sums in fp32 in the order of ranks, as
         Megatron-LM's `reduce_scatter_with_fp32_accumulation` does: a ring adds in an order that
@@ -275,7 +275,7 @@ def _buckets(
 
 
 def _stored(slot: BufferSlot) -> Tensor:
-    """Return the rowwise bytes as the format stores them: packed, and padded with zeros."""
+    """Return a quantized parameter's rowwise bytes as its format stores them, packed and padded."""
     assert isinstance(slot.parameter, QuantizedParameter)
     return slot.parameter.stored[ROWWISE]
 

@@ -1,4 +1,4 @@
-"""Checkpoints by logical names: they hold whole tensors, however the layout packs and cuts them.
+"""Checkpoints of whole, unpacked tensors, however a layout packs and shards them.
 
 The format is that of `Engine` and of layouts with masters: `model`, `master` where the parameters
 are not their own masters, `optimizer`, and what `state_beside_weights` returns.
@@ -41,7 +41,7 @@ def state_dict(engine: GatheredEngine) -> dict[str, Any]:
 
 @torch.no_grad()
 def load_state(engine: GatheredEngine, folder: Path) -> None:
-    """Load a result of `state_dict`, of any world size.
+    """Load a saved `state_dict` from a folder, whatever world size has saved it.
 
     Raises:
         ValueError: where a tensor would have to be cast, or the options differ.
@@ -76,7 +76,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
 
 
 def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
-    """Yield the stored parameters and buffers by logical name, as views."""
+    """Yield views of the model's parameters and buffers by their names in the workload's model."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
         if isinstance(parameter, QuantizedParameter):
@@ -89,7 +89,7 @@ def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
 
 
 def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
-    """Yield the other names of tied parameters, each with the first name."""
+    """Yield (other name, first name) for each further name of a tied parameter."""
     firsts = {id(parameter): name for name, parameter in engine.model.named_parameters()}
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         if firsts[id(parameter)] != name:
@@ -97,9 +97,10 @@ def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
 
 
 def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
-    """Return the optimizer state of each logical tensor; empty before the first step.
+    """Gather the optimizer state of all ranks, by name of the whole tensor that it belongs to.
 
-    Where shards have scales of their own, the scale of every element is returned.
+    It is empty before the first step. Where shards have scales of their own, the scale of every
+    element is returned.
     """
     state = engine.optimizer.state
     whole: dict[str, dict[str, Tensor]] = {}
@@ -117,7 +118,7 @@ def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
 
 
 def _one_scale(scales: Tensor) -> Tensor:
-    """Return one scale if all elements share it, else the scale of each element."""
+    """Return one scale if all elements have the same, else the scale of each element."""
     bits = scales.flatten().view(torch.int32)
     return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
 
@@ -125,7 +126,7 @@ def _one_scale(scales: Tensor) -> Tensor:
 def _kept_of(
     engine: GatheredEngine, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Return the optimizer state of a shard, cut from that of its logical tensors.
+    """Return a shard's optimizer state, cut out of the saved state of whole tensors.
 
     Elements that have different scales, since they were in several shards, get one scale.
     """
@@ -168,7 +169,7 @@ def _expect_state(
 
 
 def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
-    """Return the parameter groups as in torch's `get_state_dict`, with all ranks' parameters."""
+    """Return the optimizer's parameter groups with the names of all ranks' parameters."""
     options = [
         {key: value for key, value in group.items() if key != "params"}
         for group in engine.optimizer.param_groups
@@ -183,7 +184,7 @@ def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
 
 
 def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather whole logical tensors from this rank's shards `held` and those of the others."""
+    """Gather whole tensors from the shards of all ranks, of which `held` are this rank's."""
     whole: dict[str, Tensor] = {}
     sample = next(iter(held.values()))
     for buffer in engine.buffers:

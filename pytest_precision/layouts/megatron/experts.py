@@ -1,4 +1,4 @@
-"""Layouts of experts with one weight for all, or one per expert, in layers that multiply all."""
+"""Layouts with grouped expert layers, which have one weight for all experts or one for each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYERS = ("up", "down")
 
 
 def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arranged:
-    """Replace all experts of a model by `StackedExperts`, in place.
+    """Replace all experts of a model by layers that hold the weights of all experts, in place.
 
     Args:
         model: the model of a workload such as `moe`, which is stored and quantized already.
@@ -74,7 +74,7 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
 def _layer(
     linears: list[nn.Linear], logical: list[str], cell: Cell, single_grouped_weight: bool
 ) -> GroupedLinear:
-    """Build one layer from the parameters of many."""
+    """Build one `GroupedLinear` from the linear layers of all experts."""
     first = linears[0]
     layer = GroupedLinear(
         len(linears),
@@ -100,7 +100,7 @@ def _layer(
 
 
 def _packed(each: list[nn.Parameter]) -> nn.Parameter:
-    """Pack many parameters into one, with their values from before quantization."""
+    """Stack the parameters of all experts into one, from their values before quantization."""
     first = each[0]
     trained = [parameter.requires_grad for parameter in each]
     if len({*trained}) > 1:

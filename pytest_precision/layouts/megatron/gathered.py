@@ -1,4 +1,4 @@
-"""GatheredEngine: sharded masters, and parameters that follow them, gathered from the ranks."""
+"""The distributed optimizer's second half: sharded masters, and all-gathered parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_precision.optim.fused_adam import FusedAdam, decoupled_owners
 
 
 class GatheredEngine(Engine):
-    """The distributed optimizer from reduced gradients to gathered parameters.
+    """Base class of the distributed optimizer: from reduced gradients to gathered parameters.
 
     Attributes:
         options: options of the distributed optimizer.
@@ -63,7 +63,7 @@ class GatheredEngine(Engine):
         self.clip(decoupled_owners(master for _, master in self.masters()))
 
     def clip(self, owners: list[Tensor]) -> None:
-        """Clip by the norm of all ranks' shards.
+        """Clip gradients by their norm over the shards of all ranks.
 
         Raises:
             ValueError: for another rule than "fp64", which would see this rank's shards only.
@@ -80,7 +80,7 @@ class GatheredEngine(Engine):
         super().clip(owners)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the fp64 norm of all shards of all ranks; a collective."""
+        """Return the fp64 norm of the gradients in the shards of all ranks; a collective."""
         squares = torch.zeros((), dtype=torch.float64, device=self.cell.device)
         for gradient in gradients:
             squares += gradient.double().square().sum()
@@ -88,13 +88,13 @@ class GatheredEngine(Engine):
         return squares.sqrt()
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the master that the next step updates, which may be optimizer state."""
+        """Return the master weight that the optimizer's next step starts from."""
         if not self.options.masters_in_state:
             return parameter
         return cast(FusedAdam, self.optimizer).master(parameter)
 
     def update_weights(self) -> None:
-        """Update the masters; parameters follow now, or when they are next read."""
+        """Update the masters, and gather parameters from them, now or when these are next read."""
         super().update_weights()
         self.stage(shared=False)
         if not self.options.overlap_param_gather:
@@ -120,7 +120,7 @@ class GatheredEngine(Engine):
                     bucket.stale = True
 
     def sync_parameters(self) -> None:
-        """Complete all gathers, so that all parameters are up to date."""
+        """Complete all all-gathers of parameters, so that these are up to date."""
         self.stage(shared=True)
         for buffer in self.buffers:
             for bucket in buffer.buckets:
@@ -134,7 +134,7 @@ class GatheredEngine(Engine):
 
     @torch.no_grad()
     def _finish(self, buffer: Buffer, bucket: Bucket) -> None:
-        """Wait for a bucket's gather, and compute what its parameters keep outside of it."""
+        """Wait for a bucket's all-gather, and bring its parameters up to date from the result."""
         if not bucket.stale:
             return
         buffer.wait(bucket)
@@ -172,18 +172,21 @@ class GatheredEngine(Engine):
             self._finish(buffer, buffer.buckets[number])
 
     def evaluate(self) -> None:
-        """Evaluate after all gathers are complete."""
+        """Complete all all-gathers of parameters, then evaluate the model."""
         self.sync_parameters()
         super().evaluate()
 
     def save(self, folder: Path) -> None:
-        """Save after all gathers are complete."""
+        """Complete all all-gathers of parameters, then save a checkpoint."""
         self.sync_parameters()
         super().save(folder)
 
 
 def outside_buffers(engine: GatheredEngine) -> Iterator[str]:
-    """Yield a sentence for each tensor that does not lie in its buffer."""
+    """Yield an error text for each parameter or gradient that does not lie in its buffer.
+
+    Texts on masters of other parameters are included.
+    """
     owned = {id(p): name for name, p in engine.model.named_parameters()}
     for buffer in engine.buffers:
         for slot in buffer.slots:

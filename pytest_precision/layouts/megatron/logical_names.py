@@ -1,4 +1,4 @@
-"""Names: the logical tensors in what an engine stores, and the name of each."""
+"""Conversion of packed or sharded tensors, and of their names, to the workload's tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_precision.layouts.megatron.shards import Shard
 
 
 class LogicalNames:
-    """Maps this rank's stored tensors to logical tensors.
+    """Splits packed or sharded tensors into the tensors of the workload's model, and names them.
 
     Args:
         parts: the logical tensors in each parameter.
@@ -32,7 +32,7 @@ class LogicalNames:
         }
 
     def split(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield the logical tensors in a parameter, or in this rank's shard."""
+        """Split a packed parameter, or this rank's shard of it, into the workload's tensors."""
         shard = self._shards.get(name)
         if name not in self._parts:
             yield self.of(name), tensor
@@ -43,18 +43,18 @@ class LogicalNames:
             yield from logical_values(self._parts[name], tensor)
 
     def held(self, name: str) -> list[str]:
-        """Return the logical tensors of which this rank's shard has elements."""
+        """Return the names of the workload's tensors of which this rank's shard has elements."""
         return [part.name for part in self._shards[name].held_parts]
 
     def of(self, name: str) -> str:
-        """Return the logical name of a buffer or of quantized state."""
+        """Return the name that every layout uses for a buffer or for quantized state."""
         for stored, logical in self._prefixes.items():
             if name == stored or name.startswith(f"{stored}."):
                 return logical + name.removeprefix(stored)
         return name
 
     def place(self, name: str, tensor: Tensor) -> tuple[tuple[int, ...], Span] | None:
-        """Return the logical tensor's shape, and the place of a shard in it.
+        """Return the shape of a whole tensor, and the range of its elements that a shard has.
 
         The result is None for what is no shard.
         """

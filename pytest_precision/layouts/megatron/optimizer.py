@@ -57,7 +57,7 @@ def distributed_optimizer(
         exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8; all but fp32 select
             `optim.FusedAdam`. What is stored in fp16 or fp8 has one scale per shard, so that its
             numbers depend on the world size, as Megatron-LM's do.
-        exp_avg_sq_dtype: dtype of the second moment, likewise.
+        exp_avg_sq_dtype: dtype of the second moment, with the same choices.
         store_param_remainders: let `optim.FusedAdam` update the shards of bf16 parameters where
             they are gathered, and keep 16 bits more of each master.
 

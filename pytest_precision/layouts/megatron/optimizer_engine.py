@@ -35,7 +35,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class DistributedOptimizer(GatheredEngine):
-    """Training in which each rank updates an equal part of every bucket.
+    """Training in which each rank updates an equal part of every bucket of parameters.
 
     Gradients are accumulated in `main_grad`, a part of the gradient buffer, and summed over the
     ranks by a reduce-scatter. Masters are cast to the dtype of the parameters, and gathered.
@@ -87,7 +87,7 @@ class DistributedOptimizer(GatheredEngine):
         arrange: Arrange | None = None,
         **options: Any,
     ) -> DistributedOptimizer:
-        """Make an engine of this class.
+        """Set up the distributed optimizer for a workload and a cell of the matrix.
 
         Args:
             workload: what is trained.
@@ -138,7 +138,7 @@ class DistributedOptimizer(GatheredEngine):
         return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
-        """Show the accumulated sums, where these are in another dtype than the gradients."""
+        """Record accumulated gradients whose dtype differs from their parameter's."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None or gradient.dtype == parameter.dtype:
@@ -171,27 +171,27 @@ class DistributedOptimizer(GatheredEngine):
     # --- checkpoints ----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all training state by logical names, for any world size and layout."""
+        """Return all ranks' training state as whole tensors, for any world size and layout."""
         return checkpoint.state_dict(self)
 
     def load(self, folder: Path) -> None:
-        """Load a checkpoint by logical names, without casts."""
+        """Load a checkpoint of whole tensors, without casts."""
         checkpoint.load_state(self, folder)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield buffers by logical name, those of quantizers included."""
+        """Yield the model's buffers by their names in the workload's model."""
         for name, buffer in self.model.named_buffers():
             yield self.names.of(name), buffer
 
     def violations(self) -> Iterator[str]:
-        """Yield masters that did not start from the model, and tensors outside of their buffer."""
+        """Yield an error text for each wrongly initialised master or misplaced tensor."""
         yield from self._lost_starts
         yield from outside_buffers(self)
 
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the observations of a phase; reduced gradients are those of the shards."""
+        """Yield records of a phase's tensors; reduced gradients are recorded by shard."""
         if phase == "reduce_grads":
             for shard in self.shards:
                 yield from self.show("reduced_grad", shard.name, shard.grad, capture)
@@ -206,7 +206,7 @@ class DistributedOptimizer(GatheredEngine):
                 yield names[id(master)], master
 
     def logical(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Split a parameter, or this rank's shard of it, into (logical name, tensor)."""
+        """Split a packed parameter, or this rank's shard of it, into the workload's tensors."""
         return self.names.split(name, tensor)
 
     def show(
@@ -219,7 +219,7 @@ class DistributedOptimizer(GatheredEngine):
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the observations of a tensor, with scales and counters per logical tensor."""
+        """Yield records of a tensor; scales and step counters are repeated per packed tensor."""
         if split or name not in self.parts:
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
@@ -237,7 +237,7 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().reads(prefix, module)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Make an observation of `tensor`, with its place in the flattened logical tensor."""
+        """Return a record of a tensor; that of a shard has its range in the whole tensor."""
         place = self.names.place(name, tensor)
         if place is None:
             return super().piece(kind, name, tensor, local=local)

@@ -1,4 +1,4 @@
-"""Parts: the logical tensors in a stored tensor, and which of its elements each of them is."""
+"""Packed tensors: which of the workload's tensors a stored tensor holds, and where in it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_precision.engine.observation import Span
 
 
 class Part(NamedTuple):
-    """A logical tensor inside a stored one, and its elements there.
+    """One tensor of the workload's model inside a stored tensor, and its range of elements there.
 
     Attributes:
-        name: name of the logical tensor.
+        name: name of the logical tensor, which is the one of the workload's model.
         shape: shape of the logical tensor.
         span: its elements in the flattened stored tensor.
     """
@@ -29,12 +29,12 @@ Parts = Mapping[str, tuple[Part, ...]]
 
 
 def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
-    """Return the parts of a stored tensor that is one logical tensor."""
+    """Return the only part of a stored tensor that holds nothing but itself."""
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 
 def overlap(one: Span, other: Span) -> Span | None:
-    """Return the elements in both ranges; None if there are none."""
+    """Return the overlap of two ranges of elements; None if there is none."""
     start, stop = max(one.start, other.start), min(one.stop, other.stop)
     return Span(start, stop) if start < stop else None
 
@@ -42,7 +42,7 @@ def overlap(one: Span, other: Span) -> Span | None:
 def split_flat(
     parts: tuple[Part, ...], flat: Tensor, held: Span
 ) -> Iterator[tuple[Part, Span, Tensor]]:
-    """Split `flat`, the elements `held` of a stored tensor, into logical tensors.
+    """Split a range of a stored tensor's elements into those of each tensor packed in it.
 
     Yields:
         The part, which of its elements these are, and the elements, flat.
@@ -55,7 +55,7 @@ def split_flat(
 
 
 def logical_values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the logical tensors in a stored tensor by name, as views."""
+    """Yield name and view of each tensor that is packed in a stored tensor."""
     flat = stored.view(-1)
     for part in parts:
         yield part.name, flat[part.span.start : part.span.stop].view(part.shape)

@@ -1,4 +1,4 @@
-"""Quantize parameters from shards: reduce amaxes over the ranks, then gather bytes.
+"""Quantization of sharded master weights: ranks reduce amaxes, cast, and gather the bytes.
 
 Source: Transformer Engine's `quantize_master_weights` and `post_all_gather_processing`. Masters are
 cast to bf16, the amaxes of all parameters are reduced at once, and each rank casts its own elements
@@ -49,7 +49,7 @@ class ShardedMatrix:
     stored: dict[str, Tensor]
 
     def own(self, shard: Shard | None) -> tuple[Span, Tensor] | None:
-        """Return which elements are in this rank's shard, and their values in bf16."""
+        """Return the range of the matrix that is in this rank's shard, and its values in bf16."""
         if shard is None:
             return None
         start = shard.slot.span.start
@@ -62,7 +62,7 @@ class ShardedMatrix:
         return span, part.to(NOMINAL)
 
     def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
-        """Return a padded matrix with the shard's elements in place, and zeros elsewhere."""
+        """Return the whole padded matrix with this rank's elements, and zeros elsewhere."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
         flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)
@@ -74,7 +74,7 @@ class ShardedMatrix:
 
 
 def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
-    """Yield the matrices of a quantized parameter, in the order of their elements."""
+    """Yield a `ShardedMatrix` for each matrix of a quantized parameter, in order."""
     parameter = cast(QuantizedParameter, slot.parameter)
     rows, columns = parameter.shape[-2:]
     for number, (member, format) in enumerate(
@@ -96,7 +96,7 @@ def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
 def quantize_shards(
     buffers: Iterable[Buffer], shards: Iterable[Shard], reduce_amax: ReduceAmax
 ) -> None:
-    """Write the bytes of this rank's elements into the gather buffer; set scales and amaxes.
+    """Quantize this rank's shards into the gather buffers, with amaxes reduced over all ranks.
 
     This is a collective. Every rank knows all scales before any byte is gathered.
 
@@ -142,7 +142,7 @@ def _cast(
 
 @torch.no_grad()
 def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
-    """Compute from gathered bytes what a parameter keeps outside of the buffer."""
+    """Fill a parameter's packed and transposed bytes from the all-gathered bytes."""
     for matrix in matrices(slot):
         (rows, columns), (down, across) = matrix.shape, matrix.padded
         for side, operand in matrix.operands.items():

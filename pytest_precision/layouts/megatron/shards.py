@@ -38,33 +38,33 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Return the parameter's name."""
+        """Return the name of the parameter whose elements these are."""
         return self.slot.name
 
     @property
     def held_parts(self) -> list[Part]:
-        """Return the logical tensors among `parts` of which this shard has elements."""
+        """Return those of the parameter's packed tensors of which this shard has elements."""
         return [part for part, _, _ in split_flat(self.parts, self.master, self.owned)]
 
     @property
     def param(self) -> Tensor:
-        """Return this shard's elements of the gather buffer."""
+        """Return a view of this shard's elements in the buffer that is all-gathered."""
         return self.buffer.part(self.slot, self.owned, self.buffer.params)
 
     @property
     def grad(self) -> Tensor:
-        """Return this shard's elements of the gradient buffer."""
+        """Return a view of this shard's elements in the gradient buffer."""
         return self.buffer.part(self.slot, self.owned, self.buffer.grads)
 
     def of(self, whole: Mapping[str, Tensor]) -> Tensor:
-        """Return this shard's elements, flat, of whole logical tensors on any device."""
+        """Cut this shard's elements, flat, out of whole tensors that are given by name."""
         held = split_flat(self.parts, self.master, self.owned)
         own = torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
         return own.to(self.master.device)
 
 
 def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
-    """Return this rank's shards, each with a master from the unrounded model."""
+    """Return this rank's shards of all parameters, each with a master of unrounded values."""
     shards = []
     for buffer in buffers:
         for bucket in buffer.buckets:
@@ -84,7 +84,7 @@ def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Opti
 def adam_on_masters(
     shards: Iterable[Shard], arrangement: Arrangement, options: Options
 ) -> torch.optim.Optimizer:
-    """Return Adam on the masters, in the workload's parameter groups.
+    """Return an Adam optimizer of this rank's masters, in the workload's parameter groups.
 
     Raises:
         ValueError: for a stored tensor whose logical tensors are in several groups.

@@ -24,7 +24,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Arranged(NamedTuple):
-    """The names of the logical tensors in a model that a layout has rearranged.
+    """Which of the workload's tensors each parameter of a rearranged model holds, and their names.
 
     Attributes:
         parts: the logical tensors in each parameter that holds more than itself.
@@ -49,10 +49,10 @@ _DTYPES = {
 
 
 def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
-    """Return the kinds that overlapped communication hides, with the reasons.
+    """Return which kinds of recorded tensors overlapped communication hides, and why.
 
     Args:
-        options: Megatron-core's, or those below, with `overlap_grad_reduce` and
+        options: Megatron-core's, or `Options`, with `overlap_grad_reduce` and
             `overlap_param_gather`.
         cell: the point of the matrix.
     """
@@ -177,7 +177,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A model as a layout stores it, with its logical names and initial values.
+    """A workload's model as a layout stores it, with initial values and parameter groups.
 
     Attributes:
         model: the model with the resident parameters.
@@ -198,7 +198,7 @@ class Arrangement:
 
     @classmethod
     def of(cls, workload: Workload, cell: Cell, arrange: Arrange | None) -> Arrangement:
-        """Make the workload's model and store it as the cell says."""
+        """Make a workload's model, and cast, quantize and rearrange its parameters for a cell."""
         model = workload.model(cell)
         initial = {name: p.detach().clone() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}

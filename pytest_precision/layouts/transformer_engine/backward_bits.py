@@ -1,4 +1,4 @@
-"""Backward bits: by which Transformer Engine's layers round output gradients stochastically.
+"""The random bits by which Transformer Engine's layers round output gradients stochastically.
 
 They are those of the emulated layers, which depend on layer, step and microbatch alone. A GPU's
 kernels draw their own.
@@ -47,7 +47,7 @@ def give_bits(
 
 
 class BackwardBits:
-    """The random bits for the gradients of one quantizer, in their order.
+    """Supplies the random bits for all gradients that one quantizer rounds, one by one.
 
     Args:
         rngs: of the weights whose gradients it rounds in a backward, in order.
@@ -60,7 +60,7 @@ class BackwardBits:
         self._next = cycle(there)  # a graph that is kept may have a second backward
 
     def __call__(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return the random bits for a gradient; bits for padding are 0."""
+        """Return the random bits for the next gradient, of this shape; 0 in padding rows."""
         rng, count = next(self._next)
         rows, columns = padded_shape(by_name(recipe(STOCHASTIC).gradient), (count, shape[1]))
         rowwise, columnwise = rng.bits((rows, columns), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""From masters to weights: cast whole, or by shards whose bytes the ranks exchange."""
+"""Casts of master weights to the weights of a model, whole or shared among the ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BYTES = ("_data", "_rowwise_data", "_columnwise_data")
 
 
 def store_master(parameter: Any, master: Tensor) -> None:
-    """Round or quantize a master into a parameter, or into each member of a group."""
+    """Round or quantize a master into a parameter, matrix by matrix if that is grouped."""
     if not is_group(parameter):
         parts: list[tuple[Any, Tensor]] = [(parameter, master)]
     else:
@@ -30,7 +30,7 @@ def store_master(parameter: Any, master: Tensor) -> None:
 
 
 def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) -> None:
-    """Make each rank cast its elements of all quantized weights, and exchange the bytes.
+    """Cast masters to weights, each rank its share of elements, and exchange the bytes.
 
     Args:
         pairs: weights with whole masters.
@@ -62,14 +62,17 @@ def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) 
 
 
 def _range(weight: Any, rank: int, ranks: int) -> tuple[int, int]:
-    """Return begin and end of a rank's elements; in NVFP4 two elements share a byte."""
+    """Return begin and end of a rank's share of a weight's elements.
+
+    In NVFP4 it is a whole number of bytes, each of which holds two elements.
+    """
     together = 2 if family(weight) == "nvfp4" else 1
     each = -(-weight.numel() // (ranks * together)) * together
     return min(rank * each, weight.numel()), min((rank + 1) * each, weight.numel())
 
 
 def _send(weight: Any, elements: tuple[int, int], owner: int) -> None:
-    """Broadcast the bytes of some elements from the rank that has them; a collective."""
+    """Broadcast a range of a weight's bytes from the rank that has cast it; a collective."""
     for name in BYTES:
         held = getattr(weight, name, None)
         made_later = name == "_columnwise_data" and family(weight) != "mxfp8"

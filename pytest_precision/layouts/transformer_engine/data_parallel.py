@@ -118,7 +118,7 @@ def _own_rows(parameter: Tensor, whole: Tensor) -> Tensor:
 
 
 def _quantize_shards(layer: Any, wholes: Mapping[str, Tensor]) -> None:
-    """Make a layer's shards of weights on `meta` again, quantized.
+    """Make a layer's shards of weights on the device `meta` anew, as quantized weights.
 
     Args:
         layer: after `fully_shard`.
@@ -141,7 +141,7 @@ def _fill(rows: Tensor, made: Tensor) -> None:
 
 
 def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
-    """Refuse weights whose blocks ranks share, or whose scales are padded.
+    """Raise for weights whose scaling blocks cross ranks, or whose scales need padding.
 
     Transformer Engine does not copy the padding of MXFP8's. On one rank, torch gathers the codes
     and no scales: see docs/findings.md.
@@ -161,7 +161,7 @@ def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
 
 
 def _expect_no_buffers(by: str, cell: Cell) -> None:
-    """Refuse a cell with fused gradient accumulation, which torch does not reduce."""
+    """Raise for fused gradient accumulation, whose buffers DDP and FSDP2 do not reduce."""
     if cell.grad_accum_fusion:
         raise ValueError(
             expected_but_got(

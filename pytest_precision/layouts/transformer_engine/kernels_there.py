@@ -1,4 +1,4 @@
-"""What the GPU has kernels for: the recipe of a precision, and single weights of grouped layers.
+"""Checks whether the GPU has Transformer Engine's kernels for a precision or grouped weight.
 
 A cell that it has none for is skipped, with the reason.
 """

@@ -37,7 +37,7 @@ SINGLE_PARAMETER = "NVTE_GROUPED_LINEAR_SINGLE_PARAM"
 
 
 class EngineLayer(NamedTuple):
-    """One module of Transformer Engine with its weights, caches and scales.
+    """One module of Transformer Engine, and its parameters' names in the workload's model.
 
     Attributes:
         layer: the module.
@@ -49,13 +49,13 @@ class EngineLayer(NamedTuple):
 
     @property
     def weights(self) -> list[tuple[str, tuple[str, ...]]]:
-        """The weights that the module's GEMMs multiply by, in order."""
+        """The weights of the module's GEMMs: their names in it and in the workload's model."""
         named = self.logical.items()
         return [(own, names) for own, names in named if _WEIGHT.fullmatch(own)]
 
 
 class Padded(nn.Module):
-    """A wrapper of Transformer Engine's modules that pads rows with zeros.
+    """A wrapper of Transformer Engine's modules that pads their input rows with zeros.
 
     Attributes:
         logical: the names of its parameters in it, to those in the workload's model; several where
@@ -102,7 +102,7 @@ class PaddedLayer(Padded):
         self.logical = {f"layer.{name}": names for name, names in own.items()}
 
     def forward(self, rows: Tensor, load: Sequence[int] | None = None) -> Tensor:
-        """Apply each weight to its rows.
+        """Multiply each weight's rows, padded with zeros, by the weight; cut the padding off.
 
         Args:
             rows: [..., in], sorted by weight.
@@ -237,7 +237,7 @@ def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **o
 
 
 def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
-    """Return the context in which new layers store weights as the cell says."""
+    """Return a context in which new layers quantize their weights if the cell says so."""
     if cell.primary_weight != "quantized":
         return nullcontext()
     engine = import_module("transformer_engine.pytorch")
@@ -248,7 +248,7 @@ def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
 
 
 def expect_sizes(name: str, linear: nn.Linear) -> None:
-    """Refuse a layer whose sizes are not multiples of the block size."""
+    """Raise for a linear layer whose input or output size is not a multiple of 32."""
     if linear.in_features % PADDED_ROWS or linear.out_features % PADDED_ROWS:
         raise ValueError(
             expected_but_got(
@@ -260,7 +260,7 @@ def expect_sizes(name: str, linear: nn.Linear) -> None:
 
 
 def expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
-    """Refuse a model in which no layer was replaced."""
+    """Raise if no layer of the model was replaced."""
     if not found:
         raise ValueError(
             expected_but_got(

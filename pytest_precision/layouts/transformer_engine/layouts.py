@@ -42,7 +42,7 @@ def te_linears(
         cell: the point of the matrix.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
         ddp: whether the model is in `DistributedDataParallel`; `FusedAdam` has the masters then.
-        fsdp2: whether `fully_shard` shards the model, likewise.
+        fsdp2: whether `fully_shard` shards it; `FusedAdam` has the masters then, too.
         adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_linears(workload.model(cell), cell))
@@ -94,7 +94,7 @@ def te_blocks(
             "LayerNormMLP", after a `LayerNormLinear`; "Linear", after a `LayerNorm`.
         masters_in_optimizer: whether `FusedAdam` has the masters, or they stand beside the model.
         ddp: whether the model is in `DistributedDataParallel`; `FusedAdam` has the masters then.
-        fsdp2: whether `fully_shard` shards the model, likewise.
+        fsdp2: whether `fully_shard` shards it; `FusedAdam` has the masters then, too.
         adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
     model = in_bf16(with_blocks(workload.model(cell), cell, layer=layer))
@@ -114,7 +114,7 @@ def _engine(
 
 
 def in_bf16(model: nn.Module) -> nn.Module:
-    """Round all remaining fp32 parameters to bf16, in place."""
+    """Round all fp32 parameters of a model to bf16, in place, except quantized ones."""
     for parameter in model.parameters():
         if type(parameter) is nn.Parameter and parameter.dtype is torch.float32:
             parameter.data = parameter.data.to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What Transformer Engine's tensors and layers show: bytes, scales and amaxes by logical names."""
+"""The bytes, scales and amaxes in Transformer Engine's tensors and layers, listed by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 def values_of(tensor: Tensor) -> Tensor:
-    """Return a tensor's values, dequantized if necessary; a group has one matrix per member."""
+    """Return a tensor's values, dequantized if it is quantized, and stacked if it is grouped."""
     if isinstance(tensor, DTensor):
         return (
             sharded_as(tensor, values_of(tensor.to_local()))
@@ -36,7 +36,7 @@ def is_quantized_shard(tensor: Any) -> bool:
 
 
 def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> DTensor:
-    """Return this rank's part of a tensor that is laid out as a weight's rows or columns."""
+    """Return a DTensor of this rank's `local` part, sharded as a weight's rows or columns."""
     shape = weight.shape[::-1] if transposed else weight.shape
     return DTensor.from_local(
         local.contiguous(),
@@ -49,13 +49,13 @@ def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> D
 
 
 def codes_of(state: Any) -> Tensor:
-    """Return a moment's stored bytes if it is fp8; else the tensor itself."""
+    """Return the stored bytes of an fp8 optimizer moment, and any other tensor unchanged."""
     codes: Tensor = state._data if family(state) else state
     return codes
 
 
 def state_scales(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and scale of the fp8 and fp16 moments that `FusedAdam` keeps."""
+    """Yield name and scale of the fp8 and fp16 moments of a parameter in `FusedAdam`."""
     for name, stored in optimizer.state.get(parameter, {}).items():
         if family(stored):
             yield name, stored._scale_inv.view(())
@@ -64,7 +64,7 @@ def state_scales(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, Tenso
 
 
 def is_grouped(part: EngineLayer) -> bool:
-    """Return whether a layer's weights are members of one parameter."""
+    """Return whether one parameter of a layer holds the weights of several experts."""
     return any(len(names) > 1 for _, names in part.weights)
 
 
@@ -75,13 +75,16 @@ def is_quantized(part: EngineLayer) -> bool:
 
 
 def stored_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
-    """Yield logical name and tensor of each weight of a layer's GEMMs."""
+    """Yield (name in the workload's model, tensor) of each weight of a layer's GEMMs."""
     for own, names in part.weights:
         yield from zip(names, _each(getattr(part.layer, own), names), strict=True)
 
 
 def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
-    """Yield the weights that the last forward used: cached copies if there are any."""
+    """Yield name and tensor of the weights that the last forward used, cached copies first.
+
+    The stored weight is used where there is no cached copy.
+    """
     cached = part.layer._fp8_workspaces
     for own, names in part.weights:
         held = cached.get(own, getattr(part.layer, own))
@@ -110,7 +113,7 @@ def delayed_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _delayed(part: EngineLayer) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield name, scales and amaxes of each GEMM's operands, by the name of its weight."""
+    """Yield name, scales and amax history of each GEMM's operands in delayed scaling."""
     gemms = [name for _, names in part.weights for name in names]
     for direction in ("scaling_fwd", "scaling_bwd"):
         state = part.layer.fp8_meta.get(direction)
@@ -131,12 +134,15 @@ def te_used_quantized(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tenso
 
 
 def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
-    """Return the weights in a parameter or in a cached copy of it."""
+    """Return a parameter, or a cached copy of it, as a list of one weight per name."""
     return [held] if len(names) == 1 else members(held)
 
 
 def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield side, field and tensor of each operand of a weight; nothing for bf16."""
+    """Yield (side, field, tensor) for the bytes, scales and amaxes of a quantized weight.
+
+    It yields nothing for a bf16 weight.
+    """
     if is_quantized_shard(weight):
         for side, field, tensor in operands_of(weight.to_local()):
             yield side, field, _of_shard(weight, side, field, tensor)
@@ -154,7 +160,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
-    """Return an operand of this rank's shard as a part of the whole weight's operand."""
+    """Return the bytes, scale or amax of this rank's shard as a part of the whole weight's."""
     kind = family(weight.to_local())
     transposed = side == "columnwise" and kind != "mxfp8"
     if kind == "tensor" and field == "data":

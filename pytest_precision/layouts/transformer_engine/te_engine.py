@@ -1,4 +1,4 @@
-"""An engine of Transformer Engine's layers: what it caches, accumulates, shows and saves."""
+"""The engine that trains Transformer Engine's layers, and records and saves their state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TransformerEngine(Engine):
         return found
 
     def forward_backward(self, step: int) -> None:
-        """Clear gradients, quantize weights once, and accumulate gradients."""
+        """Clear gradients, quantize weights once, and accumulate all microbatches' gradients."""
         self.zero_gradients()
         self.begin()
         super().forward_backward(step)
@@ -86,7 +86,7 @@ class TransformerEngine(Engine):
                 parameter.main_grad.zero_()  # type: ignore[attr-defined]
 
     def microbatch_done(self) -> None:
-        """Add gradients that no GEMM has added to their buffers, and show the next scales."""
+        """Add gradients that no GEMM has added to their buffers, and record the next scales."""
         for parameter in self._trained if self.cell.grad_accum_fusion else []:
             if getattr(parameter, "grad_added_to_main_grad", False):
                 self._taken.add("fused")
@@ -106,28 +106,28 @@ class TransformerEngine(Engine):
                 dist.all_reduce(part)
 
     def evaluate(self) -> None:
-        """Evaluate with the present weights, and drop cached copies."""
+        """Evaluate with weights that are quantized anew, not with cached copies."""
         self.begin()
         super().evaluate()
 
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Split a single grouped weight or bias into those of the experts."""
+        """Split a grouped weight or bias into those of the single experts, by name."""
         parts = self._split.get(name, (name,))
         return zip(parts, tensor.unbind(), strict=True) if len(parts) > 1 else [(parts[0], tensor)]
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Make an observation of a tensor's dequantized values."""
+        """Return a record of a tensor's dequantized values."""
         return super().piece(kind, name, shown.values_of(tensor), local=local)
 
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield the values of a tensor of Transformer Engine; its bytes are kinds of their own."""
+        """Yield records of a tensor's values, or of the stored bytes of an fp8 moment."""
         values = shown.codes_of(tensor) if kind in MOMENTS else shown.values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield all state that outlives a step, with bytes and scales of quantized weights."""
+        """Yield records of all state that outlives a step, with quantized bytes and scales."""
         yield from super().observe_state(capture)
         for name, parameter in self.masters():
             first, _ = next(iter(self.logical(name, parameter)))
@@ -138,7 +138,7 @@ class TransformerEngine(Engine):
             yield from self.show(kind, name, tensor, capture, split=False, local=local)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the observations of a phase; after a forward also the weights that it used."""
+        """Yield records of a phase's tensors and of the quantized weights of its forward."""
         yield from super().observe(phase, capture)
         yield from capture.kept("used_quantized")
         if phase in ("forward_backward", "evaluate"):
@@ -146,7 +146,7 @@ class TransformerEngine(Engine):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
 
     def paths(self) -> set[str]:
-        """Return the code paths that ran so far."""
+        """Return names of the code paths that ran so far, such as "fused" accumulation."""
         stored = {
             "grouped": any(map(shown.is_grouped, self._parts)),
             "quantized": any(map(shown.is_quantized, self._parts)),
@@ -195,7 +195,7 @@ class TransformerEngine(Engine):
 
 
 def _logical_names(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each parameter name of a layer with the logical names in that parameter."""
+    """Yield a parameter's name with the names of the workload's tensors that it holds."""
     for name, module in model.named_modules():
         if isinstance(module, Padded):
             yield from ((f"{name}.{own}", names) for own, names in module.logical.items())

@@ -54,7 +54,7 @@ def master_in(optimizer: Any, parameter: Tensor) -> Tensor:
 
 
 class OptimizerMasters(TransformerEngine):
-    """Keeps masters inside `FusedAdam`, which rounds or quantizes them into the weights.
+    """An engine whose masters are state of `FusedAdam`, which casts them into the weights.
 
     Args:
         workload: what is trained.
@@ -63,7 +63,7 @@ class OptimizerMasters(TransformerEngine):
         store_param_remainders: keep a master of a bf16 parameter as that and 16 bits.
         master_weight_dtype: dtype of the masters otherwise: fp32, fp16.
         exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8.
-        exp_avg_sq_dtype: dtype of the second moment, likewise.
+        exp_avg_sq_dtype: dtype of the second moment, with the same choices.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class OptimizerMasters(TransformerEngine):
         super().__init__(workload, cell, model, optimizer)
 
     def clip_grads(self) -> None:
-        """Cast the reduced gradients to the dtype that the optimizer reads, then clip these."""
+        """Cast the reduced gradients to fp32 for the optimizer, then clip the fp32 gradients."""
         owners = []
         for parameter in self._trained:
             gradient = self.gradient(parameter)
@@ -107,12 +107,12 @@ class OptimizerMasters(TransformerEngine):
         self.clip(owners)
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the master from which the next update starts."""
+        """Return the master weight from which the next update of a parameter starts."""
         return master_in(self.optimizer, parameter)
 
 
 class OutsideMasters(TransformerEngine):
-    """Keeps fp32 masters outside the model, which are cast into the weights after a step.
+    """An engine with fp32 masters outside the model, which are cast into weights after a step.
 
     This is how Megatron does it, and the only way for a single grouped weight, which has no memory
     of its own that a kernel could update.
@@ -124,7 +124,7 @@ class OutsideMasters(TransformerEngine):
         cast_by_shards: whether each rank casts its own elements by `quantize_master_weights`, and
             gets the bytes of the others, as with Megatron's distributed optimizer.
         exp_avg_dtype: dtype of the first moment: fp32, bf16, fp16, fp8.
-        exp_avg_sq_dtype: dtype of the second moment, likewise.
+        exp_avg_sq_dtype: dtype of the second moment, with the same choices.
 
     Attributes:
         pairs: each trained parameter with its master.
@@ -155,11 +155,11 @@ class OutsideMasters(TransformerEngine):
         super().__init__(workload, cell, model, optimizer)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the masters by the names of their weights."""
+        """Yield each weight's name with its fp32 master."""
         return ((self._names[id(parameter)], master) for parameter, master in self.pairs)
 
     def clip_grads(self) -> None:
-        """Cast the reduced gradients to fp32 for the masters, then clip these."""
+        """Cast the reduced gradients to fp32 for the masters, then clip the fp32 gradients."""
         for parameter, master in self.pairs:
             gradient = self.gradient(parameter)
             master.grad = None if gradient is None else values_of(gradient).float()

@@ -1,4 +1,4 @@
-"""The blocks of `workloads.gpt` in Transformer Engine's layers, fused by different degrees.
+"""GPT blocks made of Transformer Engine's layers, with three degrees of fusion.
 
 All of them round at the same places: a linear layer whose output is added to the residual returns
 its bias by itself, as it does in `TransformerLayer`.
@@ -55,7 +55,7 @@ class Fused(nn.Module):
         )
 
     def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor:
-        """Apply the block; `[rows, length, width]` in and out."""
+        """Apply the block to hidden states [rows, length, width], and return the same shape."""
         first = {"is_first_microbatch": is_first_microbatch}
         made, bias = self.out(_attended(self.core, self.qkv(x, **first), self.head_width), **first)
         x = x + (made + bias)
@@ -93,7 +93,7 @@ class Apart(nn.Module):
         self.down = linear(block.down, return_bias=True)
 
     def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor:
-        """Apply the block; `[rows, length, width]` in and out."""
+        """Apply the block to hidden states [rows, length, width], and return the same shape."""
         first = {"is_first_microbatch": is_first_microbatch}
         mixed = self.qkv(self.attention_norm(x), **first)
         made, bias = self.out(_attended(self.core, mixed, self.head_width), **first)
@@ -105,7 +105,7 @@ class Apart(nn.Module):
 
 
 def whole_block(cell: Cell, block: GptBlock) -> nn.Module:
-    """Return the whole block as one `TransformerLayer`."""
+    """Make a Transformer Engine `TransformerLayer` with the weights of a GPT block."""
     engine = import_module("transformer_engine.pytorch")
     first = iter([block.attention.qkv, block.up])
     last = iter([block.attention.out, block.down])
@@ -166,7 +166,7 @@ _PARTS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 
 
 class PaddedBlock(Padded):
-    """A block whose sequences are padded at the end, where causal attention does not look."""
+    """A block that pads sequences at the end, where causal attention does not look."""
 
     def __init__(self, cell: Cell, name: str, block: GptBlock, layer: str) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class PaddedBlock(Padded):
                 made.data.copy_(initial.data)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block; `[rows, length, width]` in and out."""
+        """Apply the block to hidden states [rows, length, width], and return the same shape."""
         length = x.shape[1]
         padded = F.pad(x, (0, 0, 0, -length % PADDED_ROWS))
         result: Tensor = self.block(padded, is_first_microbatch=self.first)
@@ -227,7 +227,7 @@ def with_blocks(model: nn.Module, cell: Cell, *, layer: str) -> nn.Module:
 
 
 def _parameters(layer: str) -> Iterator[tuple[str, str]]:
-    """Yield each parameter's name in a form of the block, and in the workload's block."""
+    """Yield each parameter's name in a Transformer Engine block, and in the workload's block."""
     for path, both in _PARTS[layer].items():
         yield from ((f"{path}.{own}", of) for own, of in zip(*both, strict=True))
     if layer == "Linear":  # whose norms are modules that cache and scale nothing
