@@ -73,7 +73,7 @@ class BaselinePlace:
         return self.folder / f"{self.name}.{xxhash.xxh3_64_hexdigest(text.encode())[:8]}.txt"
 
     def read(self, key: Mapping[str, str]) -> CheckBaseline:
-        """Read the baseline for an environment.
+        """Read the results that a baseline file expects in an environment.
 
         Raises:
             NoBaselineError: there is none; the message has those that there are.
@@ -89,7 +89,7 @@ class BaselinePlace:
         return found
 
     def write(self, baseline: CheckBaseline) -> bool:
-        """Write a baseline unless the file has it already; return whether it was written.
+        """Write a baseline file unless it is the same already; return whether it was written.
 
         Raises:
             BaselineError: it cannot be written.
@@ -123,7 +123,7 @@ class BaselinePlace:
 
 
 def read_baseline(path: Path) -> CheckBaseline:
-    """Read the baseline in a file.
+    """Read the expected results of a check from a baseline file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -141,7 +141,7 @@ def all_baselines(folder: Path) -> list[Path]:
 
 
 def key_digest_of(path: Path) -> str:
-    """Return the digest of the environment at the end of a baseline's file name."""
+    """Return the hash of the environment that stands at the end of a baseline file's name."""
     return path.stem.rpartition(".")[2]
 
 
@@ -151,7 +151,7 @@ def shown_from(root: Path, path: Path) -> str:
 
 
 def maker_of_baseline(path: Path) -> str:
-    """Return the node id of the test that wrote a baseline; empty if the file has none."""
+    """Return the node id of the test that wrote a baseline file; empty if the file has none."""
     with open(path, encoding="utf-8", errors="replace") as lines:
         first, second = next(lines, ""), next(lines, "")
     is_one = first.rstrip("\n") == FIRST_LINE
@@ -159,7 +159,7 @@ def maker_of_baseline(path: Path) -> str:
 
 
 def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:
-    """Describe how another environment differs from this one."""
+    """Describe how the environment of another baseline differs from this one."""
     names = sorted(name for name in {*other, *key} if other.get(name) != key.get(name))
     words = (f"{name} {other.get(name, 'none')}, not {key.get(name, 'none')}" for name in names)
     return f"one for {', '.join(words)}"

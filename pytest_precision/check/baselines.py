@@ -85,7 +85,7 @@ class KeptCheck:
         return cls(place, settings.baseline == "update", terms, traces)
 
     def ruled(self, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
-        """Return the outcome of a check after comparing both sides with its baseline, and data.
+        """Return a check's outcome after comparing it with its baseline, and fields for the report.
 
         Args:
             now: the ruling without it.

@@ -144,7 +144,7 @@ class Case:
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
-        """Return what measures the reference's rounding noise; None if no criterion needs it."""
+        """Return what measures the reference's rounding noise in extra runs; None if not needed."""
         runs = self.terms.criteria.noise_runs
         if self._again is None or not runs:
             return None
@@ -186,7 +186,7 @@ class Case:
         return ours[0].breach if ours and not theirs else None
 
     def around(self, step: int) -> Case:
-        """Record the values around `step` and return that case; None if recording is impossible.
+        """Return the check with values recorded around a step; unchanged if it cannot be improved.
 
         Digests tell when two sides diverge, but not how.
         """

@@ -49,7 +49,7 @@ def same_data(case: Case) -> Ruling | None:
 
 @gate
 def agreement(case: Case) -> Ruling | None:
-    """Refuse a pair of tensors that violates its criterion."""
+    """Refuse a check in which a pair of tensors violates its comparison criterion."""
     if case.judgement.first is None:
         return None
     # Only here, so that a check that passes does not import what explains one that fails.
@@ -64,7 +64,7 @@ def undisturbed(case: Case) -> Ruling | None:
     for number, side in enumerate(case.judged):
         found = _disturbed(case, number)
         if found is not None:
-            # Only here, as above.
+            # Only here, so that a check that passes does not import what explains one that fails.
             from pytest_precision.parity.explain.locate import failed_at
 
             again = _disturbed(case.around(found.pair.moment.step), number) or found

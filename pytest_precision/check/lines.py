@@ -33,7 +33,7 @@ Logs = tuple[list[OperationLog], list[OperationLog]]
 
 
 class Named(NamedTuple):
-    """The culprit that a further run has found, or why there is none.
+    """The operation at fault that a further run has found, or the reason why none is named.
 
     Attributes:
         culprit: what it found, if anything.

@@ -1,4 +1,4 @@
-"""Decide a check whose sides no longer compute what another revision or a baseline has.
+"""Decide checks of sides whose results have changed since another revision or a baseline.
 
 What one side alone does is its change; what both do has a cause that they have in common: the
 environment, or shared code.

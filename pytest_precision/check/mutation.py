@@ -37,7 +37,7 @@ def ruled_by_mutants(share: float, now: Ruling, case: Case) -> tuple[Ruling, dic
 
 
 def mutants(case: Case) -> dict[str, Any]:
-    """Plant each mutant into a passing candidate, and return as builtins which were noticed.
+    """Plant known defects into a passing candidate, one by one, and return which were noticed.
 
     Returns:
         The names of those that were `killed`; of those that `survived`, each with what a workload
@@ -69,7 +69,7 @@ def mutants(case: Case) -> dict[str, Any]:
 
 @gate
 def noticed(found: dict[str, Any], share: float) -> Ruling | None:
-    """Refuse a check that notices a smaller share of the mutants than required.
+    """Refuse a check that notices a smaller share of the planted defects than required.
 
     Args:
         found: what `mutants` has returned.

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """A layout with its workload, or a script, in one cell; equal sides give equal recordings.
+    """One side of a check: a layout or a script that runs in one cell of the test matrix.
+
+    Equal sides give equal recordings.
 
     Attributes:
         layout: the layout that is run.

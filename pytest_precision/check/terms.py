@@ -48,7 +48,7 @@ class Terms(NamedTuple):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Terms:
-        """Make terms of the arguments that a test passed.
+        """Make the conditions of a check from the arguments that a test passed.
 
         Raises:
             TypeError: for a criterion, a limit, a contract or an oracle of another type.

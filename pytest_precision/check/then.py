@@ -25,7 +25,7 @@ from pytest_precision.ranks.pool import RankPool
 
 @dataclass(frozen=True)
 class Then:
-    """The commit or installation that each side is compared with.
+    """Another commit or installation, with whose results each side is compared.
 
     Attributes:
         name: what messages call it.
@@ -42,7 +42,7 @@ class Then:
 def since_then(
     then: Then, record: MakeRecordings, now: Ruling, case: Case
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Return a check's outcome after running both sides at another revision, too, and data.
+    """Run the sides at another revision, too, and return the check's outcome and report fields.
 
     Args:
         then: the other commit or installation.

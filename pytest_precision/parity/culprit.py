@@ -1,4 +1,4 @@
-"""Culprit: the operation, and the line of the user's code, that made the first wrong value."""
+"""The operation, and the line of the user's code, that made the first wrong value."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SourceLine(NamedTuple):
 
 
 class Following(NamedTuple):
-    """A further operation that made a wrong value independently of the first one.
+    """An operation, after the first one at fault, that made a wrong value independently of it.
 
     Attributes:
         operation: its name.
@@ -58,7 +58,7 @@ class ModuleErrors(NamedTuple):
 
 
 class CalledAt(NamedTuple):
-    """An operation of the reference, and the line that called it."""
+    """An operation of the reference's run, with the source line that called it."""
 
     operation: str
     function: str | None

@@ -14,7 +14,7 @@ from pytest_precision.report.status import PASSING, STATUSES, worst_status
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check of a cell, or of a test that ended without one.
+    """The result of one check of a test, or of a test that ended without a check.
 
     Attributes:
         status: one of `STATUSES`.
@@ -98,7 +98,7 @@ class CellResult:
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The names of the check steps that refused, each once."""
+        """The names of the steps of a check that refused it, each once."""
         return tuple(dict.fromkeys(c.entry["gate"] for c in self.checks if "gate" in c.entry))
 
     @property

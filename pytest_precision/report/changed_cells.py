@@ -1,4 +1,4 @@
-"""Compare two reports of one test matrix: new, known, fixed and slower failures and tests."""
+"""Compare two reports of one test matrix: new, known and fixed failures, and slower tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Runners of a CI vary by less, and a cell that is short varies by more."""
 
 
 class Slower(NamedTuple):
-    """A cell that passes in both reports, and takes longer in the later one.
+    """A test that passes in both reports, and takes longer in the later one.
 
     Attributes:
         cell: in the later report.
@@ -33,7 +33,7 @@ class Slower(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedCells:
-    """The differences between the cells of two reports.
+    """The differences between the test results of two reports.
 
     Attributes:
         new: cells that fail, and did not, or did for another reason.
@@ -55,7 +55,7 @@ class ChangedCells:
 
     @classmethod
     def of(cls, old: Report, new: Report) -> ChangedCells:
-        """Compare two reports, cell by cell."""
+        """Compare two reports, test by test."""
         before = {_key(cell): cell for cell in old.cells}
         after = {_key(cell): cell for cell in new.cells}
         known = tuple(cell for cell in new.failing if _alike(cell, before.get(_key(cell))))
@@ -76,12 +76,12 @@ class ChangedCells:
 
     @property
     def words(self) -> str:
-        """Return a phrase with the numbers of new, known, fixed and slower cells."""
+        """Return a phrase with the numbers of new, known and fixed failures and of slower tests."""
         kinds = {"new": self.new, "known": self.known, "fixed": self.fixed, "slower": self.slower}
         return ", ".join(f"{len(cells)} {name}" for name, cells in kinds.items())
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the heading and the test names of each group of changes that has any."""
+        """Yield the heading and the node ids of each group of tests, such as new failures."""
         failed = {"New failures": self.new, "Known failures": self.known} | self._over
         for head, cells in failed.items():
             if cells:
@@ -123,12 +123,12 @@ def _told(one: Slower) -> str:
 
 
 def _key(cell: CellResult) -> tuple[str, str]:
-    """Return what identifies a cell in both reports: node id and axis values."""
+    """Return what identifies a test in both reports: node id and axis values."""
     return cell.nodeid, repr(sorted(cell.axes.items(), key=repr))
 
 
 def _alike(cell: CellResult, before: CellResult | None) -> bool:
-    """Return whether a cell failed for the same reasons in the earlier report."""
+    """Return whether a test failed for the same reasons in the earlier report."""
     return before is not None and kinds_of(cell) == kinds_of(before)
 
 

@@ -45,7 +45,7 @@ GridPlace = tuple[int, ...]
 
 
 def by_test(cells: Iterable[CellResult]) -> list[list[CellResult]]:
-    """Group results by test, for one grid each; results without known axes are left out."""
+    """Group results by test, for one table each; results without known axes are left out."""
     tests: dict[str, list[CellResult]] = {}
     for cell in cells:
         # The axes of a cell are unknown after a worker crash.
@@ -74,7 +74,7 @@ def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
 def arranged(
     cells: Sequence[CellResult], width: int
 ) -> tuple[GridTable, dict[GridPlace, list[CellResult]]]:
-    """Return the layout of a test's table, and the cells at each of its positions."""
+    """Return the layout of a test's table, and the results at each of its positions."""
     axes, places = _axes(cells)
     varying = [index for index, axis in enumerate(axes) if len(axis.values) > 1]
     found: dict[GridPlace, list[CellResult]] = {}
@@ -84,7 +84,7 @@ def arranged(
 
 
 def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[GridPlace]]:
-    """Return a test's axes with their values, and the position of each cell on them."""
+    """Return the axes of a test with their values, and the position of each result on them."""
     ordered = sorted(cells, key=lambda cell: cell.number)
     names = list(dict.fromkeys(name for cell in ordered for name in cell.axes))
     # Values are compared by repr: 1, 1.0 and True are equal and yet different values of an axis.

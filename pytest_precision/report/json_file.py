@@ -37,7 +37,7 @@ duration of the last write (20 times 25 ms at 10,000 cells)."""
 
 
 class JsonFile:
-    """The report.json in one folder, written after each cell.
+    """The file report.json in one folder, written after each test.
 
     Args:
         folder: folder of the file; it is made if it does not exist.
@@ -110,7 +110,7 @@ class JsonFile:
                 self._timer.start()
 
     def plan(self, cells: int) -> None:
-        """Set how many cells will run, and write the file."""
+        """Set how many tests of the matrix will run, and write the file."""
         with self._lock:
             self.planned = cells
             self._try_to_write(finished=False)

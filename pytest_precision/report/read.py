@@ -45,7 +45,7 @@ class Report:
 
     @property
     def ran(self) -> str:
-        """A phrase on how many of the planned cells ran."""
+        """A phrase on how many of the planned tests ran."""
         planned = "an unknown number" if self.planned is None else self.planned
         return f"{count(len(self.cells), 'cell')} of {planned} ran"
 

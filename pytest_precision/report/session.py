@@ -80,7 +80,7 @@ class SessionReport:
             (self._folder / page.PAGE_NAME).unlink(missing_ok=True)
 
     def plan(self, cells: int | None) -> None:
-        """Write into report.json how many cells will run; do nothing while that is unknown."""
+        """Write into report.json how many tests will run; do nothing while that is unknown."""
         if self._file is not None and cells not in (None, self._file.planned):
             self._file.plan(cells)
 

@@ -28,7 +28,7 @@ TEST = "test"
 
 
 class Condition(NamedTuple):
-    """An axis with the values that failing cells have on it, as `repr` text.
+    """An axis with the values that failing tests have on it, as `repr` text.
 
     The values are texts because 1, 1.0 and True are equal and yet different values of an axis.
     """

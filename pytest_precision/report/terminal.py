@@ -205,7 +205,7 @@ class _Section:
         self.paragraph(f"time of the tests: {words}", "", "  ")
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
-        """Write what no cell of a test exercised, such as clipping."""
+        """Write what no run of a test exercised, such as clipping."""
         found = {}
         for of_test in by_test(cells):
             entries = [check.entry for cell in of_test for check in cell.checks]

@@ -115,7 +115,7 @@ class Close(Elementwise):
 
     @property
     def words(self) -> str:
-        """Return the formula of the bound, with its numbers."""
+        """Return the bound as a formula with its numbers, `|difference| <= atol + ...`."""
         return (
             f"|difference| <= atol + rtol*|reference|, rtol={self.rtol!r}, atol={self.atol!r}, "
             "the caller's own"
@@ -135,7 +135,7 @@ class Close(Elementwise):
 
 @dataclass(frozen=True)
 class Norm(Elementwise):
-    """Allows `||candidate - reference|| <= rel * ||reference||` for each logical tensor, in fp64.
+    """Allows `||candidate - reference|| <= rel * ||reference||` for each tensor, in fp64.
 
     No element has a bound of its own: some may be far off where the others are near. NaN and
     infinities must be in the same places, and bools must be the same.
@@ -160,7 +160,7 @@ class Norm(Elementwise):
 
     @property
     def words(self) -> str:
-        """Return the formula of the bound, with its number."""
+        """Return the bound as a formula with its number, `||difference|| <= rel*||reference||`."""
         return f"||difference|| <= rel*||reference||, rel={self.rel!r}, the caller's own"
 
     @property
@@ -239,11 +239,11 @@ class Noise(Elementwise):
         return self.runs
 
     def measured(self, error: Callable[[float], float]) -> Noise:
-        """Return this criterion with the measured rounding error as its bound."""
+        """Return a copy of the criterion whose bound is the measured rounding error."""
         return replace(self, rel=error(self.safety))
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether the relative L2 error is within the measured bound; False before that."""
+        """Return whether the relative L2 error is within the bound; False until it is measured."""
         return self.rel is not None and within(statistics, self.rel)
 
 

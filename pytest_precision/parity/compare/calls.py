@@ -92,11 +92,11 @@ Write = Callable[[Mapping[str, str]], str]
 
 
 def in_a_test(calls: Mapping[str, str]) -> str:
-    """Write criteria as an argument of `parity.check` and `parity.compare.tensors`."""
+    """Format criteria as Python code: the argument `criterion=` of `parity.check`."""
     written = ", ".join(f'"{kind}": {call}' for kind, call in calls.items())
     return f"criterion={{{written}}}"
 
 
 def on_the_command_line(calls: Mapping[str, str]) -> str:
-    """Write criteria as options of `python -m pytest_precision compare`."""
+    """Format criteria as command-line options of `python -m pytest_precision compare`."""
     return " ".join(f"--criterion {shlex.quote(f'{kind}={call}')}" for kind, call in calls.items())

@@ -1,4 +1,4 @@
-"""Criteria: which tensors are held to which criterion, by kind and by name."""
+"""Choose the comparison criterion of each tensor, by its kind, such as `grad`, and its name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LISTED_NAMES = 5
 
 
 class KeyedCriterion(NamedTuple):
-    """A criterion together with the kind and the name pattern that it is for.
+    """A comparison criterion with the kind and the name pattern of tensors that it is for.
 
     Attributes:
         kind: kind of the tensors; `default` for every kind.
@@ -40,7 +40,7 @@ class KeyedCriterion(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return the key in a test's mapping: `exp_avg` or `exp_avg:*.qkv.bias`."""
+        """Return the key of a test's mapping, such as `exp_avg` or `exp_avg:*.qkv.bias`."""
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     @property
@@ -51,7 +51,7 @@ class KeyedCriterion(NamedTuple):
         return bool(self.pattern), self.kind != DEFAULT, exact, literal
 
     def may_fit(self, kind: str) -> bool:
-        """Return whether the rule can apply to tensors of `kind`.
+        """Return whether the criterion can apply to tensors of a kind, such as `grad`.
 
         A choice has either flipped or not: only a key of its own is a tolerance of a discrete kind.
         """
@@ -60,7 +60,7 @@ class KeyedCriterion(NamedTuple):
         return self.kind in (kind, DEFAULT)
 
     def fits_name(self, name: str) -> bool:
-        """Return whether the rule's name pattern, if it has one, matches a tensor's name."""
+        """Return whether the criterion's name pattern, if it has one, matches a tensor's name."""
         return not self.pattern or fnmatchcase(name, self.pattern)
 
 
@@ -70,7 +70,7 @@ OTHERWISE_BITWISE = KeyedCriterion(DEFAULT, "", Bitwise())
 
 @dataclass(frozen=True)
 class Criteria:
-    """The criteria of a check: which one holds for which tensor.
+    """The comparison criteria of a check, and which of them applies to which tensor.
 
     Attributes:
         rules: the first one that fits a tensor decides, else `OTHERWISE_BITWISE`.
@@ -125,11 +125,11 @@ class Criteria:
         return max((one.further_runs for one in given), default=0)
 
     def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
-        """Return the most specific rule that applies to a tensor of this kind and name."""
+        """Return the most specific criterion that applies to a tensor of this kind and name."""
         return next(rule for rule in self.of_kind(kind) if rule.fits_name(name))
 
     def of_kind(self, kind: str) -> list[KeyedCriterion]:
-        """Return the rules that can apply to a kind of tensor, the most specific first.
+        """Return the criteria that can apply to a kind of tensor, the most specific first.
 
         The last one applies to every name.
         """

@@ -1,4 +1,4 @@
-"""Criterion: how equal two tensors must be, and why that much."""
+"""Base classes of comparison criteria, which say how equal two tensors must be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statistics of a comparison, chunk by chunk: for tensors of which most elements differ.
+"""Compute the error statistics of tensors of which most elements differ, chunk by chunk.
 
 The figures are those of `Accumulator.add`, which takes every chunk that needs care (a NaN, an
 infinity, a dtype that is not supported here) and every chunk in which few elements differ. What is
@@ -67,7 +67,7 @@ class _Chunk:
     max_ulp: int
 
     def distances(self) -> Bits:
-        """Return the distances in representable values, without their sign."""
+        """Return how many representable values lie between both sides, for each element."""
         distances: Bits = self.apart if self.zero else np.abs(self.apart)
         return distances
 

@@ -38,7 +38,7 @@ GENERATORS = ("rng", "host_rng")
 
 @dataclass(frozen=True)
 class Finding:
-    """A pair of tensors that violates its criterion.
+    """A tensor of the candidate and the reference's that violate their comparison criterion.
 
     Attributes:
         pair: the two sides.
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """The results of all comparisons of one kind in one operation.
+    """The results of comparing all tensors of one kind, such as `grad`, in one operation.
 
     Attributes:
         names: of the tensors of all pairs that were compared, in their order.
@@ -77,7 +77,7 @@ class Tally:
 
 @dataclass
 class Judgement:
-    """The results of comparing two traces.
+    """The results of comparing all tensors of two recorded runs.
 
     Attributes:
         observations: number of pairs compared.

@@ -66,13 +66,13 @@ class LogicalTensor:
 
     @property
     def tensor(self) -> Tensor | None:
-        """Return the whole tensor; None if it has a `fault`, or only a digest was written."""
+        """Return the full tensor; None if its pieces do not fit, or only a hash was recorded."""
         if self.fault is not None or (self.joined is None and self.pieces[0].offset is None):
             return None
         return self.trace.tensor(self.pieces[0]) if self.joined is None else self.joined
 
     def same_bytes(self, other: LogicalTensor) -> bool:
-        """Return whether two logical tensors are known to have the same bytes."""
+        """Return whether two full tensors are known to have the same bytes."""
         if self.fault or other.fault:
             return False
         if self.joined is not None or other.joined is not None:
@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether both sides recorded different parts of a tensor, at least one not all."""
+        """Return whether the sides recorded different parts of a tensor, one at least not whole."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -185,7 +185,7 @@ def align(
 def pieces_by_tensor(
     trace: Trace, moment: Moment, left_out: frozenset[str]
 ) -> dict[tuple[str, str, int | None], list[Entry]]:
-    """Return the recorded pieces of each tensor, by kind, name and, if it is one rank's, rank."""
+    """Group the pieces that ranks recorded at one moment by the tensor that they belong to."""
     tensors: dict[tuple[str, str, int | None], list[Entry]] = {}
     for entry in trace.entries(moment):
         if entry.kind not in left_out:

@@ -47,7 +47,7 @@ class Fit(NamedTuple):
 
     @classmethod
     def of(cls, ours: Tensor, theirs: Tensor) -> Fit | None:
-        """Fit `ours` by `theirs`, both fp64 of shape [n] and finite; None where either is zero."""
+        """Fit `ours` by a multiple of `theirs`, both fp64 [n] and finite; None if one is zero."""
         scale, largest = float(theirs.abs().max()), float(ours.abs().max())
         if not scale or not largest:
             return None
@@ -59,7 +59,7 @@ class Fit(NamedTuple):
         return cls(factor * largest / scale, rest)
 
     def explains(self, unit: float) -> bool:
-        """Return whether the factor explains the whole difference, up to rounding by `unit`."""
+        """Return whether the factor explains the difference but for rounding errors of `unit`."""
         allowed = min(ROUNDINGS * unit, COARSEST)
         effect = abs(self.factor - 1) / max(abs(self.factor), 1)
         return self.residual <= allowed and effect >= TELLS * max(self.residual, unit)

@@ -81,7 +81,7 @@ NO_SIGNATURE = Signature()
 
 
 def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Return the signature of a tensor that is not finite, all zero or off in signs of zero.
+    """Return the error pattern of a tensor that has NaN, is all zero, or differs in signs of zero.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype.
@@ -135,7 +135,7 @@ def _said(error: str, words: str) -> Signature | None:
 
 
 def factor(ratio: float, *, exact: bool = True) -> Signature:
-    """Return the signature of a constant factor."""
+    """Return the error pattern of a constant factor, with the factor in words."""
     return Signature("factor", times(ratio, exact=exact), ratio)
 
 
@@ -180,7 +180,7 @@ def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 
 def fitted(fit: Fit) -> Signature:
-    """Return the signature of a least-squares factor, in words that tell the remaining error."""
+    """Return the error pattern of a least-squares factor, with the error that it leaves."""
     words = f"{times(fit.factor, exact=False)} up to {fit.residual:.1g}"
     return Signature("factor", words, fit.factor)
 

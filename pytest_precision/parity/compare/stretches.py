@@ -1,4 +1,4 @@
-"""Stretches: elements next to each other that differ alike, as at the edge of a buffer."""
+"""Recognize stretches of neighbouring elements that differ alike, as at a buffer's edge."""
 
 from __future__ import annotations
 

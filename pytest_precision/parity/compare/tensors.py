@@ -28,7 +28,7 @@ THREAD_BYTES = 2**23
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two tensors violate their criterion.
+    """How two tensors violate their comparison criterion: by shape, dtype or values.
 
     Attributes:
         reason: `shape`, `dtype` or `values`.
@@ -43,7 +43,7 @@ class Difference:
 
 
 def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Difference | None:
-    """Return how two tensors violate `criterion`, or None if they do not.
+    """Return how two tensors violate a comparison criterion, or None if they do not.
 
     Tensors may have any strides and be on any device; they are not written to.
 
@@ -100,7 +100,7 @@ def statistics(
 
 
 def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
-    """Return whether shape, dtype and every byte are the same."""
+    """Return whether two tensors are equal in shape, dtype and every byte."""
     return (
         candidate.shape == reference.shape
         and candidate.dtype is reference.dtype

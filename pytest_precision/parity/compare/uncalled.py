@@ -23,7 +23,7 @@ STEP_NOT_SHOWN = "the weight before the step is not among the steps that were lo
 
 
 class Uncalled:
-    """Substitutes the resident weight on a side that does not show the weight that a forward used.
+    """Substitutes the stored weight where a side did not record the one that a forward read.
 
     Args:
         candidate: one side.
@@ -35,7 +35,7 @@ class Uncalled:
         self._names: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
-        """Return a pair with the resident weight in place of a missing `used_param`.
+        """Return a pair with the stored weight in place of one that a forward read unrecorded.
 
         Args:
             pair: any pair; one that both sides have comes back as it is, and so does one whose
@@ -66,7 +66,7 @@ class Uncalled:
         return replace(pair, reference=weight)
 
     def left_out(self) -> dict[str, str]:
-        """Return the names whose use was not compared, and what was compared instead."""
+        """Return which weights' use was not compared, and what was compared instead."""
         return {
             f"used_param of {listed([*names], NAMED_AT_MOST)}": (
                 f"no call of its module was seen in the {side}; {instead}"
@@ -76,5 +76,5 @@ class Uncalled:
 
 
 def shows_reads(kind: str) -> bool:
-    """Return whether a kind has weights as a forward reads them, such as `used_param`."""
+    """Return whether a kind of tensor, such as `used_param`, is a weight as a forward read it."""
     return outer_kind(kind) == "used_param"

@@ -131,7 +131,7 @@ def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signatu
 
 
 def loss_scale(pair: Pair) -> float | None:
-    """Return the loss scale of the reference at a moment; None where there is none."""
+    """Return the reference's loss scale when a pair was recorded; None where there is none."""
     assert pair.reference is not None
     trace = pair.reference.trace
     scale = None
@@ -145,7 +145,7 @@ def loss_scale(pair: Pair) -> float | None:
 
 
 def _earlier(pair: Pair) -> Iterator[Moment]:
-    """Yield the reference's moments before that of a pair, the latest first."""
+    """Yield the points of the reference's run before that of a pair, the latest first."""
     assert pair.reference is not None
     moments = pair.reference.trace.moments
     # The reference may run other operations in between, so that its index says nothing.

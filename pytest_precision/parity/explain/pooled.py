@@ -75,7 +75,7 @@ class Compared(NamedTuple):
 
 
 def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
-    """Return one signature per tensor if a single error explains them all; else None.
+    """Return the error pattern of each tensor if a single error explains all; else None.
 
     Args:
         compared: all that differ of one kind at one moment, at least two.
@@ -115,7 +115,7 @@ def _joined(compared: Sequence[Compared]) -> tuple[Tensor, Tensor]:
 
 
 def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return a signature per tensor if one factor explains all; None if no common factor fits.
+    """Return an error pattern per tensor if one factor explains all; None if none fits.
 
     A tensor that does not have the factor gets the empty signature.
     """
@@ -127,7 +127,7 @@ def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None
 
 
 def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return the signature of one factor per rank, in the first microbatch where tensors differ."""
+    """Return the error pattern of one factor per rank, in the first microbatch that differs."""
     parts: dict[tuple[int | None, int | None], list[Compared]] = {}
     for one in compared:
         parts.setdefault(one.part, []).append(one)

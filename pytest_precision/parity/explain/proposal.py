@@ -124,7 +124,7 @@ def _of_kind(
     least: float,
     stored: float,
 ) -> dict[str, Criterion] | None:
-    """Return the criteria for one kind: one for most tensors, others by name for outliers.
+    """Return the tolerances for one kind of tensors: one for most, others by name for outliers.
 
     Args:
         kind: of the tensors.
@@ -196,7 +196,7 @@ def _norm(key: str, rel: float, largest: float = LARGEST_BOUND) -> dict[str, Cri
 
 
 def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, Criterion]:
-    """Return criteria by tensor name; bounds too loose to prove anything become `unchecked`."""
+    """Return tolerances by tensor name; ones too loose to prove anything become `unchecked`."""
     found: dict[str, Criterion] = {}
     for pattern, bound in named.items():
         key = f"{kind}:{pattern}"

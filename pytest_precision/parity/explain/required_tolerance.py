@@ -33,7 +33,7 @@ FAR = 1_000_000
 
 @dataclass
 class Bounds:
-    """The smallest bound of each criterion under which all tensors of one kind would agree.
+    """The smallest tolerance of each criterion under which all tensors of one kind would agree.
 
     Attributes:
         tensors: number of pairs whose bytes differ.

@@ -49,7 +49,7 @@ class Need(NamedTuple):
 
 
 class ComparedRun(NamedTuple):
-    """The comparison of two sides on some data, with the reference's trace."""
+    """The comparison of two sides on some data, with the recorded run of the reference."""
 
     judgement: Judgement
     reference: Trace

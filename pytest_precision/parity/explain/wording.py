@@ -240,7 +240,7 @@ def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> lis
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
-    """Say which layout runs from whose checkpoint after a swap.
+    """Say which layout runs from whose checkpoint after the sides have swapped checkpoints.
 
     Args:
         finding: what differs.

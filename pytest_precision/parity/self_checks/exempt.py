@@ -34,7 +34,7 @@ JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY)
 
 @dataclass(frozen=True)
 class Exempt:
-    """The kinds that a test exempts from judging each side by itself, with the reasons.
+    """The kinds of tensors that a test exempts from checks of one side by itself, with reasons.
 
     Attributes:
         all: why nothing is; empty where something is.

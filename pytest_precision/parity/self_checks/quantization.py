@@ -162,7 +162,7 @@ class Quantization:
     def _turned(
         self, moment: Moment, kind: str, held: EntriesByName, field: str
     ) -> Iterator[Judged]:
-        """Yield columnwise copies of quantized weights that are not their rowwise transposed."""
+        """Yield columnwise copies of quantized weights that are not the rowwise ones transposed."""
         if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
             return
         for full, entries in held[kind].items():

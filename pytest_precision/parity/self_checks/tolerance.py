@@ -119,7 +119,7 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
 def _histories(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> dict[tuple[str, Elementwise], list[History]]:
-    """Return the recorded pieces over time of each kind and tolerance, one of several replicas."""
+    """Return each tensor's recorded pieces over time, by kind and tolerance, of one replica."""
     theirs = candidate.dtypes()
     found: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):

@@ -157,7 +157,7 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
 
 
 def _may_begin(pair: Pair, moment: Moment) -> bool:
-    """Return whether a tensor may exist on only one side of an operation.
+    """Return whether a tensor may exist only before or only after an operation such as a load.
 
     A load makes the zeros that the saved optimizer had not made yet. Checkpoints are looked at when
     they are saved and loaded; some of what they hold is then seen for the first or the last time.

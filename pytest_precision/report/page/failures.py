@@ -41,7 +41,7 @@ class Fact(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A failing cell in a list: its HTML element, node id and filter classes."""
+    """A failing test in a list: its HTML element, node id and filter classes."""
 
     anchor: str
     nodeid: str

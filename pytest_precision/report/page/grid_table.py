@@ -32,7 +32,7 @@ class RowLabel(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One position of the grid: status, tooltip and link.
+    """One position of a table of results: status, tooltip and link.
 
     Attributes:
         status: that of the worst cell there.

@@ -127,7 +127,7 @@ def _headline(cells: Sequence[CellResult], failing: Sequence[CellResult]) -> str
 
 
 def _again(failing: Sequence[CellResult]) -> str:
-    """Return the command that reruns all failing cells; empty if one command cannot.
+    """Return the command that reruns all failing tests; empty if one command cannot.
 
     A comparison of two recordings has a command of its own, as has a check against a commit.
     """

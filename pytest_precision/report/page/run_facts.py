@@ -10,7 +10,7 @@ COMMIT_CHARACTERS = 12
 
 
 def run_facts(environment: Mapping[str, Any]) -> list[str]:
-    """Return one line per commit and machine of the report, and one on software."""
+    """Return lines on date, commit and machine of each run, and one on torch and the device."""
     runs = sorted(environment.get("runs", []), key=lambda run: str(run["date"]))
     # Shards of one commit began within minutes: the first one tells.
     dates: dict[str, str] = {}
@@ -40,7 +40,7 @@ def _torch(environment: Mapping[str, Any]) -> str:
 
 
 def _device(environment: Mapping[str, Any]) -> str:
-    """Return the names of the ranks' GPUs; without ranks, the requested device."""
+    """Return the names of the GPUs that ranks used; without ranks, the requested device."""
     ranks = environment.get("ranks", [])
     names = dict.fromkeys(own.get("gpu", "CPU") for own in ranks)
     asked = str(environment.get("device", ""))

@@ -53,7 +53,7 @@ def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
 
 
 def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
-    """Return the reference's operation of the same name that shares most inputs with the call."""
+    """Return the reference's operation of the call's name that shares most inputs with it."""
 
     def shared(other: SingleCall) -> tuple[int, int, int]:
         pairs = list(zip(call.read, other.read, strict=False))

@@ -63,7 +63,7 @@ IN_GRAPH = (
 
 
 class ErrorKind(NamedTuple):
-    """How a wrong operation differs from the reference's, as a word and in a phrase.
+    """How an operation that made a wrong value differs from the reference's, as word and phrase.
 
     Attributes:
         kind: one of `culprit.CULPRIT_KINDS`.
@@ -81,7 +81,7 @@ class ErrorKind(NamedTuple):
 
 
 def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
-    """Return how a wrong operation differs from what the reference does."""
+    """Return how an operation that made a wrong value differs from what the reference does."""
     replayed = _replayed(wrong)
     if replayed is not None:
         name = wrong.call.operation.name

@@ -25,7 +25,7 @@ def not_restored(
     reference: Sequence[OperationLog],
     known: Known,
 ) -> tuple[SingleCall, CodeLine, ErrorKind] | None:
-    """Return what a restart did not restore, and the last line that restores anything.
+    """Return the operation that lacks state which a resumed script did not load, and why.
 
     That is so of an operation whose like in the reference reads what it had before the restart, and
     of what was made before the script had loaded anything, and is still there.

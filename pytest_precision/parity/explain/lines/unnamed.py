@@ -57,7 +57,7 @@ def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[Ope
 
     Args:
         candidate: the logs of its ranks.
-        reference: likewise.
+        reference: the logs of the reference's ranks.
     """
     ours, theirs = shapes_of(candidate), shapes_of(reference)
     unlike = any(ours[held] != theirs[held] for held in ours.keys() & theirs.keys())
