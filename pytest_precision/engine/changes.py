@@ -34,12 +34,12 @@ class Changes:
         self.begun = False
 
     def begin(self, held: HeldLeaves) -> None:
-        """Remember each name's value as its start value, unless the name already has one."""
+        """Remember the value of each name at the start, unless the name already has one."""
         self.begun = True
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
-        """Yield each value that differs from its start value; a new name counts as unchanged."""
+        """Yield each value that differs from its value at the start; new names do not count."""
         for name, leaf in held:
             if self.differs(name, leaf):
                 tensor = as_tensor(leaf)
@@ -47,7 +47,7 @@ class Changes:
                 yield whole(self._kind, name, tensor)
 
     def differs(self, name: str, leaf: Any) -> bool:
-        """Return whether a name's value differs from its start value; False for a new name."""
+        """Return whether a named value differs from that at the start; False for a new name."""
         now = fingerprint(leaf) if self.begun else None
         return self.begun and self._start.setdefault(name, now) != now
 

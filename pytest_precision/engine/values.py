@@ -161,7 +161,7 @@ def _whole(state: object) -> str:
 
 
 def text_bytes(value: str | bytes | bytearray) -> Tensor:
-    """Return a text's or bytes' content as a uint8 tensor, with one zero byte if it is empty."""
+    """Return the bytes of a text as a uint8 tensor; one zero byte for an empty text."""
     held = value.encode() if isinstance(value, str) else value
     return torch.frombuffer(bytearray(held or b"\0"), dtype=torch.uint8)
 

@@ -217,7 +217,7 @@ class EngineRecorder:
         self.violations |= dict.fromkeys(skipped.changed_rates(self.step))
 
     def evaluate(self) -> None:
-        """Run an evaluation, and record the state after it."""
+        """Compute the evaluation losses, and record the state after it."""
         self.capture.begin()
         self.engine.evaluate()
         self.observe("evaluate")

@@ -60,7 +60,7 @@ class LoggedRun(EngineRecorder):
         return engine
 
     def restore(self) -> None:
-        """Load the checkpoint, and log the tensor operations of that if they are wanted."""
+        """Load the checkpoint, and log the tensor operations if the load is to be logged."""
         with self._logger.on(self.op == self._wanted.op):
             super().restore()
 

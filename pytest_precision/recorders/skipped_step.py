@@ -51,7 +51,7 @@ class SkippedStep:
                 gradient.fill_(math.inf)
 
     def expect_overflow(self) -> None:
-        """Raise if the engine's gradient norm is finite and it updated weights all the same.
+        """Raise if an engine updated its weights, with a finite norm, in a step made to overflow.
 
         Raises:
             RuntimeError: the norm is finite, and the step was made.

@@ -102,7 +102,7 @@ class UpdateWatcher:
             log.silent = log.silent or "its engine reduces, clips and updates in one call"
 
     def save(self, folder: Path) -> None:
-        """Write the number of steps made so far beside a checkpoint."""
+        """Write the count of steps made so far beside a checkpoint."""
         if self._oracle is not None:
             self._oracle.save(folder)
 

@@ -75,7 +75,7 @@ class GradientLog:
         return log
 
     def add(self, other: GradientLog) -> None:
-        """Merge the results of later steps into this log."""
+        """Merge the comparison of later steps into this log."""
         self.judged += other.judged
         self.worst = max(self.worst, other.worst)
         self.silent = self.silent or other.silent
@@ -84,7 +84,7 @@ class GradientLog:
         self.sums |= other.sums
 
     def write(self, folder: Path) -> None:
-        """Write the results as JSON into a folder."""
+        """Write the comparison of losses and gradients as JSON into a folder."""
         write_whole(_path(folder), asdict(self))
 
     def first(self, judges: Callable[[str, str], bool]) -> GradientBreach | None:

@@ -38,7 +38,7 @@ class Breach:
 
     @property
     def when(self) -> tuple[int, ...]:
-        """Return a key that sorts breaches by when they happened."""
+        """Return a key that sorts broken updates by when they happened."""
         return self.step, *self.order
 
 
@@ -84,7 +84,7 @@ class OracleLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read and join the results of all ranks and all parts of a run; a script has none."""
+        """Read and join the logs of all ranks and all parts of a run; a script has none."""
         paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")
@@ -100,11 +100,11 @@ class OracleLog:
         return log
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write one rank's results as JSON into a folder."""
+        """Write one rank's comparison of weight updates as JSON into a folder."""
         write_whole(log_path(folder, "oracle", rank), asdict(self))
 
     def add(self, other: OracleLog) -> None:
-        """Merge the results of another rank, or of a later part of the run, into this log."""
+        """Merge the log of another rank, or of a later part of the run, into this one."""
         self.rule = other.rule
         self.shown_by = other.shown_by
         self.by_l2 = self.by_l2 and other.by_l2
@@ -125,11 +125,11 @@ class OracleLog:
             self.fit(other.fits)
 
     def first(self, judges: Callable[[str, str], bool]) -> Breach | None:
-        """Return the first broken update that the test compares; None if there is none."""
+        """Return the first wrong update that the test compares; None if there is none."""
         return next((own for own in self.breaches if judges(own.kind, own.name)), None)
 
     def break_at(self, breaches: Iterable[Breach]) -> None:
-        """Add broken updates, and keep only the first of each kind and tensor."""
+        """Add wrong updates, and keep only the first of each kind and tensor."""
         first: dict[tuple[str, str], Breach] = {}
         for breach in sorted([*self.breaches, *breaches], key=lambda own: (own.when, -own.ratio)):
             first.setdefault((breach.kind, breach.name), breach)

@@ -40,7 +40,7 @@ class StepAccuracy:
     silent: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the tensors of both as safetensors into a folder, with a JSON index."""
+        """Write a step's gradients and updates, and the fp64 ones, as safetensors into a folder."""
         names = [(kind, name) for kind, own in self.tensors.items() for name in own]
         both = [self.tensors[kind][name] for kind, name in names]
         held = {
@@ -53,7 +53,7 @@ class StepAccuracy:
 
     @classmethod
     def read(cls, folder: Path) -> StepAccuracy:
-        """Read the tensors that `write` has written into a folder.
+        """Read a step's gradients and updates, and the fp64 ones, from a folder.
 
         Raises:
             OSError, ValueError: nothing was, or it is damaged.

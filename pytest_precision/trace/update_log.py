@@ -100,7 +100,7 @@ class UpdateLog:
         return log
 
     def totals(self) -> dict[str, Counts]:
-        """Return each tensor's counts, summed over the whole run."""
+        """Return, per tensor, how many updates were lost over the whole run."""
         totals: dict[str, Counts] = {}
         for names in self.steps.values():
             for name, counts in names.items():

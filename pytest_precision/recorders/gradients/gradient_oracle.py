@@ -207,7 +207,7 @@ class GradientOracle:
 
 
 def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Return each rank's object, in rank order; a collective."""
+    """Return what each rank passes to this call, in rank order; a collective."""
     told = [own] * dist.get_world_size()
     if len(told) > 1:
         dist.all_gather_object(told, own)

@@ -241,6 +241,6 @@ class Sums(NamedTuple):
 
 
 def _add(sums: Gradients, more: Gradients) -> None:
-    """Add gradients by name to `sums` in place."""
+    """Add gradients to those of the same name in `sums`, in place."""
     for name, gradient in more.items():
         sums[name] = sums[name] + gradient if name in sums else gradient

@@ -71,7 +71,10 @@ class Cuts:
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
-        """Record part offsets of a result of an input's size, or gathered or scattered from it."""
+        """Record where an input's parts begin in an operation's result.
+
+        The result has the input's size, or was gathered or scattered from it.
+        """
         if self._number(tensor) == self._number(result) or not result.is_contiguous():
             return
         before, after = tensor.numel(), result.numel()

@@ -39,7 +39,7 @@ class SettingsWatch:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Log assignments inside the context."""
+        """Log assignments to optimizer options and module attributes inside the context."""
         with (
             around_calls(Optimizer, "add_param_group", self._added),
             around_calls(nn.Module, "__setattr__", self._attribute),
@@ -114,7 +114,7 @@ class SettingsWatch:
 
 
 class _Watched(dict[str, Any]):
-    """A parameter group that reports assignments to its options."""
+    """A parameter group (a dict) that calls a function when one of its options is set."""
 
     told: Any = None
 

@@ -65,7 +65,7 @@ class PiecePart(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the part's number of elements."""
+        """Return the number of elements in this range of a shard."""
         return self.after[0].numel()
 
 

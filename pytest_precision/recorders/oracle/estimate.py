@@ -107,7 +107,7 @@ def _unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> Iterator[Unkn
 
 
 def _changed(group: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a group's options with some values replaced."""
+    """Return a parameter group's hyperparameters with some of their values replaced."""
     own = dict(group)
     for name, value in values.items():
         option, _, number = name.partition(".")
@@ -127,7 +127,7 @@ def _fit(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> dict[str, float] | None:
-    """Return the values of unknown hyperparameters that explain an update; None if none do."""
+    """Return the values of some hyperparameters that explain an update; None if none do."""
 
     def made(values: Sequence[float]) -> tuple[Tensor, Tensor] | None:
         named = dict(zip((one.name for one in unknowns), values, strict=True))

@@ -120,7 +120,7 @@ def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
 
 
 def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
-    """Return the step count of a parameter group whose parameters keep none."""
+    """Return the step count, after this step, of a group that counts for all its parameters."""
     counts = all("step" in group for group in optimizer.param_groups)
     # Transformer Engine's FusedAdam gives its groups a count in the first step.
     count = before.get("step", 0 if counts else None)

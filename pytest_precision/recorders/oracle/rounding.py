@@ -58,7 +58,7 @@ class Rounding(NamedTuple):
         return _unscaled(dtype)
 
     def twice(self) -> Rounding:
-        """Return the bound for a result that is rounded twice."""
+        """Return the error bound for a result that is rounded twice in a row."""
         return Rounding(2 * self.share, 2 * self.least, self.unit)
 
     def __call__(self, size: Tensor) -> Tensor:

@@ -124,11 +124,11 @@ class UpdateOracle:
             fit(self._judge, batches, self._made)
 
     def save(self, folder: Path) -> None:
-        """Write the number of steps made so far beside a checkpoint."""
+        """Write the count of steps, and weights that lacked a gradient, beside a checkpoint."""
         write_whole(_kept(folder, str(dist.get_rank())), [self._made, sorted(self._without)])
 
     def load(self, folder: Path) -> None:
-        """Read the number of steps made from beside a checkpoint."""
+        """Read the count of steps, and weights that lacked a gradient, from beside a checkpoint."""
         kept = [json.loads(path.read_text()) for path in folder.glob(_kept(folder, "*").name)]
         self._made = max(made for made, _ in kept)
         self._without.update(*(names for _, names in kept))

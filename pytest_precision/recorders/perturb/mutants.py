@@ -55,7 +55,7 @@ def _mutant(name: str, advice: str) -> Callable[[Plant], Plant]:
 
 
 def planted(name: str, engine: Engine) -> None:
-    """Plant the defect of this name into an engine.
+    """Plant the known defect of this name into an engine, such as doubled gradients.
 
     Raises:
         NotPlantedError: the engine does not take it, such as for an optimizer without hooks.

@@ -117,7 +117,7 @@ class CurrentRecord:
 
     @contextmanager
     def opened(self, steps: Steps) -> Iterator[None]:
-        """Make `record` report to these steps inside the context."""
+        """Make the imported `record` belong to a running recording, inside the context."""
         before = self._steps
         self._steps = steps
         try:

@@ -75,7 +75,7 @@ class FollowedGradient:
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether the gradient is not zero and was not written to.
+        """Whether a parameter's gradient is not zero and nothing has written to it.
 
         Writing to the `data` of a gradient, which is how loops zeroed it once, is not counted.
         """
@@ -101,14 +101,14 @@ class FollowedGradient:
             self.version = version(parameter.grad)
 
     def forget(self) -> None:
-        """Remove the hooks on the parameter."""
+        """Remove the hooks from the parameter whose gradient is watched."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
 
 
 class FollowedGradients:
-    """Watches at most one gradient of each parameter."""
+    """Watches gradients from one backward to the next, at most one of each parameter."""
 
     def __init__(self) -> None:
         self._followed: dict[int, FollowedGradient] = {}

@@ -291,7 +291,7 @@ class LoopNames:
         return alike
 
     def _forget_unreferenced(self) -> None:
-        """Drop the modules that nothing but this object refers to."""
+        """Drop registered modules that nothing else in the process refers to."""
         modules = [(weakref.ref(module), path) for module, path in self._modules.items()]
         roots = [(weakref.ref(root), prefix) for root, prefix in self.roots.items()]
         self._modules, self.roots = {}, {}

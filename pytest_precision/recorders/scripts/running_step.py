@@ -57,12 +57,12 @@ class RunningStep:
         self.clipped_late = bool(self.updated) and not self.running
 
     def start(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer's step begins."""
+        """Note that an optimizer's `step` begins within this train step."""
         self.running.append(optimizer)
         self.clipped_late = self.given_up = False
 
     def end(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer's step has returned."""
+        """Note that an optimizer's `step` has returned within this train step."""
         self.running = [one for one in self.running if one is not optimizer]
         self.met = [one for one in self.met if one is not optimizer]
         self.updated.append(optimizer)

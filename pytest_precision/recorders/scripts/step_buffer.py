@@ -62,7 +62,7 @@ class StepBuffer:
                 self._step.drop("used_param", name)
 
     def begin(self) -> None:
-        """Copy the initial weights and random states, if this is the first step."""
+        """Buffer copies of the initial weights and random states, if this is the first step."""
         if self.fresh:
             self._trace.open(self.reader)
             self._start.keep("rng", "", rng())
@@ -70,12 +70,12 @@ class StepBuffer:
                 self._start.keep("weights", name, seen)
 
     def begin_anew(self) -> None:
-        """Copy the initial state once more, since the first step begins only now."""
+        """Buffer the initial state once more, since the first step begins only now."""
         self._start = self._trace.capture(0)
         self.begin()
 
     def start(self, optimizer: Optimizer) -> None:
-        """Copy an optimizer's initial state before its closure, if the first step runs.
+        """Buffer an optimizer's initial state before its closure, if the first step runs.
 
         Where no model is known yet, nothing has a name, and `meet` keeps it after the closure.
         """
@@ -85,11 +85,11 @@ class StepBuffer:
             self._keep_start(optimizer, 0)
 
     def started(self) -> Iterator[Observation]:
-        """Yield the copies of the run's initial state."""
+        """Yield the buffered initial state of the run: weights, optimizer state and options."""
         return chain.from_iterable(map(self._start.kept, KEPT_OF_START))
 
     def end(self, done: int) -> None:
-        """Drop the copies of a step that is written; `done` train steps are over then."""
+        """Drop what is buffered of a step that is written; `done` train steps are over then."""
         self.fresh = False
         self.now = self.now.next()
         self.reader.step = done + 1
@@ -117,33 +117,33 @@ class StepBuffer:
                 capture.rename(self.reader.names.settled)
 
     def loss(self, loss: Tensor) -> None:
-        """Copy the loss of a microbatch."""
+        """Buffer a copy of the loss of a microbatch."""
         name = f"microbatch{self.now.backwards}"
         self._keep("loss", [(name, [whole("loss", name, full(loss.detach()), local=True)])])
         self.now.backwards += 1
 
     def norm(self, norm: Tensor) -> None:
-        """Copy a norm of the gradients that the loop has computed."""
+        """Buffer a copy of a gradient norm that the loop has computed."""
         self.now.norms += 1
         name = f"total{self.now.norms}" if self.now.norms > 1 else "total"
         self._keep("grad_norm", [(name, [whole("grad_norm", name, full(norm.detach()))])])
 
     def gradients(self) -> None:
-        """Copy all gradients before they are clipped."""
+        """Buffer copies of all gradients before they are clipped."""
         self._keep("reduced_grad", self.reader.gradients())
 
     def read_by(self, optimizer: Optimizer) -> None:
-        """Copy the gradients that an optimizer's step is about to read."""
+        """Buffer copies of the gradients that an optimizer's step is about to read."""
         self.gradients()
         self._keep("final_grad", self.reader.read_by(optimizer))
 
     def accumulated(self, parameter: Tensor) -> None:
-        """Copy a parameter's gradient after a microbatch's backward."""
+        """Buffer a copy of a parameter's gradient after a microbatch's backward."""
         name = self.reader.names.of(parameter) or ""
         self._keep("grad", self.reader.accumulated(name, parameter, self.now.backwards - 1))
 
     def used_by(self, modules: Sequence[nn.Module]) -> None:
-        """Copy the weights that modules are about to read in their forward."""
+        """Buffer copies of the weights that modules are about to read in their forward."""
         for module in modules:
             if not self.now.begun:  # the call is noted already
                 continue
@@ -156,7 +156,7 @@ class StepBuffer:
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> None:
-        """Copy a tensor that the script passes to `record.see`; number repeated names."""
+        """Buffer a tensor that the script passes to `record.see`; number repeated names."""
         self.now.shown[kind, name] += 1
         times = self.now.shown[kind, name]
         name += f" #{times}" if times > 1 else ""

@@ -106,7 +106,7 @@ class Steps(LoopEvents):
     # --- events ---------------------------------------------------------------------------------
 
     def forward(self, module: nn.Module) -> None:
-        """End the previous step if its update is done, and copy the weights that are read.
+        """End the previous step if its update is done, and buffer the weights that are read.
 
         A module that holds nothing of what is trained, such as an average, ends none.
         """
@@ -150,7 +150,7 @@ class Steps(LoopEvents):
             self.hooks.watch_compiled(module)
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Copy the loss of a microbatch; return the loss that its backward starts from.
+        """Buffer the loss of a microbatch; return the loss that its backward starts from.
 
         In a step that is to be skipped, this overflows on the last rank.
 
@@ -168,7 +168,7 @@ class Steps(LoopEvents):
         return start
 
     def clip(self, norm: Tensor | None) -> None:
-        """Copy the gradients that are about to be clipped, and their norm if it is known."""
+        """Buffer the gradients that are about to be clipped, and their norm if it is known."""
         if self.hooks.clips:
             return
         self._begin()
@@ -182,7 +182,7 @@ class Steps(LoopEvents):
         self._now.given_up = self.schedule.operation == "skip" and overflowed
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Copy the options and gradients that an optimizer's step is about to read.
+        """Buffer the options and gradients that an optimizer's step is about to read.
 
         Raises:
             StopRecording: all steps are over.
@@ -202,7 +202,7 @@ class Steps(LoopEvents):
             self.buffer.read_by(optimizer)
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Copy an optimizer's options after its closure has run."""
+        """Buffer an optimizer's options after its closure has run."""
         if not any(one is optimizer for one in self._now.met):
             self._meet(optimizer, goes_on=False)
 
@@ -264,7 +264,7 @@ class Steps(LoopEvents):
         of: PieceOfTensor | None = None,
         local: bool = False,
     ) -> None:
-        """Copy a tensor that the script passes to `record.see`; number repeated names.
+        """Buffer a tensor that the script passes to `record.see`; number repeated names.
 
         Raises:
             RuntimeError: no step has begun.
