@@ -111,7 +111,7 @@ class ParityError(AssertionError):
 
 
 class NotPlantedError(RuntimeError):
-    """A mutant could not be planted into an engine, so no check could notice it."""
+    """A known defect could not be put into a training loop, so no check could notice it."""
 
 
 @catchable

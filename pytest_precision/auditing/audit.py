@@ -85,7 +85,7 @@ class Audit:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return findings, rows, units and stages as plain data for JSON."""
+        """Return findings, tensors, sharded modules and stages as plain data for JSON."""
         return {
             "findings": [asdict(finding) for finding in self.findings],
             "stored": [asdict(row) for row in self.rows],

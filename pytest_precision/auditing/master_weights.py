@@ -75,7 +75,7 @@ class Ownership:
 
     @cached_property
     def updated(self) -> list[Updated]:
-        """Every tensor of every optimizer, in order."""
+        """Every tensor that an optimizer updates, with what it is to the model."""
         return [*self._updated()]
 
     @cached_property

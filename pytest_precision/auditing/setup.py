@@ -75,7 +75,7 @@ class TrainingSetup:
 
     @property
     def kinds(self) -> list[str]:
-        """The types of all parts."""
+        """The type names of all parts of the training loop."""
         parts = [*self.models, *self.optimizers, *self.schedulers, *self.stages, *self.dataloaders]
         return [type(part).__name__ for part in parts]
 

@@ -40,7 +40,7 @@ def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
 
 
 def lost_together(tensors: Iterable[tuple[Tensor, float]]) -> float | None:
-    """Return the share of lost updates over all elements of several tensors.
+    """Return the share of updates that rounding loses, over all elements of several tensors.
 
     None where no rate is above 0, since that of a warm-up says nothing about later steps, and for
     tensors without values.

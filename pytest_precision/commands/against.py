@@ -92,7 +92,7 @@ class Against:
     def compared(
         self, candidate: Path, reference: Path, name: str, other: str, *, lines: bool = False
     ) -> Verdict:
-        """Compare two recordings.
+        """Compare two recordings tensor by tensor, and return the verdict.
 
         Args:
             candidate: folder of the recording under test.
@@ -131,7 +131,7 @@ class Against:
             return self.compared(*folders, candidate.name, reference.name, lines=lines)
 
         def parted() -> str:
-            """Compare on rank 0; return the step that is to be recorded with its operations."""
+            """Compare the recordings, and return the step in which they differ; empty if none."""
             verdicts.append(between(ours, theirs, lines=False))
             divergence = verdicts[0].divergence
             return "" if divergence is None else str(max(1, divergence.step))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class BuiltAt(NamedTuple):
-    """The place of the function that builds a set-up: a relative path and a line."""
+    """The place of the function that builds model and optimizer: a relative path and a line."""
 
     file: str
     line: int

@@ -128,7 +128,7 @@ class RecordedCommits:
 
 
 def _bisected(against: Against, commits: Commits, good: str, bad: str) -> str:
-    """Return the first bad commit, which is the last one that was found to be bad.
+    """Run `git bisect` and return the first bad commit, the last one that was found bad.
 
     Raises:
         RevisionError: too many commits cannot be judged to tell which it is.
@@ -178,7 +178,7 @@ _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "
 
 
 class ChecksOfCommits:
-    """Commits that are told apart by the sides of a matrix test in the present files.
+    """Commits that are told apart by whether a test computes there what it does here.
 
     Args:
         against: has the node id of the test, and pytest's further arguments.

@@ -100,7 +100,7 @@ def show(given: argparse.Namespace, verdict: Verdict) -> int:
 
 
 def lines(verdict: Verdict, *, verbose: bool = False, brief: bool = False) -> list[str]:
-    """Return the lines that are printed for a verdict."""
+    """Return the lines that are printed for the outcome of a comparison."""
     if brief:
         return _brief(verdict)
     if verdict.outcome != "pass":

@@ -65,7 +65,7 @@ def add_to(commands: Any) -> None:
 
 
 def _add_part_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that record only parts of a big run."""
+    """Add the options that record only parts of a big run: --only and --every."""
     parser.add_argument(
         "--only",
         metavar="PATTERN",

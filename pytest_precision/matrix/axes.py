@@ -27,7 +27,7 @@ NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
 
 
 class Matrix(NamedTuple):
-    """The cells of one marker, with their axes.
+    """All cells (combinations of axis values) of one marker, with their test ids.
 
     Attributes:
         cells: the cells that make sense; the last axis varies fastest.

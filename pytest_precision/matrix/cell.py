@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """The names of the operations of `sequence`, with one entry per operation."""
+        """The names of the operations in `sequence`, repeated as often as it says."""
         return sequences.operation_names(self.sequence)
 
     @property
@@ -81,12 +81,12 @@ class Cell:
 
     @property
     def swaps(self) -> bool:
-        """Whether the sequence has a `swap`, after which the other side's layout continues."""
+        """Whether the sequence has a `swap`: one side's training goes on in the other's layout."""
         return "swap" in self.operations
 
     @property
     def fewest_microbatches(self) -> int:
-        """The smallest number of microbatches that the ranks of every segment can share evenly."""
+        """The smallest number of microbatches that the ranks of each segment can share evenly."""
         return math.lcm(self.shared_by, *(segment.world_size for segment in self.segments))
 
     @property

@@ -13,7 +13,7 @@ from pytest_precision.matrix.variables import Variables, plain_variables
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declarations of a layout or function, made by the decorators in `layouts`.
+    """What a layout or function needs of its ranks, as decorators of `layouts` declare it.
 
     Attributes:
         environment: variables that must be set before torch starts.

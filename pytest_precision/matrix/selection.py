@@ -81,7 +81,7 @@ def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
 
 
 def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
-    """Return whether a test id belongs to a shard.
+    """Return whether this runner's share of all tests, by a hash of test ids, includes a test.
 
     Args:
         nodeid: pytest's id, the same on every runner.
@@ -94,7 +94,7 @@ def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
 
 
 def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
-    """Choose few rows that have every pair of values that any row has in two columns.
+    """Choose few rows of a table that cover each pair of values in two columns.
 
     A pair is two values in two columns of one row. The choice is greedy and deterministic: it takes
     the row with the most pairs that are not covered yet, on a tie the earlier row. Then it drops

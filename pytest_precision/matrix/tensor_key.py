@@ -35,7 +35,7 @@ _WRAPPER = re.compile(rf"(?:^|\.)(?:{'|'.join(sorted(WRAPPER_NAMES))})(?![^.:])"
 
 
 class TensorKey(NamedTuple):
-    """The parts of an observation's name: owner, part and microbatch.
+    """The parts of a recorded tensor's name: owner, part and microbatch.
 
     Attributes:
         owner: what the tensor belongs to: a parameter, a weight, a module.
@@ -50,7 +50,7 @@ class TensorKey(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, name: str) -> TensorKey:
-        """Split the name of a tensor of this kind into owner, part and microbatch."""
+        """Split a recorded tensor's name into owner, part and microbatch."""
         found = _MICROBATCH.match(name)
         microbatch, rest = (int(found[1]), name[found.end() :]) if found else (None, name)
         if kind == "hyper":
@@ -65,7 +65,7 @@ class TensorKey(NamedTuple):
         return cls(owner, part, microbatch)
 
     def name(self, kind: str) -> str:
-        """Join owner, part and microbatch to the name of a tensor of this kind."""
+        """Join owner, part and microbatch to a recorded tensor's name."""
         joined = self.owner
         if kind == "hyper":
             joined = f"{self.part} of {self.owner}"
@@ -124,7 +124,7 @@ def inner_kind(kind: str, attribute: str) -> str:
 
 
 def outer_kind(kind: str) -> str:
-    """Return the kind of the tensor subclass that an inner tensor's kind belongs to.
+    """Return `param` for a kind such as `param._data`, of a tensor inside a tensor subclass.
 
     Other kinds are returned unchanged.
     """
@@ -132,7 +132,7 @@ def outer_kind(kind: str) -> str:
 
 
 def is_inner(kind: str) -> bool:
-    """Return whether a kind is that of inner tensors of a tensor subclass."""
+    """Return whether a kind, such as `param._data`, is of a tensor inside a tensor subclass."""
     return "." in kind
 
 

@@ -18,7 +18,7 @@ REPEATABLE: Mapping[str, Callable[[str], list[str]]] = {
 
 
 class Option(NamedTuple):
-    """One row of the option table, with its names in all sources.
+    """One option of the plugin, with its names on the command line, in ini files and elsewhere.
 
     Its name is `--precision-NAME` on the command line, `PRECISION_NAME` in the environment,
     `precision_name` in ini files and, if allowed there, `name` in the marker.

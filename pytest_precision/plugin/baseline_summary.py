@@ -22,7 +22,7 @@ SHOWN_UNUSED = 10
 
 
 class BaselineSummary:
-    """Hooks that `--precision-baseline` adds to the process that reports.
+    """The hooks that say what became of baselines, recorded digests, and which are unused.
 
     Args:
         root: pytest's root, from which files are named.

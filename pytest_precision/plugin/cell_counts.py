@@ -19,7 +19,7 @@ from pytest_precision.report.status import count
 
 
 class CellCounts(NamedTuple):
-    """The numbers of cells in a session, by what becomes of them.
+    """How many cells the matrices of a session have, how many run, and why others do not.
 
     Attributes:
         made: number of cells of all matrix tests, selected or not.
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
 
 
 def refusals(asked: Iterable[Asked]) -> list[str]:
-    """Return a message for each test that requires native formats that no GPU here has."""
+    """Return an error for each test that requires hardware number formats that are missing."""
     return [
         f"{one.test}: {native_refusal(one.precision, lacks)}"
         for one in asked

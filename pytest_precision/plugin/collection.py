@@ -168,7 +168,7 @@ class Collection:
         return [self.counts.line(self.settings)]
 
     def summary(self, verbosity: int) -> list[str]:
-        """Return lines for the terminal summary: what workers collected, or that nothing ran."""
+        """Return lines for the terminal summary, such as that no cell was left to run."""
         lines = self.header(verbosity) if self.distributed else []
         if self.settings.enabled and self.collected and not self.counts.cells:
             nothing = (

@@ -23,7 +23,7 @@ from pytest_precision.plugin.collection import Collection, is_drawn
 
 
 class Fuzz:
-    """The hook that runs items with drawn cells.
+    """The hook that runs tests in randomly drawn cells, for --precision-fuzz.
 
     Args:
         collection: the matrix tests of the session.

@@ -139,7 +139,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cells that selection, coverage or shard exclude."""
+    """Deselect the cells that options such as --precision-select exclude."""
     config.stash[COLLECTION].choose(config, items)
 
 
@@ -266,7 +266,7 @@ def pytest_terminal_summary(
 
 @pytest.fixture
 def cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
-    """Give the cell of the matrix that the test runs in, and note which of its axes are read."""
+    """Give the test its cell, a combination of axis values, and record which axes it reads."""
     from pytest_precision.plugin.fixtures import noted
 
     with noted(request.node):
@@ -275,7 +275,7 @@ def cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
 
 @pytest.fixture
 def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
-    """Check candidates against references in the cell of the test."""
+    """Give the test an object that trains a candidate and a reference and compares them."""
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)

@@ -59,7 +59,7 @@ class Process:
 
 
 class LaunchController(Process):
-    """The hooks of the process of rank 0."""
+    """The hooks of the launched pytest process of rank 0, which runs the tests."""
 
     def __init__(self, launch: Launch, collection: Collection) -> None:
         super().__init__(launch, collection)
@@ -192,7 +192,7 @@ def launch_refusal(items: list[pytest.Item], collection: Collection) -> list[str
 
 
 def reason(error: BaseException) -> str:
-    """Return the message to other processes about an error that ended pytest here."""
+    """Return the text that tells the other launched processes why pytest ended here."""
     if isinstance(error, pytest.UsageError):
         return "\n".join(map(str, error.args))
     return Raised.of(error.__cause__ or error, 0.0).traceback

@@ -31,7 +31,7 @@ LAST_LINES = 5
 
 @dataclass(frozen=True)
 class OtherSide:
-    """The commit or interpreter that each side is compared with.
+    """The commit or interpreter that the present code's results are compared with.
 
     Attributes:
         installation: whose code runs.
@@ -59,7 +59,7 @@ OTHER_SIDE = pytest.StashKey[OtherSide]()
 
 
 def open_other_side(config: pytest.Config, settings: Settings) -> None:
-    """Check out the commit, or find the interpreter, that each side is compared with.
+    """Check out the commit, or find the interpreter, that options compare the tests with.
 
     Raises:
         pytest.UsageError: there can be none; the message says why.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Resources:
-    """The rank pools and cached traces of a session, opened at first use.
+    """The rank processes and cached recordings that the tests of a session share.
 
     Args:
         hosts: the processes of a launch, which start all ranks; without them, ranks run on this
@@ -86,7 +86,7 @@ class Resources:
         return self._traces
 
     def close(self) -> None:
-        """End all ranks and remove all traces; further calls do nothing."""
+        """End all ranks, and remove the cached recordings; further calls do nothing."""
         while self._then:
             self._then.popitem()[1].ranks.close()
         if self._other_ranks is not None:

@@ -22,7 +22,7 @@ SERVER_GONE = 255
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the controller knows at the end of a failed run: messages, statuses, stacks.
+    """What is known at the end of a failed run: messages, exit statuses and stacks of ranks.
 
     Attributes:
         world_size: number of ranks.

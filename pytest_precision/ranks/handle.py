@@ -29,7 +29,7 @@ class Rank(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the process is alive."""
+        """Whether the rank's process is alive."""
 
     def send(self, message: ToRank) -> None:
         """Send a message to the rank; if its process has ended, `recv` reports that."""
@@ -38,13 +38,13 @@ class Rank(Protocol):
         """Return the next message of the rank, or an `Ended` if its process ended without one."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it is alive."""
+        """Send a signal to the rank's process, if it is alive."""
 
     def kill_all(self) -> None:
-        """Kill the process and all processes that it started."""
+        """Kill the rank's process and all processes that it started."""
 
     def join(self, deadline: float) -> None:
-        """Wait until the process ends, or until `deadline` on the monotonic clock."""
+        """Wait until the rank's process ends, or until `deadline` on the monotonic clock."""
 
     def close(self) -> None:
         """Close the connection to the rank's process."""

@@ -16,7 +16,7 @@ from pytest_precision.ranks.state.sources import Sources
 
 
 class InlineGroup:
-    """A group of one rank in the calling process, without a deadline.
+    """Runs jobs in the calling process as the only rank, without a deadline.
 
     Code that a job replaces is restored after it, since there are no other ranks for the next job.
     Exceptions of the function pass through unchanged. Arguments are pickled here too, so that this

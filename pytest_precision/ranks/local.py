@@ -111,7 +111,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether the ranks can run another job: alive, unchanged by jobs, with time enough.
+        """Return whether the ranks can run one more job: alive, unchanged, with timeout enough.
 
         What they have imported and read must be what a new group would import and read now.
         """

@@ -34,7 +34,7 @@ class Received:
 
 
 def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
-    """Return the ranks' messages until `deadline`, or within a grace time after a failure.
+    """Return the message of each rank that answers until `deadline`, or soon after a failure.
 
     Ranks that sent nothing are missing from the result.
 

@@ -79,11 +79,11 @@ class Installation:
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """Return the repository's root and its work tree; empty without a work tree."""
+        """Return the repository's root and the commit's work tree; empty without a work tree."""
         return () if self.root is None or self.tree is None else (str(self.root), str(self.tree))
 
     def place_of(self, path: Path) -> Path:
-        """Return a path of the user's repository as a path in this installation."""
+        """Return where this installation has a file of the user's repository."""
         path = path.resolve()
         if self.root is None or self.tree is None or not path.is_relative_to(self.root):
             return path

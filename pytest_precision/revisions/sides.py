@@ -70,7 +70,7 @@ class Sides:
 
     @contextmanager
     def at(self, revision: str, python: Path | None = None) -> Iterator[Installation]:
-        """Check a commit out during the block, and yield what runs the script from it.
+        """Check a commit out during the block, and yield interpreter and files to run the script.
 
         Args:
             revision: git's name of it.

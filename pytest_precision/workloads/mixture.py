@@ -37,7 +37,10 @@ class Expert(nn.Module):
 
 
 class Experts(nn.ModuleList):
-    """All experts of a block; a layout may replace it by a module with the same `forward`."""
+    """All experts of a block, each called on its own rows of a sorted batch.
+
+    A layout may replace it by a module with the same `forward`.
+    """
 
     def forward(self, rows: torch.Tensor, load: list[int]) -> torch.Tensor:
         """Apply each expert to its part of the rows; `[rows, width]` in and out.
@@ -53,7 +56,7 @@ class Experts(nn.ModuleList):
 
 
 class StackedExperts(nn.Module):
-    """All experts of a block in two grouped layers, with which layouts replace `Experts`.
+    """All experts of a block in two grouped linear layers, in place of `Experts`.
 
     Args:
         up, down: the layers of all experts; each is called with rows and with their number per

@@ -47,7 +47,7 @@ def warmup_cosine(steps: int) -> float:
 
 
 class TrainingRecipe(Workload):
-    """Classification of tokens, with parameter groups and data that exercise everything.
+    """The base of the built-in workloads: classification of tokens, with ragged data.
 
     Attributes:
         lr: learning rate of the matrices; that of vectors is twice as high.

@@ -153,7 +153,7 @@ class ImportPath:
         return functools.partial(function, *args, **kwargs)
 
     def lacking(self) -> str:
-        """Return this path's name if the code of this process lacks the callable; empty if not.
+        """Return `module:name` if this process's code has no such callable; empty if it has.
 
         Raises:
             Exception: the module is there, and raises it while it is imported.

@@ -30,7 +30,7 @@ SCHEME = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file (absolute path) is Python's or a package's, not the user's."""
+    """Return whether a file belongs to Python or an installed package, not to the user's code."""
     path = tuple(sys.path)
     if _is_in_place(file, path):
         return True

@@ -18,7 +18,7 @@ from pytest_precision.ranks.code.relocation import relocated
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
-    """Import a module by its name, or from its file if the name finds none or another file.
+    """Import a module by name, or from its file if the name finds no module or another one.
 
     Args:
         name: dotted name, under which the module is in `sys.modules` afterwards.
@@ -44,7 +44,7 @@ def load_module(name: str, file: str | None) -> ModuleType:
 
 
 def _place(file: str) -> str | None:
-    """Return where this rank has a file of the controller; None if its commit lacks the file."""
+    """Return this rank's path of a file of the controlling process; None if it has none."""
     place = relocated(file)
     return place if place == file or os.path.isfile(place) else None
 

@@ -115,7 +115,7 @@ def _in_repository(path: Path, root: Path, tree: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """Translates, on a rank, the controller's paths into paths of another commit's work tree.
+    """Translates paths of the controlling process into paths of another commit's work tree.
 
     Attributes:
         package: folder that has this package and nothing else, for an interpreter without it.
@@ -129,16 +129,16 @@ class Relocation:
     left: tuple[str, ...] = ()
 
     def path_of(self, path: str) -> str:
-        """Return where the ranks' commit has a file or folder, given its path in the controller."""
+        """Return where the commit's work tree has a file of the user's checkout."""
         return path if self.places is None else str(in_tree(Path(path), *self.places))
 
     def folder_of(self, path: str) -> str:
-        """Return the ranks' working directory, or the root if their commit lacks it."""
+        """Return the working directory in the work tree; its root if the commit lacks it."""
         place = self.path_of(path)
         return place if self.places is None or os.path.isdir(place) else str(self.places[1])
 
     def import_path(self, path: Iterable[str]) -> list[str]:
-        """Return `sys.path` for these ranks, given the `sys.path` of the controller."""
+        """Return `sys.path` for ranks of another commit or interpreter, given the user's."""
         kept = [entry for entry in path if not self.leaves(entry)]
         there = kept if self.places is None else [*moved_paths(kept, *self.places)]
         return [*dict.fromkeys([self.package, *there, *(_OWN if self.left else ())])]
@@ -173,7 +173,7 @@ class Relocation:
             ) from error
 
     def leaves(self, entry: str) -> bool:
-        """Return whether an entry of `sys.path` is of the controller's interpreter only."""
+        """Return whether an entry of `sys.path` is for another interpreter than the ranks'."""
         if not self.left:
             return False
         name = os.path.basename(os.path.normpath(entry))
@@ -190,7 +190,7 @@ _here: list[Relocation] = []
 
 
 def settle(relocation: Relocation) -> None:
-    """Make this process import from where a relocation says, instead of the controller's places."""
+    """Make this process import code from another commit's work tree or another interpreter."""
     _OWN[:] = [entry for entry in sys.path if entry != relocation.package]
     _here[:] = [relocation]
     if relocation.places is not None:
@@ -198,12 +198,12 @@ def settle(relocation: Relocation) -> None:
 
 
 def relocation_of_process() -> Relocation | None:
-    """Return how this rank translates the controller's paths; None if it uses them unchanged."""
+    """Return how this process translates paths of the controlling one; None if it does not."""
     return _here[0] if _here else None
 
 
 def relocated(path: str) -> str:
-    """Return the path at which this process finds a file that the controller names."""
+    """Return where this process has a file that the controlling process names."""
     return _here[0].path_of(path) if _here else path
 
 

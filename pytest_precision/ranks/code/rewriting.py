@@ -34,7 +34,7 @@ def rewritten() -> frozenset[str]:
 
 
 def rewrite(names: frozenset[str]) -> None:
-    """Make pytest rewrite the asserts of these modules when this process imports them."""
+    """Make pytest rewrite the asserts of the named modules when this process imports them."""
     if any(map(_is_pytests, sys.meta_path)):  # this is pytest's own process
         return
     _FINDER.names = names

@@ -61,7 +61,7 @@ class Address:
 
 
 class LaunchRendezvous:
-    """A folder of files by which the processes of a launch find each other.
+    """A folder of files by which the processes of a torchrun or srun launch find each other.
 
     Args:
         launch: launch whose processes meet.
@@ -160,7 +160,7 @@ class LaunchRendezvous:
 
 
 def forget(launch: Launch) -> None:
-    """Remove the file that this rank has left in an earlier launch of the same name.
+    """Remove this rank's file from an earlier torchrun or srun launch of the same name.
 
     With torchrun on several nodes, every launch with the same endpoint has the same name: without
     this, a process would stop because of an error that has been fixed since.

@@ -17,7 +17,7 @@ from pytest_precision.ranks.process.worker import Membership
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A message to a host: start this rank; the connection is the rank's from now on.
+    """A message that asks a host process to start a rank, whose the connection then is.
 
     Attributes:
         membership: membership of the rank; only the declared part of its environment is used.
@@ -30,7 +30,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A message to a host on a rank's connection: send this signal to the rank.
+    """A message that asks a host process to send a signal to its rank.
 
     Attributes:
         number: number of the signal; None kills the rank and all processes that it started.
@@ -40,7 +40,7 @@ class Signal:
 
 
 class RemoteRank:
-    """A rank in another process of the launch; implements `handle.Rank`.
+    """The handle of a rank that another process, its host, starts and relays messages for.
 
     Args:
         line: connection to the host, for this rank only.
@@ -63,7 +63,7 @@ class RemoteRank:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is alive; an idle rank sends a message only when it ends."""
+        """Whether the rank's process is alive: an idle rank sends a message only when it ends."""
         return not self._over and not self._line.poll()
 
     def send(self, message: ToRank) -> None:

@@ -32,12 +32,12 @@ ACCEPT_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message to a host: the controller lives as long as this connection is open."""
+    """The first message to a host process: its sender lives while this connection is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """A message to a host: the session is over, and the controller will end.
+    """A message to a host process: the test session is over, and the sender will end.
 
     Attributes:
         status: exit status of the controller.
@@ -48,7 +48,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """A host's answer to `Hello`.
+    """A host process's answer to `Hello`, with its clock.
 
     Attributes:
         clock: time on its monotonic clock.
@@ -58,7 +58,7 @@ class Welcome:
 
 
 class Server:
-    """Serves the controller's calls on a host, each in a thread of its own.
+    """Accepts connections that ask this process to start a rank, each in its own thread.
 
     Args:
         listener: socket that accepts calls.
@@ -141,7 +141,7 @@ class Server:
 
 
 def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
-    """Start ranks in this process whenever the controller asks, until the controller ends.
+    """Start ranks in this process whenever that of rank 0 asks, until that process ends.
 
     Args:
         launch: this process's place in it.

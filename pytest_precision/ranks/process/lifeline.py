@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def tie(folder: Path) -> None:
-    """Make this process, a new child of the fork server, end with its controller.
+    """Make this new rank process end when the process that controls it ends.
 
     The process gets its own session, so that only the controller gets Ctrl-C from the terminal, and
     one signal reaches all processes that the rank starts.
@@ -56,7 +56,7 @@ def tie(folder: Path) -> None:
 
 @contextmanager
 def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
-    """Watch the controller during the block, and end this fork server if the controller ends.
+    """Watch the process that controls this fork server during the block, and end with it.
 
     The kernel cannot do that: it would do so at the end of the thread that has started the server.
 
@@ -96,7 +96,7 @@ def end_children() -> None:
 
 
 def follow(folder: Path) -> NoReturn:
-    """End this process, its children and the group's folder, since its controller has ended.
+    """Kill this process and its children and remove its folder, once its controller has ended.
 
     The controller of this process may be a host of a launch, which does not own the folder.
     """

@@ -116,7 +116,7 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException, when: float) -> Raised:
-        """Return the message that tells the controller of an exception, as text."""
+        """Return a message that reports an exception as text, so that it need not pickle."""
         frames = error.__traceback__
         if isinstance(error, MemoryError):  # formatting needs memory: this frees what the job held
             traceback.clear_frames(frames)
@@ -193,7 +193,7 @@ class Payload:
 
     @classmethod
     def of(cls, pickled: bytes, file: Path) -> Payload:
-        """Return pickled bytes as a payload, which keeps them in `file` if they are many."""
+        """Wrap pickled bytes, or write them to `file` and wrap its path if they are many."""
         if len(pickled) <= SENT_BYTES:
             return cls(pickled)
         file.write_bytes(pickled)

@@ -88,12 +88,12 @@ class RankProcess:
 
     @property
     def waitables(self) -> tuple[Connection, int]:
-        """The connection and the sentinel; one is ready once the rank sent or ended."""
+        """The connection and the sentinel, of which one is ready if the rank sent or ended."""
         return self.connection, self.sentinel
 
     @property
     def alive(self) -> bool:
-        """Whether the process is alive."""
+        """Whether the rank's process is alive."""
         return self._process.is_alive()
 
     def send(self, message: ToRank) -> None:
@@ -112,13 +112,13 @@ class RankProcess:
         return Ended(self._process.exitcode, seen)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it is alive."""
+        """Send a signal to the rank's process, if it is alive."""
         if self.alive and self._process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
     def kill_all(self) -> None:
-        """Kill the process and all processes that it started.
+        """Kill the rank's process and all processes that it started.
 
         A process that has ended is dealt with once: its number may soon belong to another one.
         """
@@ -135,7 +135,7 @@ class RankProcess:
         self.signal(signal.SIGKILL)  # it may be so young that it has no session of its own
 
     def join(self, deadline: float) -> None:
-        """Wait until the process ends, or until `deadline` on the monotonic clock."""
+        """Wait until the rank's process ends, or until `deadline` on the monotonic clock."""
         self._process.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:

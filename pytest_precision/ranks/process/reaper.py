@@ -51,7 +51,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
-    """Make this process outlive its controller and then remove leftover processes and folders.
+    """Make this process outlive the controlling one, and then remove what both leave behind.
 
     Args:
         controller: process number of the controller.

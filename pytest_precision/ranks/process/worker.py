@@ -104,7 +104,7 @@ class Membership:
 
 
 def run_rank(membership: Membership, connection: Connection) -> NoReturn:
-    """Run a rank from its start until its end by `os._exit`.
+    """Run a rank's process: join the group, run jobs until told to stop, end by `os._exit`.
 
     After a failure or a skip the process ends at once, without a barrier and without destroying the
     process group: its end frees the peers that wait for it in a collective of gloo.

@@ -102,7 +102,7 @@ class _Unchanging:
         self._expect()
 
     def changes(self) -> list[Leak]:
-        """Return which of the attributes have changed since they were saved."""
+        """Return which attributes of torch's modules and classes have changed."""
         now = chain.from_iterable(space.values() for space in self._now)
         number = sum(map(len, self._now))
         if number == len(self._before) and all(map(is_, now, self._before)):

@@ -47,7 +47,7 @@ class Environment:
         return cls(frozenset(caller), declared)
 
     def declaring(self, declared: Variables) -> Environment:
-        """Return a copy whose declared variables are `declared`."""
+        """Return a copy with other variables that a layout or cell declares."""
         return replace(self, declared=declared)
 
     @classmethod

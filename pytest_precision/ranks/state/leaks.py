@@ -28,7 +28,7 @@ class Leak(NamedTuple):
         return f"{self.what} {self.change}"
 
     def is_one_of(self, patterns: Sequence[str]) -> bool:
-        """Return whether one of the patterns (of `fnmatch`) matches the leak's name."""
+        """Return whether the name of the changed state matches an `fnmatch` pattern."""
         return any(fnmatchcase(self.what, pattern) for pattern in patterns)
 
 

@@ -222,7 +222,7 @@ class MegatronEngine(Engine):
                 yield name, gradient.detach().flatten()[start:stop]
 
     def _pieces(self, kind: str, name: str, tensor: Tensor) -> Iterator[Observation]:
-        """Yield an observation for each of the model's tensors in a parameter or shard."""
+        """Yield each of the model's tensors in a parameter or shard, with kind and name."""
         return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
@@ -250,7 +250,7 @@ class MegatronEngine(Engine):
         return placement.split_pieces(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Make an observation of `tensor`, with its range in the whole flattened tensor."""
+        """Return `tensor` with kind, name, and its range in the whole flattened tensor."""
         if isinstance(name, placement.PieceName):
             _, shape, start, stop = name.piece
             return Observation(kind, str(name), tensor, tuple(shape), Span(start, stop), local)
@@ -259,7 +259,7 @@ class MegatronEngine(Engine):
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield an observation of the values of a tensor, dequantized if it is quantized."""
+        """Yield the values of a tensor with kind and name, dequantized if it is quantized."""
         values = values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 

@@ -171,7 +171,7 @@ def _expert_rank(parameter: Any) -> int:
 
 
 def cut_range(parts: Sequence[PieceFields], start: int, stop: int) -> Iterator[PieceFields]:
-    """Yield the overlap of each of some concatenated tensor ranges with `start` to `stop`."""
+    """Yield what lies between `start` and `stop` in a concatenation of tensor ranges."""
     position = 0
     for name, shape, first, last in parts:
         low, high = max(start, position), min(stop, position + last - first)

@@ -21,7 +21,7 @@ NamedTensors = Iterable[tuple[str, Tensor]]
 
 
 class HeldOperand(NamedTuple):
-    """The bytes or scales of a weight, as they lie in memory.
+    """The bytes or the scales of a quantized weight, as they lie in memory.
 
     Attributes:
         name: logical name of the weight.
@@ -83,7 +83,7 @@ def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
 
 
 def paths_of_weights(model: nn.Module) -> set[str]:
-    """Return which code paths the stored weights imply: `grouped`, `quantized` or none."""
+    """Return whether stored weights are `grouped` or `quantized`, as a set of these words."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
     found = {"grouped": any(map(is_group, weights)), "quantized": quantized}

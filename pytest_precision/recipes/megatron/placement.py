@@ -22,7 +22,7 @@ WEIGHT_DEVIATION = 0.02
 
 
 class PieceName(str):
-    """The name of a logical tensor, together with a piece of it."""
+    """The name of a tensor of the model, and which range of its elements a piece holds."""
 
     piece: PieceFields
 
