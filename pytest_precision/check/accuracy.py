@@ -39,7 +39,7 @@ class SquaredNorms(NamedTuple):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The errors against fp64 of one kind of result, in two versions of one side.
+    """The errors against fp64 of gradients or updates, in two versions of one side.
 
     Attributes:
         here: norm of the error of all tensors now, as a share of that of the exact ones.
@@ -101,7 +101,7 @@ class Accuracy:
         return f"{said}{where}. The new ones are less accurate"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return both errors and their ratio as builtins, for report.json."""
+        """Return both errors and their ratio as a dict, for report.json."""
         return {**asdict(self), "ratio": self.ratio}
 
 
@@ -143,7 +143,7 @@ def _compared(here: StepAccuracy, there: StepAccuracy) -> dict[str, Accuracy | s
 
 
 def as_builtins(found: Accuracies) -> dict[str, Any]:
-    """Return the errors of all sides and kinds as builtins, for report.json."""
+    """Return the errors of all sides as nested dicts, for report.json."""
     return {
         name: {
             kind: {"silent": one} if isinstance(one, str) else one.as_dict()

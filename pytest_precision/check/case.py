@@ -106,7 +106,7 @@ class Case:
         return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
 
     def of_candidate_alone(self, name: str) -> Case:
-        """Return a case that checks the candidate without a reference."""
+        """Return a check of the candidate by itself, without a reference."""
         mine = replace(self.candidate, name=name)
         return Case(mine, self.reference, self.terms, self._again, self._window, alone=True)
 
@@ -155,7 +155,7 @@ class Case:
 
     @property
     def unit(self) -> float:
-        """Return the machine epsilon of the dtype of the reference's precision."""
+        """Return the machine epsilon of the dtype in which the reference computes."""
         return torch.finfo(DTYPE_OF_NAME.get(self.reference.cell.precision, torch.bfloat16)).eps
 
     @cached_property
@@ -177,11 +177,11 @@ class Case:
         return [(name, one.breach) for name, one in found if one.breach is not None]
 
     def identities(self) -> dict[str, Any]:
-        """Return the checks of each run against contradictions within it, as builtins."""
+        """Return as dicts what the checks of each run against contradictions within it found."""
         return {name: one.as_dict() for name, one in self.consistency.items()}
 
     def wrong_gradient(self) -> GradientBreach | None:
-        """Return the candidate's first wrong gradient, if the reference has none."""
+        """Return the candidate's first wrong gradient, unless the reference has one, too."""
         ours, theirs = (wrong_gradients([s], self.terms.exempt) for s in self.sides)
         return ours[0].breach if ours and not theirs else None
 
@@ -260,7 +260,7 @@ class Case:
         return case
 
     def contracts(self, side: Recording) -> list[Contract]:
-        """List what a side must fulfil, such as dtypes: its cell's and the test's own contract.
+        """List the required dtypes and code paths of a side: its cell's, and the test's own.
 
         Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
         """

@@ -162,7 +162,7 @@ def _ranks(side: Recording) -> range:
 
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
-    """Read the operation logs of a side's ranks in the last segment of the run that has some."""
+    """Read the operation logs of a side's ranks, from the last part of the run that has some."""
     segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(segment.world_size for segment in segments)
     found = [

@@ -53,7 +53,7 @@ class Moves:
         return self.apart()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return how both sides changed since the other revision, as builtins."""
+        """Return how both sides changed since the other revision, as a dict for report.json."""
         moved = {name: ruling.reason for name, ruling in self.rulings.items()}
         found = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
         measured = self.__dict__.get("accuracy")

@@ -76,7 +76,7 @@ def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criter
 def _without_freedom(
     case: Case, criteria: dict[str, Criterion]
 ) -> tuple[dict[str, Criterion], str]:
-    """Drop the tolerances that prove nothing; say so if one is for all tensors of a kind."""
+    """Drop the tolerances that prove nothing; say so if no other one is left for a kind."""
     candidate, reference = (side.trace for side in case.sides)
     for free in proves_nothing(candidate, reference, Criteria.of(criteria), case.compared):
         if criteria.get(free.kind) == free.tolerance:

@@ -224,7 +224,7 @@ class Recordings:
     def _record(
         self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
     ) -> Sources:
-        """Record a side's run segment by segment, and return the files that it read.
+        """Record a side's run, part by part on groups of ranks; return the files that it read.
 
         Args:
             side: which.

@@ -129,7 +129,7 @@ class Side:
         return self.needs.environment == other.needs.environment
 
     def needs_of(self, segment: Segment) -> Needs:
-        """Return what the ranks of one segment of the run require, such as fresh processes."""
+        """Return what ranks need to record one part of the run, such as being fresh processes."""
         return replace(self.needs, fresh=self.needs.fresh or segment.in_new_processes)
 
     def record(
@@ -139,7 +139,7 @@ class Side:
         segment: Segment | None = None,
         known: GradientLog | None = None,
     ) -> int:
-        """Record one segment of the run into `folder` on this rank, and count the tensors.
+        """Record one part of the run into `folder` on this rank, and count the tensors.
 
         Args:
             folder: an existing one, the same for all ranks.

@@ -88,7 +88,7 @@ MORE = "-v shows the figures, the bounds that would pass, and what is not compar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a check counted and measured, whatever its outcome.
+    """What a check counted and measured, such as bytes, seconds and curves, whatever its outcome.
 
     Attributes:
         observations: number of tensors compared.
@@ -244,7 +244,7 @@ class Verdict(Figures):
         return self.command or again(self.nodeid)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as builtins for report.json, which pytest-xdist can send."""
+        """Return the result as a dict of builtin types for report.json, which xdist can send."""
         divergence = None if self.divergence is None else asdict(self.divergence)
         if divergence is not None and divergence["index"] is not None:
             divergence["index"] = list(divergence["index"])

@@ -60,7 +60,7 @@ def fixed(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
 
 
 def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
-    """Return the lines of a test's table of marks; a single mark if no axis varies.
+    """Return the lines of a test's table of results; a single mark if no axis varies.
 
     Args:
         cells: cells of one test; of several at one place (repeats) the worst is shown.

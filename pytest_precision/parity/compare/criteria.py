@@ -138,7 +138,7 @@ class Criteria:
         return rules[: whole + 1]
 
     def unchecked(self, kind: str) -> str:
-        """Return why no tensor of `kind` is compared; empty if some may be compared."""
+        """Return why a kind of tensor, such as `grad`, is not compared; empty if some are."""
         reasons = [rule.criterion.left_out for rule in self.of_kind(kind)]
         return reasons[-1] if all(reasons) else ""
 

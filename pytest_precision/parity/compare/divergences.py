@@ -38,7 +38,7 @@ GENERATORS = ("rng", "host_rng")
 
 @dataclass(frozen=True)
 class Finding:
-    """A tensor of the candidate and the reference's that violate their comparison criterion.
+    """A tensor that differs between candidate and reference by more than its criterion allows.
 
     Attributes:
         pair: the two sides.
@@ -206,7 +206,7 @@ def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
 
 
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
-    """Return the kinds of tensors, such as `exp_avg`, that are not compared, with the reasons."""
+    """Return the kinds of tensors, such as `exp_avg`, that are not compared, and why not."""
     sides = (candidate, reference)
     there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
     unchecked = {kind: criteria.unchecked(kind) for kind in sorted(there, key=causal_rank)}

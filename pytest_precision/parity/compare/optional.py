@@ -23,7 +23,7 @@ OF_QUANTIZED = frozenset(
 
 
 class OptionalPairs:
-    """Decides which pairs are not compared because one side may lack or replace the tensor.
+    """Decides which tensors are not compared because one side may lack or replace them.
 
     What differs from the start on, of kinds whose values may, is named; what has agreed must not
     begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.
@@ -39,12 +39,12 @@ class OptionalPairs:
         self._split: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
-        """Set the step and phase of both runs to which the next pairs of tensors belong."""
+        """Set the step and phase of both runs to which the next tensors belong."""
         ops = zip(moments, self._first_loads, strict=True)
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
     def aside(self, pair: Pair) -> str | None:
-        """Return why a pair is not compared; empty to skip it unreported, None to compare it."""
+        """Return why a tensor is not compared; empty to skip it unreported, None to compare it."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
         if pair.unlike and pair.kind in OF_QUANTIZED:
@@ -73,7 +73,7 @@ class OptionalPairs:
         return "it differs from the start" if may else None
 
     def note(self, pair: Pair, why: str) -> None:
-        """Record that a pair was not compared and why; an empty reason keeps it unreported."""
+        """Record that a tensor was not compared and why; an empty reason keeps it unreported."""
         lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
         if why:
             self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)
@@ -94,7 +94,7 @@ class OptionalPairs:
 
 
 def _is_switch(pair: Pair) -> bool:
-    """Return whether a pair is a bool or text option of an optimizer's parameter group.
+    """Return whether a tensor records a bool or text option of an optimizer's parameter group.
 
     An optimizer may lack the choice, or reach the same by another one.
     """

@@ -1,4 +1,4 @@
-"""Pair the tensors of two recorded runs, after joining the pieces that each rank holds of one.
+"""Match the tensors of two recorded runs, each joined from the pieces that its ranks hold.
 
 The pieces of the ranks are put together by the place that each of them states. Every element must
 be covered, and what several ranks hold must agree bit for bit. Of a tensor of its own, such as the
@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether the sides recorded different parts of a tensor, one at least not whole."""
+        """Return whether the sides recorded different parts of a tensor, not all of it on both."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -156,7 +156,7 @@ def align(
     moments: tuple[Moment, Moment],
     left_out: frozenset[str] = frozenset(),
 ) -> Iterator[Pair]:
-    """Yield the tensor pairs of one moment, by kind in the order in which a step computes them.
+    """Yield each tensor of one moment from both runs, in the order in which a step computes them.
 
     Args:
         candidate: one side.

@@ -1,4 +1,4 @@
-"""Name the kind of error that a difference looks like: its form often tells the cause."""
+"""Recognize the pattern of a difference, such as a constant factor, as a hint to its cause."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COARSER = {
 
 
 class Signature(NamedTuple):
-    """The kind of error that a difference looks like, as a word and in a phrase.
+    """The pattern of a difference, such as `factor` or `transposed`, as a word and in a phrase.
 
     Attributes:
         error: one of `ERRORS`; empty where nothing stands out.

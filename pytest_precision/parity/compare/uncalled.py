@@ -35,7 +35,7 @@ class Uncalled:
         self._names: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
-        """Return a pair with the stored weight in place of one that a forward read unrecorded.
+        """Replace a missing `used_param` of one side by the weight that it stored before.
 
         Args:
             pair: any pair; one that both sides have comes back as it is, and so does one whose

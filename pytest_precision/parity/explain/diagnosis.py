@@ -1,4 +1,4 @@
-"""Name the error that the first difference looks like, from all tensors that differ with it."""
+"""Recognize the error that the first difference shows, from all tensors that differ with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 1 << 26
 
 
 class Diagnosis(NamedTuple):
-    """The error that the first difference looks like, from all tensors that differ at that moment.
+    """The error, such as a factor, that all tensors differing at the first divergence show.
 
     Attributes:
         finding: the one that tells most about it.
@@ -56,7 +56,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(judgement: Judgement) -> Diagnosis:
-    """Return which error the first differing tensor looks like, judged with all that differ there.
+    """Recognize the error that the first divergence shows, from all tensors that differ there.
 
     Every tensor that differs with the first one, of its kind and at its moment, is looked at. A
     tensor with a telling signature stands for them; of gradients without one, the last in forward
@@ -103,7 +103,7 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
 
 
 def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagnosis]:
-    """Return the error that all differing tensors share, or else the error of each one.
+    """Return the error that all differing tensors have in common, or else the error of each.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
@@ -138,7 +138,7 @@ def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple
 
 
 def single(finding: Finding) -> Diagnosis:
-    """Return which error one differing tensor looks like, without regard to other tensors."""
+    """Recognize the error that one differing tensor shows, without regard to other tensors."""
     tensors = _tensors(finding)
     if tensors is None:
         return Diagnosis(

@@ -131,7 +131,7 @@ def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signatu
 
 
 def loss_scale(pair: Pair) -> float | None:
-    """Return the reference's loss scale when a pair was recorded; None where there is none."""
+    """Return the reference's loss scale at the time of a difference; None where there is none."""
     assert pair.reference is not None
     trace = pair.reference.trace
     scale = None
@@ -145,7 +145,7 @@ def loss_scale(pair: Pair) -> float | None:
 
 
 def _earlier(pair: Pair) -> Iterator[Moment]:
-    """Yield the points of the reference's run before that of a pair, the latest first."""
+    """Yield the points of the reference's run before a difference, the latest first."""
     assert pair.reference is not None
     moments = pair.reference.trace.moments
     # The reference may run other operations in between, so that its index says nothing.
@@ -154,7 +154,7 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 
 
 def _before(pair: Pair) -> Tensor | None:
-    """Return the reference's value of the pair's tensor at its latest earlier observation."""
+    """Return the reference's value of a tensor at the last point before the difference."""
     for moment in _earlier(pair):
         found = _values(pair, moment, pair.name)
         if found is not None:
@@ -166,7 +166,7 @@ def _before(pair: Pair) -> Tensor | None:
 
 
 def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
-    """Return the number of the previous train step, and the reference's tensor in that step."""
+    """Return the number of the previous train step, and the reference's tensor in it."""
     for moment in _earlier(pair):
         same = (moment.operation, moment.phase) == ("train", pair.moment.phase)
         if same and moment.step < pair.moment.step:
@@ -186,7 +186,7 @@ def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
 
 
 def _pieces(pair: Pair, moment: Moment) -> dict[str, list[Entry]]:
-    """Return the reference's recorded pieces of the pair's kind and rank at a moment, by name."""
+    """Return what the reference's ranks recorded of one kind of tensor at a moment, by name."""
     assert pair.reference is not None
     found: dict[str, list[Entry]] = {}
     for entry in pair.reference.trace.entries(moment):
@@ -233,7 +233,7 @@ def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
 
 
 def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
-    """Yield the names of the reference's tensors of the pair's kind that equal the candidate's."""
+    """Yield the names of the reference's tensors whose bytes equal the candidate's tensor."""
     assert pair.reference is not None
     trace = pair.reference.trace
     for name, pieces in _pieces(pair, moment).items():

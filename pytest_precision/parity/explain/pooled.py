@@ -38,7 +38,7 @@ ones, whose terms cancel, carry more of the rounding."""
 
 
 class Compared(NamedTuple):
-    """A pair of differing tensors, with the roundoff of their computation.
+    """A tensor that differs, of both sides, with the roundoff of what computed it.
 
     Attributes:
         pair: both sides.
@@ -54,7 +54,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, pair: Pair, ours: Tensor, theirs: Tensor) -> Compared:
-        """Make a `Compared` of a pair and its tensors, with the coarsest unit roundoff of both."""
+        """Return both sides of a tensor with the coarsest unit roundoff of either run."""
         assert pair.candidate is not None
         assert pair.reference is not None
         sides = pair.candidate.trace, pair.reference.trace

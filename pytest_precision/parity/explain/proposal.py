@@ -166,7 +166,7 @@ def _of_kind(
 
 
 def _bound(need: Need, usual: float, most: float) -> float:
-    """Return the proposed bound of one tensor from its own error and the usual one of its kind."""
+    """Return the tolerance for one tensor, from its own error and the usual one of such tensors."""
     if need.numel == 1:
         return max(ROOM_OF_NUMBERS * need.rel, CANCELLED * usual)
     return ROOM_OF_OUTLIERS * need.rel if need.rel > max(usual, most) else usual
@@ -210,7 +210,7 @@ def _pattern(name: str) -> str:
 
 
 def _left_out_everywhere(found: dict[str, Criterion]) -> dict[str, Criterion]:
-    """Merge the `unchecked` criteria of one tensor into one for all kinds, if 4 or more exist."""
+    """Merge the `unchecked` criteria of one tensor, if at least 4, into one for all its kinds."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for key, criterion in found.items():
         kind, _, pattern = key.partition(":")

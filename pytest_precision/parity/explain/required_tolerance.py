@@ -1,4 +1,4 @@
-"""Compute the smallest tolerance that would have let the tensors of each kind pass."""
+"""Compute the smallest tolerance that would have let each kind of tensor, as `grad`, pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAR = 1_000_000
 
 @dataclass
 class Bounds:
-    """The smallest tolerance of each criterion under which all tensors of one kind would agree.
+    """The smallest tolerances under which all tensors of one kind, such as `grad`, would agree.
 
     Attributes:
         tensors: number of pairs whose bytes differ.
@@ -70,14 +70,14 @@ class Bounds:
             self.ulp = max(self.ulp, found.max_ulp)
 
     def fault(self, finding: Finding) -> None:
-        """Count a pair without computable distance, such as one with unequal shapes."""
+        """Count a tensor whose error cannot be computed, such as one with unequal shapes."""
         self.tensors += 1
         problem = "digests alone" if finding.problem == "values" else finding.problem
         self.unbounded.add(problem)
 
     @property
     def call(self) -> str:
-        """Return a call with room to spare, such as `norm(rel=2e-6)`; empty if no bound helps."""
+        """Return a tolerance with room to spare, such as `norm(rel=2e-6)`; empty if none helps."""
         if self.unbounded:
             return ""
         room = ROOM if self.numel > 1 else ROOM_OF_NUMBERS
@@ -87,7 +87,7 @@ class Bounds:
 
 
 def bounds(judgement: Judgement) -> dict[str, Bounds]:
-    """Return the smallest tolerances under which each differing kind of tensors would pass."""
+    """Return the smallest tolerances under which each kind of tensor would have passed."""
     found: dict[str, Bounds] = {}
     for (kind, _), tally in judgement.spread.items():
         for name, statistics in measured_pairs(tally):
@@ -110,14 +110,14 @@ def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
 
 
 def _measured(finding: Finding) -> Statistics | None:
-    """Return the error statistics of a pair that differs in values only; None otherwise."""
+    """Return a differing tensor's error statistics; None unless only its values differ."""
     if finding.problem != "values" or finding.difference is None:
         return None
     return finding.difference.statistics
 
 
 def columns(judgement: Judgement) -> dict[str, Any] | None:
-    """Return the tolerances each kind would need, as builtins; None where all bytes are equal."""
+    """Return the tolerances that each kind of tensor needs, as dicts; None if all are equal."""
     found = {
         kind: {
             "tensors": own.tensors,
@@ -131,7 +131,7 @@ def columns(judgement: Judgement) -> dict[str, Any] | None:
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return the lines of a text table of the tolerances that each differing kind would need."""
+    """Return the lines of a table of the tolerances that each kind of tensor would have needed."""
     found = bounds(judgement)
     rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]
     rows += [[kind, *_cells(own)] for kind, own in found.items()]

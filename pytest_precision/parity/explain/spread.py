@@ -22,13 +22,13 @@ MOST_COLUMNS = 40
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return the lines of a table of differences by kind and operation, and what was left out."""
+    """Return the lines of a table of differences by kind of tensor and step, and what it omits."""
     left_out = judgement.left_out.items()
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
 
 
 def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
-    """Return the lines of a table that shows by kind and operation whether tensors differ.
+    """Return the lines of a table that shows which kinds of tensors differ in which steps.
 
     `=` is equal bit for bit, `~` is within the criterion, a share of elements or a word is beyond
     it (`NaN` where the candidate has more of them, `differs` where only digests were kept), and
@@ -54,7 +54,7 @@ def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
 
 
 def columns(judgement: Judgement) -> dict[str, Any]:
-    """Return as builtins, for each kind and operation, whether tensors differ and how much.
+    """Return data on which kinds of tensors differ in which steps, and by how much.
 
     Of each kind there are the states, `=`, `~`, `.` or what is wrong in words, and, where any is
     known, the figures of the tensors that are furthest off. Where values were kept, there are the
@@ -127,7 +127,7 @@ def _largest(figures: Iterable[float | None]) -> float | None:
 
 
 def _state(tally: Tally | None) -> str:
-    """Return one cell of the table as a mark: `.`, `=`, `~` or what is wrong but values.
+    """Return a field of the table: `.`, `=`, `~`, or what is wrong other than values.
 
     It is empty if only values differ.
     """
@@ -158,7 +158,7 @@ AFTER_THE_FIRST = "param"
 
 
 def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]:
-    """Return, per kind, the tensors' names and a row of relative L2 errors for each.
+    """Return, per kind of tensor, the names and a row of relative L2 errors for each name.
 
     A row has one element per moment: 0 where the tensor is equal bit for bit or within its
     criterion, None where it was not observed or only its digest is known. A kind of which no error

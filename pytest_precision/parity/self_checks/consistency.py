@@ -56,7 +56,7 @@ NO_ENTRIES = Exempt()
 
 @dataclass
 class Consistency:
-    """The results of checking one run against identities such as `param` = cast `master`.
+    """The results of checking one run against itself, such as that `param` is `master`, cast.
 
     Attributes:
         checked: identity to the number of tensors that were looked at.
@@ -68,7 +68,7 @@ class Consistency:
 
     @classmethod
     def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
-        """Check the identities of a run up to the first contradiction; scripts are not checked.
+        """Check whether a run contradicts itself, up to the first contradiction; skip scripts.
 
         Args:
             side: the run, or some steps of it.
@@ -83,7 +83,7 @@ class Consistency:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts of checks and the first contradiction as builtins."""
+        """Return the counts of checks and the first contradiction as a dict of builtin types."""
         found: dict[str, Any] = {"checked": dict(self.checked)}
         if self.breach is not None:
             breach = {key: value for key, value in asdict(self.breach).items() if value is not None}
@@ -92,7 +92,7 @@ class Consistency:
 
 
 class _Walk:
-    """Checks the tensors of one run at each moment against identities such as `param` = `master`.
+    """Checks the tensors of one run against each other, such as `param` against `master`.
 
     Args:
         side: the run.
@@ -122,7 +122,7 @@ class _Walk:
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
     def judged(self) -> Iterator[Judged]:
-        """Yield the results of all identity checks in causal order: a contradiction or None."""
+        """Yield the results of all checks, in causal order: a contradiction, or None."""
         for moment in self._trace.moments:
             held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):

@@ -66,7 +66,7 @@ class Exercised:
 
 
 def clipping(run: Exercised) -> str:
-    """Return a phrase if gradients were clipped in no step, or in every step."""
+    """Return a note that gradients were clipped in no step or in every step; else empty."""
     if not run.clipped:
         return "clipping: no limit"
     if all(run.clipped):
@@ -75,20 +75,20 @@ def clipping(run: Exercised) -> str:
 
 
 def equal_rates(run: Exercised) -> str:
-    """Return a phrase if all parameters have the same learning rate in every step."""
+    """Return a note that all parameters had the same learning rates; empty if they had not."""
     if any(len(own) > 1 for own in run.rates.values()):
         return ""
     return "learning rates: the same for all parameters" if run.rates else ""
 
 
 def schedule(run: Exercised) -> str:
-    """Return a phrase if the learning rates never change."""
+    """Return a note that the learning rates never changed; empty if they did."""
     constant = len(run.rates) > 1 and len(set(map(frozenset, run.rates.values()))) == 1
     return "learning rates: the same in all steps" if constant else ""
 
 
 def equal_decay(run: Exercised) -> str:
-    """Return a phrase if all parameters have the same weight decay, or none has any."""
+    """Return a note that all parameters had the same weight decay, or none; else empty."""
     values = run.decays or {0.0}
     if values == {0.0}:
         return "weight decay: none"
@@ -96,13 +96,13 @@ def equal_decay(run: Exercised) -> str:
 
 
 def accumulation(run: Exercised) -> str:
-    """Return a phrase if no step has several microbatches."""
+    """Return a note that no step had several microbatches to accumulate; else empty."""
     most = max(run.microbatches.values(), default=0)
     return "accumulation: one microbatch a step" if most == 1 else ""
 
 
 def tokens(run: Exercised) -> str:
-    """Return a phrase if the microbatches of each step have equal numbers of tokens."""
+    """Return a note that a step's microbatches always had as many tokens; else empty."""
     several = [counts for step, counts in run.tokens.items() if run.microbatches[step] > 1]
     alike = several and all(len(counts) == 1 for counts in several)
     return "token counts: the same in all microbatches of a step" if alike else ""
@@ -121,19 +121,19 @@ def start(run: Exercised) -> str:
 
 
 def buffers(run: Exercised) -> str:
-    """Return a phrase if the model has no buffer."""
+    """Return a note that the model had no buffer; empty if it had one."""
     return "" if "buffer" in run.trace.dtypes() else "buffers: none"
 
 
 def frozen(run: Exercised) -> str:
-    """Return a phrase if every parameter is trained."""
+    """Return a note that every parameter was trained, and none frozen; else empty."""
     held = run.trace.dtypes()
     trained = held.get("reduced_grad", {}).keys()
     return "" if held.get("param", {}).keys() - trained else "frozen parameters: none"
 
 
 def loads(run: Exercised) -> str:
-    """Return a phrase if no load is followed by train steps that read the restored state."""
+    """Return a note that no load was followed by 2 train steps, which would show it; else empty."""
     names = run.cell.operations
     after = (
         names[at:].count("train") >= STEPS_AFTER_A_LOAD
@@ -144,7 +144,7 @@ def loads(run: Exercised) -> str:
 
 
 def determinism(run: Exercised) -> str:
-    """Return a phrase if operators without a deterministic algorithm could run."""
+    """Return a note that nondeterministic operators were allowed to run; else empty."""
     only_warned = run.trace.header.environment.get("deterministic") == WARN_ONLY
     return "deterministic algorithms: only warned about" if only_warned else ""
 

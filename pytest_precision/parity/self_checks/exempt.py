@@ -34,7 +34,7 @@ JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY)
 
 @dataclass(frozen=True)
 class Exempt:
-    """The kinds of tensors that a test exempts from checks of one side by itself, with reasons.
+    """The tensors that a test leaves out of checks of one side by itself, with the reasons.
 
     Attributes:
         all: why nothing is; empty where something is.
@@ -46,7 +46,7 @@ class Exempt:
 
     @classmethod
     def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
-        """Make exemptions from a test's `oracle=`: one reason for all tensors, or one by kind.
+        """Read a test's `oracle=`: which tensors no check of a side by itself is for, and why.
 
         Raises:
             TypeError: for anything else.
@@ -75,7 +75,7 @@ class Exempt:
         return cls(kinds=kinds)
 
     def judges(self, kind: str, name: str) -> bool:
-        """Return whether a tensor is checked against the optimizer rule and identities."""
+        """Return whether a tensor is checked by itself, without comparing the two sides."""
         if self.all:
             return False
         return not self.kinds.of_tensor(kind, name).criterion.left_out
@@ -86,6 +86,6 @@ class Exempt:
         return not self.all and "grad" not in self.reasons()
 
     def reasons(self) -> dict[str, str]:
-        """Return the reason for each exempted kind; empty if all or none are exempt."""
+        """Return the reason for each kind of tensor left out; empty if all or none are left out."""
         found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
         return {key: own.reason for key, own in found if isinstance(own, Unchecked)}

@@ -92,7 +92,7 @@ def advice_on(breach: Contradiction) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """A value that a tensor must have, and the observation that it is compared with.
+    """What a tensor of a run must be equal to, with the tensor's kind, name and step.
 
     Attributes:
         step, kind, name, identity: see `Contradiction`.
@@ -104,7 +104,7 @@ class Claim:
     identity: str
 
     def broken(self, got: Tensor, exact: Tensor, bound: Tensor | float) -> Judged:
-        """Return the contradiction if an element is further from the claim than `bound`.
+        """Return the contradiction if an element differs from its due value by more than `bound`.
 
         Elements that are not finite on either side are left out: an overflow has its own words.
 
@@ -143,7 +143,7 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
 
 
 def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
-    """Yield the contradictions of one moment, each marked by whether one factor explains all.
+    """Yield contradictions of one moment, each told whether one factor explains all of them.
 
     Args:
         breaches: of all tensors that were looked at, None where one is as it should be.
@@ -209,7 +209,9 @@ def summed(
 
 
 def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float) -> Judged:
-    """Check that a recorded norm is the L2 norm of the gradients; infinities and NaN may match.
+    """Check that a recorded gradient norm is the L2 norm of the gradients.
+
+    Infinities and NaN are left out.
 
     Args:
         claim: of the norm.
@@ -232,7 +234,7 @@ EntriesByName = Mapping[str, Mapping[str, list[Entry]]]
 
 
 class RunView:
-    """Access to the tensors of one run, which counts the claims that were checked.
+    """Access to the tensors of one run, which counts the checks that were made.
 
     Args:
         trace: of the run.
@@ -244,7 +246,7 @@ class RunView:
         self._checked = checked
 
     def claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
-        """Make a claim about what a tensor must be, and count it as checked."""
+        """State what a tensor must be, and count that as a check."""
         self._checked[f"{kind} is {identity}"] += 1
         return Claim(moment.step, kind, name, identity)
 

@@ -49,7 +49,7 @@ class Broken(NamedTuple):
 
 
 def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
-    """Return how a run's updates follow the optimizer rule, as builtins for the report.
+    """Return as a dict how a run's updates follow the optimizer rule that the workload declares.
 
     If none was judged, only the reason is returned.
 
@@ -198,7 +198,7 @@ def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
 
 
 def gradient_summary(log: GradientLog, exempt: Exempt) -> dict[str, Any]:
-    """Return how many gradients of a run were recomputed, and the largest error, as builtins.
+    """Return as a dict how many gradients were recomputed, and how large the worst error is.
 
     If none was, only the reason is returned.
 

@@ -114,7 +114,7 @@ class Quantization:
                 yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
 
     def loaded(self) -> None:
-        """Skip hidden weights until the next step, since a load may not match their masters."""
+        """Skip quantized weights that are not recorded until the next step, as loads move them."""
         self._stepped.clear()
 
     def _quantized(

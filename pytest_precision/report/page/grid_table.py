@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A table row: its labels and its marks; None at a place without a test."""
+    """A table row: its labels and its results, None at a place without a test."""
 
     labels: list[RowLabel]
     marks: list[Mark | None]

@@ -53,7 +53,7 @@ def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
 
 
 def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
-    """Return the reference's operation of the call's name that shares most inputs with it."""
+    """Return the reference's operation of the same name that shares most inputs with `call`."""
 
     def shared(other: SingleCall) -> tuple[int, int, int]:
         pairs = list(zip(call.read, other.read, strict=False))
@@ -66,7 +66,7 @@ def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
 
 
 def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
-    """Yield operations that only the reference runs on `value` before the counterpart of `call`."""
+    """Yield operations on `value` that the reference runs before it does what `call` does."""
     rest = [one for one in call.read if one.digest != value.digest]
     reached = [(first, first) for first in known.readers[value.digest]]
     for _ in range(STEPS_BETWEEN):
@@ -88,7 +88,7 @@ def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[Si
 
 
 def added_later(value: Value, after: SingleCall, known: Known) -> bool:
-    """Return whether the reference adds a value to something after a certain operation."""
+    """Return whether the reference uses a value as a term of a sum after a certain operation."""
     readers = (one for one in known.readers[value.digest] if one.number > after.number)
     return not is_common(value) and any(one.base in SUMS for one in readers)
 
@@ -109,7 +109,7 @@ def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
 
 
 def _terms(value: Value, known: Known) -> set[str]:
-    """Return the hashes of all terms that the reference sums to a value; its own if no sum is."""
+    """Return the hashes of the terms whose sum is a value, or its own hash if it is no sum."""
     found: set[str] = set()
     seen: set[str] = set()
     left = [value.digest]
@@ -127,7 +127,7 @@ def _terms(value: Value, known: Known) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's call nearest to the error of an operation that is missing there."""
+    """Return the candidate's nearest call of an operation that is missing where the error is."""
     same = [
         call
         for call in wrong.calls

@@ -98,7 +98,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Make the `Wrong` entry of one operation, before it is known whether the value lasts."""
+        """Make a `Wrong` of an operation, before it is known whether its value stays to the end."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,
@@ -177,7 +177,7 @@ class Follower:
         return self._joined(apart, (place,))
 
     def _joined(self, apart: tuple[int, ...], further: tuple[int, ...]) -> tuple[int, ...]:
-        """Merge suspects in order, keeping the first per line that computes and that moves."""
+        """Merge lists of suspected operations, one that computes and one that copies per line."""
         if not further:
             return apart
         first: dict[object, int] = {}

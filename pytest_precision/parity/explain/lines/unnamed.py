@@ -17,7 +17,7 @@ def cut_of(logs: Sequence[OperationLog]) -> int:
 
 
 def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
-    """Return whether an operation may have its counterpart after the end of the reference's log.
+    """Return whether the reference may run an operation only after the end of its log.
 
     That is so of an operation as late as its end, and of one that reads what the reference has
     made and not yet read: sides that need other numbers of operations get there sooner.
@@ -97,7 +97,7 @@ def _only_line(wrong: Wrong) -> SingleCall | None:
 
 
 def _is_of_pieces(wrong: Wrong) -> bool:
-    """Return whether a value is unknown only because the sides shard their tensors differently.
+    """Return whether the reference may lack a value only because it shards tensors differently.
 
     It was put into a buffer, it is what a collective made, or it lies in memory that no operation
     has written, as a flat buffer does that shards are views of. A library does so in its own code;
