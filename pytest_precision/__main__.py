@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, others = parser.parse_known_args(words[:end], named)
     is_script = bool(others) and end == len(words) and not others[0].startswith("-")
     if is_script and words[0] in RUN_A_SCRIPT:
-        advice = f"write `-- {' '.join(others)}` after the options of {words[0]}"
+        advice = f"write `-- {shlex.join(others)}` after the options of {words[0]}"
         given.parser.error(expected_but_got("a script after `--`", others[0], advice))
     if others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")

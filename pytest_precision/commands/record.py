@@ -9,6 +9,7 @@ import argparse
 import errno
 import os
 import re
+import shlex
 import sys
 import threading
 import time
@@ -185,14 +186,17 @@ def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
     if not given.script:
         given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
     file = given.script[0]
-    if file == "-m":
-        module = "".join(given.script[1:2]) or "package.train"
+    if file.startswith("-m"):
+        module, *words = [word for word in (file[2:], *given.script[1:]) if word] or [
+            "package.train"
+        ]
         given.parser.error(
             expected_but_got(
                 "a script file",
                 f"-m {module}",
-                "name a file with this line: import runpy; "
-                f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)",
+                "make a file run.py with this line: import runpy; "
+                f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True); and write "
+                f"`-- {shlex.join(['run.py', *words])}`",
             )
         )
     if not Path(file.partition("::")[0] if of_check else file).is_file():

@@ -73,6 +73,11 @@ class Settings:
     baseline_dir: Path | None = None
 
     @property
+    def preloads(self) -> bool:
+        """Return whether the modules in `preload` are imported: cells run, on other processes."""
+        return bool(self.preload) and self.enabled and self.ranks != "inline"
+
+    @property
     def compares_in_time(self) -> bool:
         """Return whether options ask to compare with another commit or interpreter."""
         return bool(self.against) or self.against_python is not None

@@ -48,7 +48,7 @@ class CellCounts(NamedTuple):
         how += ["shard {}/{}".format(*settings.shard)] if settings.shard != (1, 1) else []
         head = f"{count(self.cells, 'cell')} of {count(self.tests, 'test')}"
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
-        if settings.preload:
+        if settings.preloads:
             parts.append(f"{', '.join(settings.preload)} preloaded")
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
         parts += [*self.formats, *announced(settings)]

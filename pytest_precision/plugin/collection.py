@@ -25,6 +25,7 @@ from pytest_precision.plugin.cell_counts import Asked, CellCounts, announcements
 from pytest_precision.plugin.marker import MARKER, marker_of, out_of_reach
 from pytest_precision.ranks.process.preloaded import missing_modules
 from pytest_precision.report.report_attributes import test_of
+from pytest_precision.report.session import runs_nothing
 
 
 class Plan(NamedTuple):
@@ -100,7 +101,7 @@ class Collection:
             dropped = {item for item, _, _ in entries}.difference(kept)
             config.hook.pytest_deselected(items=[item for item in items if item in dropped])
             items[:] = [item for item in items if item not in dropped]
-        if self.settings.enabled and kept:
+        if self.settings.preloads and kept and not runs_nothing(config):
             self.errors += self._not_preloaded()
         if not self.settings.enabled:
             skip = pytest.mark.skip(reason="cells run with --precision-matrix only")

@@ -217,10 +217,12 @@ def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Pat
             "options of record",
         ),
         (
-            ["--out", "a", "--", "-m", "own.train", "x"],
-            "expected a script file but got -m own.train; name a file with this line: "
-            "import runpy; runpy.run_module('own.train', run_name='__main__', alter_sys=True)",
+            ["--out", "a", "--", "-m", "own.train", "a b"],
+            "expected a script file but got -m own.train; make a file run.py with this line: "
+            "import runpy; runpy.run_module('own.train', run_name='__main__', alter_sys=True); "
+            "and write `-- run.py 'a b'`",
         ),
+        (["--out", "a", "--", "-mown.train"], "but got -m own.train; make a file run.py with"),
         (["--out", "a", "--", "none.py"], "expected a script file but got script='none.py'"),
         (["--out", "a", "--values", "3-1", "--", "train.py"], "expected steps such as 3 or 0,3-5"),
         (["--out", "a", "--values", "11", "--", "train.py"], "--values up to the last step, 10"),

@@ -39,6 +39,21 @@ IN_LIBRARY = """Traceback (most recent call last):
     torch.zeros(2).view_as(None)
 TypeError: """
 
+SECOND_BACKWARD = """
+import torch
+
+try:
+    torch.zeros(2).view_as(None)
+except TypeError as cause:
+    error = cause
+loss = torch.ones(2, requires_grad=True).square().sum()
+loss.backward()
+try:
+    loss.backward()
+except RuntimeError as second:
+    raise second from error
+"""
+
 INVALID = """  File "own.py", line 2
     x = = 3
 SyntaxError: invalid syntax
@@ -69,6 +84,24 @@ def test_an_error_is_reported_as_without_recording(
     lines = capsys.readouterr().err.splitlines(keepends=True)
     # Python 3.11 marks a part of a line, and 3.13 another one.
     assert "".join(line for line in lines if line.strip(" ^~\n")).startswith(shown)
+
+
+@pytest.mark.parametrize("options", [[], ["--lines"]])
+def test_no_frame_of_the_recorder_is_between_those_of_torch(
+    options: list[str],
+    in_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of an error, and of its cause, where a call passes through the hooks of the recorder."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    (in_folder / "own.py").write_text(SECOND_BACKWARD)
+    with pytest.raises(RuntimeError) as error:
+        main(["record", "--out", "a", *options, "--", "own.py"])
+    sys.excepthook(error.type, error.value, error.tb)
+    shown = capsys.readouterr().err
+    assert "pytest_precision" not in shown
+    assert shown.count('Traceback (most recent call last):\n  File "own.py", line ') == 2
 
 
 def test_a_loop_in_a_thread_is_ended_without_a_word(

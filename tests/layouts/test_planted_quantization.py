@@ -7,6 +7,7 @@ from functools import partial
 
 import planted_quantization as planted
 import pytest
+from defects.gradients import RoundsBeforeAccumulating
 
 from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 
@@ -50,16 +51,24 @@ def test_a_quantized_cell_without_a_quantized_forward_is_vacuous(parity_in: Pari
     assert failure.value.verdict.outcome == "vacuous"
 
 
-def test_the_first_wrong_microbatch_is_named(parity_in: ParityIn) -> None:
-    """The last one, which is left out; the catalogue has defects of the first."""
-    candidate = partial(planted.planted_main_grad, kind=planted.ForgetsAMicrobatch)
+@pytest.mark.parametrize(
+    ("kind", "precision", "name"),
+    [
+        (RoundsBeforeAccumulating, "nvfp4", "microbatch 0: blocks.0.linear.weight"),
+        (planted.ForgetsAMicrobatch, "bf16", "microbatch 3: blocks.1.linear.bias"),
+    ],
+)
+def test_the_first_wrong_microbatch_is_named(
+    parity_in: ParityIn, kind: type[planted.MainGradEngine], precision: str, name: str
+) -> None:
+    """That of fp32 sums of rounded gradients, which are not those of exact ones; and the last."""
+    candidate = partial(planted.planted_main_grad, kind=kind)
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell("bf16", "bf16", True, sequence="train2")).check(
+        parity_in(Cell(precision, "bf16", True, sequence="train2")).check(
             candidate, layouts.master_adamw, workload=workloads.mlp
         )
     found = failure.value.verdict.divergence
     assert found is not None
-    name = "microbatch 3: blocks.1.linear.bias"
     assert (found.step, found.kind, found.name) == (1, "grad", name)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
@@ -75,15 +77,21 @@ def test_selection(suite: pytest.Pytester, run: Run) -> None:
     )
 
 
-def test_a_module_to_preload_that_is_not_installed(suite: pytest.Pytester, run: Run) -> None:
+def test_a_module_to_preload_that_is_not_installed(
+    suite: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is named before any cell runs; a session without cells needs none."""
-    suite.makeini("[pytest]\nprecision_preload = no.such.module json __main_.x")
-    for module in ("no.such.module", "__main_.x"):
+    monkeypatch.setitem(sys.modules, "no_spec", ModuleType("no_spec"))
+    suite.makeini("[pytest]\nprecision_preload = no.such.module json no_spec.x")
+    for module in ("no.such.module", "no_spec.x"):
         refused(
             run("--precision-matrix"),
             f"expected installed modules in precision_preload but got '{module}'; install it, *",
         )
-    assert run().ret == pytest.ExitCode.OK
+    for options in ((), ("--precision-matrix", "--precision-ranks=inline")):
+        result = run(*options)
+        assert result.ret == pytest.ExitCode.OK
+        result.stdout.no_fnmatch_line("*preloaded*")
 
 
 def test_selection_that_leaves_nothing(suite: pytest.Pytester) -> None:

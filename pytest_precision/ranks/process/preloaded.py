@@ -63,7 +63,8 @@ def take_in() -> None:
 
 def _refuse(name: str, expected: str, got: str) -> None:
     what = f"a module for precision_preload that {expected},"
-    _refusals.append(expected_but_got(what, f"{name!r}: {got}", "leave it out there"))
+    advice = "install it, put its folder on PYTHONPATH, or leave it out there"
+    _refusals.append(expected_but_got(what, f"{name!r}: {got}", advice))
 
 
 def _not_forked() -> str:

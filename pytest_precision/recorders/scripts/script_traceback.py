@@ -11,7 +11,15 @@ from pathlib import Path
 from types import TracebackType
 
 from pytest_precision.errors import InputMessage
-from pytest_precision.recorders.lines.frames import PACKAGE_ROOT, TORCH
+from pytest_precision.recorders.lines.frames import (
+    LOGGING,
+    PACKAGE_ROOT,
+    TORCH,
+    WRAPPERS_OF_TORCH,
+)
+
+PASS_ON = (WRAPPERS_OF_TORCH, *LOGGING)
+"""Files that call the function of torch that a script calls, in its place."""
 
 
 def report_script_alone(file: str) -> None:
@@ -25,10 +33,23 @@ def report_script_alone(file: str) -> None:
     def report_trimmed(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        kept = frames_of_script(str(Path(file)), error, trace)
-        report(kind, error.with_traceback(kept), kept)
+        for one in chain_of(error):
+            one.__traceback__ = frames_of_script(str(Path(file)), one, one.__traceback__)
+        report(kind, error, error.__traceback__)
 
     sys.excepthook = report_trimmed
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """Return an exception, its causes, and those that it was raised while handling."""
+    chain = [error]
+    for one in chain:  # grows on the way
+        chain += [
+            other
+            for other in (one.__cause__, one.__context__)
+            if other is not None and all(other is not known for known in chain)
+        ]
+    return chain
 
 
 def frames_of_script(
@@ -36,8 +57,9 @@ def frames_of_script(
 ) -> TracebackType | None:
     """Return the part of a traceback from a file's first frame on; all of it without one.
 
-    Of an error that this package raises about what a script does, it ends at the last frame that is
-    neither of this package nor of torch.
+    Frames of this package that only pass a call on to torch are left out. Of an error that this
+    package raises about what a script does, the traceback ends at the last frame that is neither of
+    this package nor of torch.
     """
     entries = [*_entries(trace)]
     begins = [n for n, one in enumerate(entries) if one.tb_frame.f_code.co_filename == file]
@@ -47,7 +69,21 @@ def frames_of_script(
     if any(isinstance(one, InputMessage) for one in error.args):
         while _is_library(entries[-1]):
             entries.pop()
-    return _joined(entries)
+    return _joined(entries if _is_of_recorder(entries) else [*_outside(entries)])
+
+
+def _is_of_recorder(entries: Sequence[TracebackType]) -> bool:
+    """Return whether the error was raised by what this package does, and not by what it calls."""
+    files = [one.tb_frame.f_code.co_filename for one in entries]
+    ours = [file for file in files if file.startswith(PACKAGE_ROOT)]
+    return files[-1].startswith(PACKAGE_ROOT) or not all(file.startswith(PASS_ON) for file in ours)
+
+
+def _outside(entries: Sequence[TracebackType]) -> Iterator[TracebackType]:
+    """Yield the entries whose code is not this package's."""
+    for one in entries:
+        if not one.tb_frame.f_code.co_filename.startswith(PACKAGE_ROOT):
+            yield one
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
