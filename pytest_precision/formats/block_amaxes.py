@@ -36,7 +36,7 @@ def amaxes_of_blocks(
 def by_block(
     amaxes: torch.Tensor, x: torch.Tensor, blocks: Sequence[Block]
 ) -> dict[Block, torch.Tensor]:
-    """Split the result of `amaxes_of_blocks` into one view per block size.
+    """Split the flat amaxes of a matrix's blocks into one matrix view per block size.
 
     Returns:
         Block size to a view of shape [blocks of rows, blocks of columns].
@@ -52,7 +52,7 @@ def by_block(
 
 
 def checked_amaxes(amaxes: torch.Tensor, number: int, x: torch.Tensor) -> torch.Tensor:
-    """Return `amaxes` if its dtype is fp32 and its shape is [number].
+    """Return `amaxes` if its dtype is fp32 and its shape is [number]; raise otherwise.
 
     Raises:
         TypeError: `amaxes` is not fp32.

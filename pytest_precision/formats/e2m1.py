@@ -32,7 +32,7 @@ _POWER_OF_TWO = 0x7F800000
 
 
 def codes_(magnitude: torch.Tensor, least: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Compute the codes 0 to 7 of fp32 magnitudes, rounded to nearest even, saturating.
+    """Convert fp32 magnitudes to e2m1 codes 0 to 7, rounded to nearest even, saturating.
 
     Args:
         magnitude: |y|; it is overwritten. The code of NaN is undefined.
@@ -54,7 +54,7 @@ def codes_(magnitude: torch.Tensor, least: torch.Tensor, other: torch.Tensor) ->
 def stochastic_codes_(
     magnitude: torch.Tensor, random: torch.Tensor, least: torch.Tensor, other: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the codes 0 to 7 of fp32 magnitudes, rounded stochastically, saturating.
+    """Convert fp32 magnitudes to e2m1 codes 0 to 7, rounded stochastically, saturating.
 
     A magnitude is rounded up with probability floor(256 f) / 256, where f is its position between
     its two neighbours on the grid. The formula is that of the hardware's instruction and of its
@@ -85,7 +85,7 @@ def stochastic_codes_(
 
 
 def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
-    """Pack codes [rows, columns] into bytes [rows, columns / 2]; even columns are low nibbles."""
+    """Pack 4-bit codes [rows, columns] into bytes [rows, columns / 2], even columns in low bits."""
     pairs = codes.view(torch.int16)  # the even column is the low byte of a pair
     packed = empty_scratch("pairs", tuple(pairs.shape), codes, torch.int16)
     torch.bitwise_right_shift(pairs, 4, out=packed)
@@ -93,12 +93,12 @@ def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def unpack_columns(data: torch.Tensor) -> torch.Tensor:
-    """Unpack bytes [rows, columns / 2] into codes [rows, columns]."""
+    """Unpack bytes [rows, columns / 2] into 4-bit codes [rows, columns], one per byte."""
     return torch.stack((data & 0x0F, data >> 4), -1).flatten(-2)
 
 
 def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
-    """Pack codes [rows, columns] into bytes [rows / 2, columns]; even rows are low nibbles."""
+    """Pack 4-bit codes [rows, columns] into bytes [rows / 2, columns], even rows in low bits."""
     odd = codes[1::2]
     packed = empty_scratch("pairs", tuple(odd.shape), codes, torch.uint8)
     torch.bitwise_left_shift(odd, 4, out=packed)
@@ -106,7 +106,7 @@ def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Decode bytes [rows, columns / 2] into fp32 [rows, columns].
+    """Decode e2m1 bytes [rows, columns / 2] into fp32 values [rows, columns].
 
     Args:
         data: the bytes; both values of a byte are looked up as one 64-bit number.

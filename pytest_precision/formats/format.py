@@ -1,4 +1,4 @@
-"""Format: the interface of all number formats, and the properties in which they differ."""
+"""The interface that all number formats implement, and its defaults."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Format(ABC):
         return False
 
     def checked(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x`, detached, if this format can quantize it.
+        """Return `x`, detached, if this format can quantize it; raise otherwise.
 
         Raises:
             TypeError: `x` is not a tensor, or its dtype is not fp32, bf16 or fp16.
@@ -98,7 +98,7 @@ class Format(ABC):
         """Advance the state of delayed scaling by one step; other formats do nothing."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Let the owner of the quantized weight, and not the layers, call `update`."""
+        """Note that the owner of the quantized weight, not a layer, will call `update`."""
 
 
 class Reducible(Format):

@@ -73,7 +73,7 @@ def quantized_with_less_error(
 
 
 def _each(per_block: torch.Tensor) -> torch.Tensor:
-    """Reshape values per block so that they broadcast to the result of `split_blocks`."""
+    """Reshape values per block so that they broadcast over a matrix that is viewed in blocks."""
     return per_block[:, None, :, None]
 
 

@@ -17,7 +17,7 @@ USAGES = ("both", "rowwise", "columnwise")
 
 
 def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
-    """Return `x`, detached, if a format can quantize it.
+    """Return `x`, detached, if formats can quantize it; raise otherwise.
 
     Args:
         x: the argument of the caller.
@@ -96,7 +96,7 @@ RandomBits = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: str) -> RandomBits:
-    """Return a pair of random-bit tensors if it has those that `usage` needs, or raise.
+    """Return a pair of random-bit tensors if it has those that `usage` needs; raise otherwise.
 
     Raises:
         TypeError: `random_bits` is not a pair, or what `usage` needs is not a uint8 tensor.

@@ -136,7 +136,7 @@ class Nvfp4(Reducible):
         )
 
     def checked(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x`, detached, if this format can quantize it.
+        """Return `x`, detached, if this format can quantize it; raise otherwise.
 
         Raises:
             TypeError: `x` is not a tensor of fp32, bf16 or fp16 (of bf16 for a Hadamard transform).

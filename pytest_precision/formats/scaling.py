@@ -126,7 +126,7 @@ def nvfp4_tensor_scale(
 
 
 def nvfp4_scaling(tensor_amax: torch.Tensor) -> ScaleOfBlocks:
-    """Return the function that computes e4m3 scales of NVFP4 blocks of a tensor with this amax.
+    """Return the function from NVFP4 block amaxes to e4m3 scales, for a tensor with this amax.
 
     A block whose scale has code 0 is multiplied by the largest finite number.
 
@@ -148,11 +148,12 @@ def nvfp4_scaling(tensor_amax: torch.Tensor) -> ScaleOfBlocks:
 
 
 def nvfp4_scaling_torchao(tensor_amax: torch.Tensor) -> ScaleOfBlocks:
-    """Return torchao's counterpart of `nvfp4_scaling`: two divisions, and no scale below 2**-6.
+    """Return torchao's function from NVFP4 block amaxes to e4m3 scales, none below 2**-6.
 
-    torchao gets the scale of the tensor from its caller; here it is computed from the amax, and is
-    1 for a tensor of zeros. A NaN makes the amax NaN, as in torch, and with it every scale. For a
-    tensor amax below 5e-34 the multiplier overflows.
+    It divides twice, where `nvfp4_scaling` multiplies once. torchao gets the scale of the tensor
+    from its caller; here it is computed from the amax, and is 1 for a tensor of zeros. A NaN makes
+    the amax NaN, as in torch, and with it every scale. For a tensor amax below 5e-34 the multiplier
+    overflows.
 
     Args:
         tensor_amax: fp32 [1].

@@ -190,7 +190,7 @@ def tiles(
 
 
 def own_transpose(matrix: torch.Tensor) -> torch.Tensor:
-    """Return the transpose of a matrix in memory of its own, even if it is a row or a column."""
+    """Return the transpose of a matrix as a contiguous copy, even if it is a row or a column."""
     return matrix.t().clone(memory_format=torch.contiguous_format)
 
 
@@ -222,7 +222,7 @@ def _floor(length: int, block: int) -> int:
 
 
 def _block_amax(magnitudes: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """Return the largest magnitude bits of each block of a matrix of whole blocks."""
+    """Return each block's largest magnitude, as integer bits, in a matrix of whole blocks."""
     rows, columns = block
     peaks = magnitudes
     if rows > 1:

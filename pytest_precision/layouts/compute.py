@@ -78,6 +78,6 @@ class _Cast:
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return `module` if its parameters are in `dtype`, else wrap it in `ComputeIn`."""
+    """Return `module` if its parameters are in `dtype`, else a wrapper that casts them to it."""
     stored = {p.dtype for p in module.parameters() if p.is_floating_point()}
     return module if stored == {dtype} else ComputeIn(module, dtype)

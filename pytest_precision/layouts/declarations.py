@@ -16,7 +16,7 @@ Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 
 
 def with_environment(**variables: str) -> Callable[[Declaring], Declaring]:
-    """Declare the environment variables that a layout, or another function for ranks, needs.
+    """Declare the environment variables that the processes of a layout or function need.
 
         @layouts.with_environment(NVTE_FLASH_ATTN="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
         def megatron(workload, cell): ...
@@ -44,7 +44,7 @@ def with_environment(**variables: str) -> Callable[[Declaring], Declaring]:
 
 
 def fresh_ranks(function: Declaring) -> Declaring:
-    """Declare that a layout, or another function for ranks, needs processes that have run nothing.
+    """Declare that a layout or function must run in processes that have run nothing before.
 
         @layouts.fresh_ranks
         def patched(workload, cell): ...
@@ -58,7 +58,7 @@ def fresh_ranks(function: Declaring) -> Declaring:
 
 
 def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
-    """Declare which process-wide state a layout, or another function for ranks, may change.
+    """Declare which process-wide state a layout or function may leave changed.
 
         @layouts.may_leave("environment variable MASTER_*", "torch.nn.functional.gelu")
         def framework(workload, cell): ...
@@ -99,7 +99,7 @@ def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
 
 
 def uses_transformer_engine(function: Declaring) -> Declaring:
-    """Declare that a layout, or another function for ranks, uses Transformer Engine.
+    """Declare that a layout or function uses Transformer Engine, with a stand-in on the CPU.
 
         @layouts.uses_transformer_engine
         def mine(workload, cell):

@@ -121,7 +121,7 @@ def fused_adam(
     exp_avg_dtype: str = "fp32",
     exp_avg_sq_dtype: str = "fp32",
 ) -> Engine:
-    """Set up Transformer Engine's `FusedAdam` on parameters stored in `cell.primary_weight`.
+    """Set up Transformer Engine's `FusedAdam` on parameters stored as `cell.primary_weight`.
 
     Args:
         workload: what is trained.
@@ -165,7 +165,7 @@ def any_precision_adamw(
     variance_dtype: str = "bf16",
     compensation_buffer_dtype: str = "bf16",
 ) -> Engine:
-    """Set up AReaL's `adam_bf16` on parameters stored in `cell.primary_weight`.
+    """Set up AReaL's `adam_bf16` on parameters stored as `cell.primary_weight`.
 
     Gradients are clipped and used in the parameters' dtype.
 

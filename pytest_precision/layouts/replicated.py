@@ -25,7 +25,7 @@ from pytest_precision.workloads.base import Workload
 
 @supports(ON_PARAMETERS)
 def adamw(workload: Workload, cell: Cell) -> Engine:
-    """Set up `torch.optim.AdamW` on parameters that are stored in `cell.primary_weight`.
+    """Set up `torch.optim.AdamW` on parameters that are stored as `cell.primary_weight`.
 
     With fp32 the optimizer state is fp32 whatever the compute precision; with bf16 the parameters,
     both moments and the update itself are bf16, and updates below half a unit in the last place of
@@ -209,7 +209,7 @@ def sum_of_ranks(_state, bucket):  # type: ignore[no-untyped-def]
 
 @supports(ON_PARAMETERS)
 def ddp(workload: Workload, cell: Cell) -> Engine:
-    """Set up `DistributedDataParallel` and AdamW on parameters in `cell.primary_weight`.
+    """Set up `DistributedDataParallel` and AdamW on parameters stored as `cell.primary_weight`.
 
     Every forward overwrites the buffers of all ranks with those of rank 0, torch's default.
     """

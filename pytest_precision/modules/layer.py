@@ -121,7 +121,7 @@ class Layer(nn.Module):
         return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 
     def _refresh(self, weights: Sequence[Tensor], grouped: bool) -> None:
-        """Set `used_weights` to the quantized parameters, or to weights that are quantized here."""
+        """Set `used_weights` to the quantized parameters, or quantize the weights if need be."""
         if isinstance(weights[0], QuantizedParameter):
             self.used_weights = [
                 member

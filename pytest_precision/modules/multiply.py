@@ -35,7 +35,7 @@ class Product(Protocol):
     """The forward and backward GEMMs of one weight."""
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Any]:
-        """Compute y, bf16 [rows, out], of x, bf16 [rows, in].
+        """Compute y, bf16 [rows, out], from x, bf16 [rows, in].
 
         Returns:
             y, and what `backward` needs; the latter is complete only if `backward` is true.

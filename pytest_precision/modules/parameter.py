@@ -154,7 +154,7 @@ class QuantizedParameter(ReadOnly):
 
     @property
     def members(self) -> Sequence[QuantizedTensor]:
-        """The rowwise and columnwise operands of each matrix, as views of `stored`."""
+        """The rowwise and columnwise operands of each matrix, as views of the stored buffers."""
         return self._storage.members
 
     @property

@@ -58,7 +58,7 @@ class ReadOnly(Tensor):
 
 
 class View(ReadOnly):
-    """A view of a `ReadOnly` tensor: some of its values, or all of them in another shape."""
+    """A view of a read-only quantized tensor: some of its values, or all in another shape."""
 
     @staticmethod
     def __new__(cls, values: Tensor) -> Any:
@@ -74,7 +74,7 @@ class View(ReadOnly):
 
 
 def writable(value: Any) -> Any:
-    """Return a `ReadOnly` tensor's values as a plain tensor, and any other value unchanged."""
+    """Return a read-only tensor's values as a plain tensor, and any other value unchanged."""
     return value.dequantize() if isinstance(value, ReadOnly) else value
 
 

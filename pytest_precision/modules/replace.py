@@ -24,7 +24,7 @@ def quantize_linears(
     fuse_wgrad_accumulation: bool = False,
     backend: str = "emulated",
 ) -> nn.Module:
-    """Turn the linear layers of a model into `modules.Linear`, in place.
+    """Turn the `nn.Linear` layers of a model into quantized ones, in place.
 
     As in Megatron's and Transformer Engine's models, the linear layers of transformer blocks take
     part: every `nn.Linear` (not a subclass, which computes something else) in `model.blocks`, or in

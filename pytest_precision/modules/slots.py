@@ -99,7 +99,7 @@ class Quantizers(nn.Module):
         device: torch.device | str = "cpu",
         backend: str = "emulated",
     ) -> None:
-        """Make the formats of a precision's recipe.
+        """Make the number formats that a precision has for input, weight and output gradient.
 
         Args:
             precision: a quantized precision of cells.
@@ -130,7 +130,7 @@ class Quantizers(nn.Module):
 
 
 def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]]:
-    """Yield name and module of each `DelayedScalingState` in a model."""
+    """Yield name and module of each state of delayed scaling in a model."""
     for name, module in model.named_modules():
         if isinstance(module, DelayedScalingState):
             yield name, module

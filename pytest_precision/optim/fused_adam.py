@@ -24,7 +24,7 @@ MOMENT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
 
 class FusedAdam(ExactStateOptimizer):
-    """Adam with a storage dtype for master weights and one for each moment.
+    """Adam whose master weights and moments can each be stored in a dtype of their own.
 
     It takes those arguments of `transformer_engine.pytorch.optimizers.FusedAdam` that change
     numbers.
@@ -191,7 +191,7 @@ class FusedAdam(ExactStateOptimizer):
 
 
 def decoupled_owners(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return an fp32 tensor for each parameter with a `decoupled_grad`, which becomes its `grad`.
+    """Return fp32 tensors, one per parameter with a `decoupled_grad`, with that as their `grad`.
 
     torch's clipping takes parameters and reads their `grad`, and a bf16 tensor has no fp32 `grad`.
     """

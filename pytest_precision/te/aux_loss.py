@@ -19,7 +19,7 @@ from pytest_precision.te.router import (
 def fused_score_for_moe_aux_loss_fwd(
     logits: Tensor, topk: int, score_function: str, routing_map_format: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the normalized scores of all experts, the top-k routing map, and backward's input.
+    """Return all experts' normalized scores, the top-k routing map, and what backward needs.
 
     Args:
         logits: [..., experts].

@@ -57,9 +57,10 @@ def tp_pre(
     COPY_INPUT: bool,  # noqa: N803
     **_: Any,
 ) -> None:
-    """Write the largest logit, sum of exponentials, target logit and sum of this rank's columns.
+    """Write each row's largest logit, sum of exponentials, target logit and sum of logits.
 
-    If asked, copy the logits, and count the rows that are not ignored.
+    They are those of this rank's columns. If asked, copy the logits, and count the rows that are
+    not ignored.
     """
     local_data_ptr.copy_(_statistics(X_ptr, Y_ptr, rank * n_cols))
     if COPY_INPUT:
@@ -81,7 +82,7 @@ def tp_post(
     label_smoothing: float,
     **_: Any,
 ) -> None:
-    """Combine all ranks' numbers, and write each row's loss, maximum and sum of exponentials."""
+    """Combine all ranks' row statistics; write each row's loss, maximum and sum of exponentials."""
     total, *others = gathered_data_ptr.view(world_size, n_rows, 4).unbind(0)
     for part in others:
         largest = torch.maximum(total[:, 0], part[:, 0])

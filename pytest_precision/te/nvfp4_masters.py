@@ -22,7 +22,7 @@ def nvfp4_multi_tensor_compute_partial_amax(
     start_offset_list: Sequence[int],
     block_len: int = 16,
 ) -> None:
-    """Compute each weight's block amaxes over this rank's shard, and raise its global amax."""
+    """Compute each weight's block amaxes over this rank's shard, and update its global amax."""
     for shard, partial, largest, rows, columns, start in zip(
         master_weight_list,
         partial_amax_list,

@@ -1,4 +1,4 @@
-"""Installs the Transformer Engine stand-in on every rank, if named in `precision_preload`.
+"""Installs Transformer Engine's stand-in on all ranks, if the option `precision_preload` names it.
 
 Importing it installs the stand-in where there is no GPU, and with it Transformer Engine, which each
 rank of each group would else import for itself. It belongs in a suite whose layouts all use

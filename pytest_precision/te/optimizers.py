@@ -1,4 +1,4 @@
-"""Transformer Engine's multi-tensor optimizer functions, computed by `optim` on the CPU."""
+"""Transformer Engine's multi-tensor optimizer functions, computed tensor by tensor on the CPU."""
 
 from __future__ import annotations
 

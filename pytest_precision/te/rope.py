@@ -50,7 +50,7 @@ def fused_rope_backward(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Return the input gradient of `fused_rope_forward` from its output gradient."""
+    """Return the gradient of a rotary embedding's input from that of its output."""
     position = start_positions, qkv_format, cu_seqlens, cp_size, cp_rank
     return _applied(turned_back, output_grads, freqs, interleaved, *position)
 
@@ -92,7 +92,7 @@ def fused_qkv_rope_backward(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Return the input gradient of `fused_qkv_rope_forward` from those of its three outputs.
+    """Return the gradient of a QKV projection from those of rotated Q and K, and of V.
 
     As in the kernel, start positions of sequences are not taken into account.
     """
@@ -140,7 +140,7 @@ def _applied(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Call `turn` on a tensor with the angles of each token's position."""
+    """Rotate each token's heads by the angles of its position, by calling `turn`."""
     table = freqs.flatten(1)
     if qkv_format == NVTE_QKV_Format.NVTE_THD:
         assert cu_seqlens is not None

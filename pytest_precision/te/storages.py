@@ -124,7 +124,7 @@ def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float
 
 
 def multiplied(tensor: Any, side: Side) -> Factored:
-    """Return a tensor's rowwise or columnwise values in the form that `multiply` takes.
+    """Return a GEMM operand: a tensor's rowwise or columnwise values, and a factor for the sums.
 
     Raises:
         RuntimeError: see `values`.

@@ -164,7 +164,7 @@ class Buffer:
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
     def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
-        """Return a quantized parameter's bytes in the buffer, in the shape of their storage.
+        """Return a quantized parameter's bytes in the buffer, shaped as they are stored.
 
         There are none where parameters are gathered in the memory of the gradients.
         """

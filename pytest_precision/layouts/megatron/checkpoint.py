@@ -76,7 +76,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
 
 
 def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
-    """Yield views of the model's parameters and buffers by their names in the workload's model."""
+    """Yield views of stored parameters and buffers, unpacked, by name in the original model."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
         if isinstance(parameter, QuantizedParameter):

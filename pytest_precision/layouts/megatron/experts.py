@@ -74,7 +74,7 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
 def _layer(
     linears: list[nn.Linear], logical: list[str], cell: Cell, single_grouped_weight: bool
 ) -> GroupedLinear:
-    """Build one `GroupedLinear` from the linear layers of all experts."""
+    """Build one grouped linear layer from the linear layers of all experts."""
     first = linears[0]
     layer = GroupedLinear(
         len(linears),

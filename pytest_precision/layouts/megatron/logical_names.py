@@ -1,4 +1,4 @@
-"""Conversion of packed or sharded tensors, and of their names, to the workload's tensors."""
+"""Conversion of packed or sharded tensors, and of their names, to the original model's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_precision.layouts.megatron.shards import Shard
 
 
 class LogicalNames:
-    """Splits packed or sharded tensors into the tensors of the workload's model, and names them.
+    """Splits packed or sharded tensors into tensors of the original model, and names them.
 
     Args:
         parts: the logical tensors in each parameter.
@@ -32,7 +32,7 @@ class LogicalNames:
         }
 
     def split(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Split a packed parameter, or this rank's shard of it, into the workload's tensors."""
+        """Split a packed parameter, or this rank's shard, into the original model's tensors."""
         shard = self._shards.get(name)
         if name not in self._parts:
             yield self.of(name), tensor
@@ -43,11 +43,11 @@ class LogicalNames:
             yield from logical_values(self._parts[name], tensor)
 
     def held(self, name: str) -> list[str]:
-        """Return the names of the workload's tensors of which this rank's shard has elements."""
+        """Return the names of the original model's tensors of which this rank has elements."""
         return [part.name for part in self._shards[name].held_parts]
 
     def of(self, name: str) -> str:
-        """Return the name that every layout uses for a buffer or for quantized state."""
+        """Return the original model's name of a stored buffer or of quantized state."""
         for stored, logical in self._prefixes.items():
             if name == stored or name.startswith(f"{stored}."):
                 return logical + name.removeprefix(stored)

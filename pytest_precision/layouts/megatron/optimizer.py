@@ -1,4 +1,4 @@
-"""Megatron-LM's distributed optimizer as a ready layout."""
+"""Megatron-LM's distributed optimizer as a ready-made layout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def distributed_optimizer(
     exp_avg_sq_dtype: str = "fp32",
     store_param_remainders: bool = False,
 ) -> Engine:
-    """Set up Megatron-LM's distributed optimizer on parameters in `cell.primary_weight`.
+    """Set up Megatron-LM's distributed optimizer on parameters stored as `cell.primary_weight`.
 
     Quantized parameters are made as Transformer Engine's `quantize_master_weights` makes them:
     masters are cast to bf16, amaxes are reduced over the ranks, each rank casts its own elements,

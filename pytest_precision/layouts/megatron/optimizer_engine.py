@@ -87,7 +87,7 @@ class DistributedOptimizer(GatheredEngine):
         arrange: Arrange | None = None,
         **options: Any,
     ) -> DistributedOptimizer:
-        """Set up the distributed optimizer for a workload and a cell of the matrix.
+        """Set up a workload's model with the distributed optimizer, with options by keyword.
 
         Args:
             workload: what is trained.
@@ -112,7 +112,7 @@ class DistributedOptimizer(GatheredEngine):
     # --- gradients ------------------------------------------------------------------------------
 
     def forward_backward(self, step: int) -> None:
-        """Zero the gradient buffers, and accumulate gradients in them."""
+        """Zero the gradient buffers, and accumulate all microbatches' gradients in them."""
         for buffer in self.buffers:
             buffer.zero_grads()
             for bucket in buffer.buckets:
@@ -138,7 +138,7 @@ class DistributedOptimizer(GatheredEngine):
         return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
-        """Record accumulated gradients whose dtype differs from their parameter's."""
+        """Record accumulated gradients for comparison, if their dtype is not the parameter's."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None or gradient.dtype == parameter.dtype:
@@ -179,19 +179,19 @@ class DistributedOptimizer(GatheredEngine):
         checkpoint.load_state(self, folder)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's buffers by their names in the workload's model."""
+        """Yield the model's buffers by their names in the original model."""
         for name, buffer in self.model.named_buffers():
             yield self.names.of(name), buffer
 
     def violations(self) -> Iterator[str]:
-        """Yield an error text for each wrongly initialised master or misplaced tensor."""
+        """Yield an error text for each wrongly initialised master or tensor outside its buffer."""
         yield from self._lost_starts
         yield from outside_buffers(self)
 
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield records of a phase's tensors; reduced gradients are recorded by shard."""
+        """Yield the tensors to compare after a training phase; reduced gradients as shards."""
         if phase == "reduce_grads":
             for shard in self.shards:
                 yield from self.show("reduced_grad", shard.name, shard.grad, capture)
@@ -206,7 +206,7 @@ class DistributedOptimizer(GatheredEngine):
                 yield names[id(master)], master
 
     def logical(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Split a packed parameter, or this rank's shard of it, into the workload's tensors."""
+        """Split a packed parameter, or this rank's shard, into the original model's tensors."""
         return self.names.split(name, tensor)
 
     def show(
@@ -219,7 +219,7 @@ class DistributedOptimizer(GatheredEngine):
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield records of a tensor; scales and step counters are repeated per packed tensor."""
+        """Yield comparison records of a tensor; scales and step counters per original tensor."""
         if split or name not in self.parts:
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
@@ -229,7 +229,7 @@ class DistributedOptimizer(GatheredEngine):
             yield self.piece(kind, logical, tensor.detach(), local=of_shard)
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) for what the GEMMs of `module` are about to read."""
+        """Yield (name, tensor) of what a module's GEMMs are about to read: weights and biases."""
         if isinstance(module, GroupedLinear):
             for name, read in {**module.read("weight"), **module.read("bias")}.items():
                 yield f"{prefix}.{name}", read
@@ -237,7 +237,7 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().reads(prefix, module)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return a record of a tensor; that of a shard has its range in the whole tensor."""
+        """Return a tensor's comparison record; a shard's says which range of the whole it is."""
         place = self.names.place(name, tensor)
         if place is None:
             return super().piece(kind, name, tensor, local=local)

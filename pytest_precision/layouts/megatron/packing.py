@@ -1,4 +1,4 @@
-"""Packed tensors: which of the workload's tensors a stored tensor holds, and where in it."""
+"""Packed tensors: which of the original model's tensors a stored tensor holds, and where."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_precision.engine.observation import Span
 
 
 class Part(NamedTuple):
-    """One tensor of the workload's model inside a stored tensor, and its range of elements there.
+    """One tensor of the original model inside a stored tensor, and its range of elements there.
 
     Attributes:
-        name: name of the logical tensor, which is the one of the workload's model.
+        name: name of the logical tensor, which is the one of the original model.
         shape: shape of the logical tensor.
         span: its elements in the flattened stored tensor.
     """
@@ -29,7 +29,7 @@ Parts = Mapping[str, tuple[Part, ...]]
 
 
 def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
-    """Return the only part of a stored tensor that holds nothing but itself."""
+    """Return the single part of a stored tensor that holds one tensor of the original model."""
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 

@@ -74,7 +74,7 @@ class ShardedMatrix:
 
 
 def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
-    """Yield a `ShardedMatrix` for each matrix of a quantized parameter, in order."""
+    """Yield each matrix of a quantized parameter, with its place in the buffer, in order."""
     parameter = cast(QuantizedParameter, slot.parameter)
     rows, columns = parameter.shape[-2:]
     for number, (member, format) in enumerate(

@@ -43,7 +43,7 @@ class Shard:
 
     @property
     def held_parts(self) -> list[Part]:
-        """Return those of the parameter's packed tensors of which this shard has elements."""
+        """Return the original model's tensors in the parameter that this shard has elements of."""
         return [part for part, _, _ in split_flat(self.parts, self.master, self.owned)]
 
     @property

@@ -24,7 +24,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Arranged(NamedTuple):
-    """Which of the workload's tensors each parameter of a rearranged model holds, and their names.
+    """Which of the original tensors each parameter of a rearranged model holds, and their names.
 
     Attributes:
         parts: the logical tensors in each parameter that holds more than itself.
@@ -49,7 +49,7 @@ _DTYPES = {
 
 
 def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
-    """Return which kinds of recorded tensors overlapped communication hides, and why.
+    """Return which kinds of tensors overlapped communication hides from comparison, and why.
 
     Args:
         options: Megatron-core's, or `Options`, with `overlap_grad_reduce` and
@@ -164,7 +164,7 @@ class Options:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """A parameter group of the workload.
+    """A parameter group: optimizer options, and the names of the original tensors in it.
 
     Attributes:
         options: all but the parameters.
@@ -198,7 +198,7 @@ class Arrangement:
 
     @classmethod
     def of(cls, workload: Workload, cell: Cell, arrange: Arrange | None) -> Arrangement:
-        """Make a workload's model, and cast, quantize and rearrange its parameters for a cell."""
+        """Make a workload's model, cast or quantize its parameters, and rearrange them."""
         model = workload.model(cell)
         initial = {name: p.detach().clone() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}

@@ -46,7 +46,7 @@ def recipe_of(precision: str) -> Any:
 
 
 def skip_without_single_weights(precision: str) -> None:
-    """Skip a cell if the GPU or cuBLASLt lacks kernels for single grouped weights.
+    """Skip the test if the GPU or cuBLASLt lacks kernels for a single weight of all experts.
 
     No GPU has them in delayed scaling: Transformer Engine itself refuses that.
     """

@@ -1,4 +1,4 @@
-"""Transformer Engine's linear layers in a workload's model, with rows padded as they need it.
+"""Transformer Engine's linear layers in place of a model's own, with rows padded to whole blocks.
 
 Transformer Engine itself is imported where it is used: on the CPU, the stand-in for its kernels has
 to be there first.
@@ -37,7 +37,7 @@ SINGLE_PARAMETER = "NVTE_GROUPED_LINEAR_SINGLE_PARAM"
 
 
 class EngineLayer(NamedTuple):
-    """One module of Transformer Engine, and its parameters' names in the workload's model.
+    """One module of Transformer Engine, and its parameters' names in the original model.
 
     Attributes:
         layer: the module.
@@ -49,7 +49,7 @@ class EngineLayer(NamedTuple):
 
     @property
     def weights(self) -> list[tuple[str, tuple[str, ...]]]:
-        """The weights of the module's GEMMs: their names in it and in the workload's model."""
+        """The weights of the module's GEMMs: their names in it and in the original model."""
         named = self.logical.items()
         return [(own, names) for own, names in named if _WEIGHT.fullmatch(own)]
 
@@ -237,7 +237,7 @@ def _layer(cell: Cell, kind: str, linears: Sequence[nn.Linear], *sizes: int, **o
 
 
 def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
-    """Return a context in which new layers quantize their weights if the cell says so."""
+    """Return a context in which new layers quantize weights if `cell.primary_weight` says so."""
     if cell.primary_weight != "quantized":
         return nullcontext()
     engine = import_module("transformer_engine.pytorch")

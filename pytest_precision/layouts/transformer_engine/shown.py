@@ -75,15 +75,15 @@ def is_quantized(part: EngineLayer) -> bool:
 
 
 def stored_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
-    """Yield (name in the workload's model, tensor) of each weight of a layer's GEMMs."""
+    """Yield (name in the original model, tensor) of each weight of a layer's GEMMs."""
     for own, names in part.weights:
         yield from zip(names, _each(getattr(part.layer, own), names), strict=True)
 
 
 def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
-    """Yield name and tensor of the weights that the last forward used, cached copies first.
+    """Yield name and tensor of the weights that the last forward used.
 
-    The stored weight is used where there is no cached copy.
+    These are cached copies where there are any, else the stored weights.
     """
     cached = part.layer._fp8_workspaces
     for own, names in part.weights:

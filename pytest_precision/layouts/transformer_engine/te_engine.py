@@ -96,7 +96,7 @@ class TransformerEngine(Engine):
             self._keep_of_microbatch("used_quantized", name, tensor)
 
     def reduce_grads(self) -> None:
-        """Sum the gradients over the ranks, one expert after the other.
+        """Sum gradients over the ranks; those of a grouped weight, one expert at a time.
 
         From three ranks on, the order of a sum depends on the place in the tensor.
         """
@@ -116,18 +116,18 @@ class TransformerEngine(Engine):
         return zip(parts, tensor.unbind(), strict=True) if len(parts) > 1 else [(parts[0], tensor)]
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return a record of a tensor's dequantized values."""
+        """Return a comparison record of a tensor's dequantized values."""
         return super().piece(kind, name, shown.values_of(tensor), local=local)
 
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield records of a tensor's values, or of the stored bytes of an fp8 moment."""
+        """Yield comparison records of a tensor's values, or of an fp8 moment's stored bytes."""
         values = shown.codes_of(tensor) if kind in MOMENTS else shown.values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield records of all state that outlives a step, with quantized bytes and scales."""
+        """Yield comparison records of all state kept between steps, bytes and scales included."""
         yield from super().observe_state(capture)
         for name, parameter in self.masters():
             first, _ = next(iter(self.logical(name, parameter)))
@@ -138,7 +138,7 @@ class TransformerEngine(Engine):
             yield from self.show(kind, name, tensor, capture, split=False, local=local)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield records of a phase's tensors and of the quantized weights of its forward."""
+        """Yield the tensors to compare after a training phase, used quantized weights included."""
         yield from super().observe(phase, capture)
         yield from capture.kept("used_quantized")
         if phase in ("forward_backward", "evaluate"):
@@ -178,7 +178,7 @@ class TransformerEngine(Engine):
         self.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all training state under the names of model and optimizer."""
+        """Return the state dicts of model and optimizer, and the other training state."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         return state | self.state_beside_weights()
 
@@ -195,7 +195,7 @@ class TransformerEngine(Engine):
 
 
 def _logical_names(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield a parameter's name with the names of the workload's tensors that it holds."""
+    """Yield each parameter's name, with the names of the original model's tensors in it."""
     for name, module in model.named_modules():
         if isinstance(module, Padded):
             yield from ((f"{name}.{own}", names) for own, names in module.logical.items())

@@ -227,7 +227,7 @@ def with_blocks(model: nn.Module, cell: Cell, *, layer: str) -> nn.Module:
 
 
 def _parameters(layer: str) -> Iterator[tuple[str, str]]:
-    """Yield each parameter's name in a Transformer Engine block, and in the workload's block."""
+    """Yield each parameter's name in a Transformer Engine block, and in the original block."""
     for path, both in _PARTS[layer].items():
         yield from ((f"{path}.{own}", of) for own, of in zip(*both, strict=True))
     if layer == "Linear":  # whose norms are modules that cache and scale nothing
