@@ -76,7 +76,7 @@ class Accuracy:
 
     @property
     def ratio(self) -> float | None:
-        """Return the present error divided by the earlier one; None if that was 0."""
+        """Return the present error over the earlier one: 1 if both are 0, None if only that is."""
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
@@ -106,7 +106,7 @@ class Accuracy:
 
 
 def _grown(here: float, there: float) -> float | None:
-    """Return the ratio of two errors; None if the earlier one is 0."""
+    """Return the ratio of two errors: 1 if both are 0, None if only the earlier one is."""
     if there:
         return here / there
     return None if here else 1.0

@@ -117,11 +117,11 @@ class Case:
 
     @property
     def judged(self) -> tuple[Recording, ...]:
-        """Return the recorded sides that are checked by themselves: both or only the candidate."""
+        """Return the recorded runs that are also checked alone: both, or just the candidate's."""
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:
-        """List the sides that are checked by themselves, each with its recorded run."""
+        """List each side whose run is also checked alone, with its recorded run."""
         assert self._again is not None
         made = self._again.candidate, self._again.reference
         return list(zip(made[: len(self.judged)], self.judged, strict=True))

@@ -34,7 +34,7 @@ HASH_SEED = "PYTHONHASHSEED"
 
 
 class FurtherRun(NamedTuple):
-    """One further run of a layout, under other conditions.
+    """A repeated run of a layout, with what is different in it, such as the hash seed.
 
     Attributes:
         words: what is different in it, for messages.

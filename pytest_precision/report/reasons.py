@@ -46,7 +46,7 @@ class Reason:
 
     @property
     def identical(self) -> bool:
-        """Whether the reason of all checks has the same text."""
+        """Whether all checks that ended for this reason give it in the same words."""
         return len(self.texts) == 1
 
     @property
@@ -105,7 +105,7 @@ def _text(cell: CellResult, check: CheckResult) -> str:
 
 
 def _is_own(check: CheckResult) -> bool:
-    """Return whether a check's reason is its own, and not that of an expected failure."""
+    """Return whether a check's reason is its failure, and not why a failure was expected."""
     return check.entry.get("xfail") in (None, check.entry["reason"])
 
 

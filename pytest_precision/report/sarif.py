@@ -30,7 +30,7 @@ class SarifRule(NamedTuple):
 
 
 class SarifResult(NamedTuple):
-    """One finding with its location.
+    """One SARIF result: a finding with its location.
 
     Attributes:
         rule: its kind.

@@ -115,7 +115,7 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Add a chunk to the statistics by vectorized numpy; return False if that does not apply to it.
+    """Add a chunk to the statistics by numpy vectors; return False if sparse or not finite.
 
     `figures` is then unchanged.
 
@@ -199,7 +199,7 @@ def _max_rel(difference: Working, b: Working) -> float:
 
 
 def _bound(figures: Accumulator, b: Working) -> Working | None:
-    """Return the allowed difference of each element; None where the criterion is not by value."""
+    """Return the allowed difference of each element; None for criteria in ulp or in bytes."""
     if figures.measure is not Measure.VALUE:
         return None
     return np.broadcast_to(figures.criterion.bound(np.abs(b)), b.shape)

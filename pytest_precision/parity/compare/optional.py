@@ -79,7 +79,7 @@ class OptionalPairs:
             self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)
 
     def left_out(self) -> dict[str, str]:
-        """Return the tensors that were not compared: from a text that names them to the reason."""
+        """Return the tensors that were not compared, each with the reason."""
         found: dict[str, str] = {}
         some: dict[tuple[str, str], list[str]] = defaultdict(list)
         for (lacks, kind, what, name), why in self._aside.items():

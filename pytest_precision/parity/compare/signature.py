@@ -150,7 +150,7 @@ def is_measured(tensor: Tensor) -> bool:
 
 
 def _of_integers(candidate: Tensor, reference: Tensor) -> Signature:
-    """Recognize a constant factor of integers, such as a doubled counter, but not of byte codes."""
+    """Recognize a constant factor between integer tensors, such as a doubled step counter."""
     if candidate.dtype.itemsize == 1 or candidate.dtype.is_complex:
         return NO_SIGNATURE
     ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)

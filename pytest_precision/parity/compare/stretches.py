@@ -21,7 +21,7 @@ of a large suite."""
 
 
 def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
-    """Describe where a constant ratio changes, as at the edge of a bucket; empty if it does not."""
+    """Describe at which elements the constant ratio of two tensors changes; empty if at none."""
     if not theirs.all():
         return ""
     ratios = ours / theirs

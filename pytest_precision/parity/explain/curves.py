@@ -58,7 +58,7 @@ def table(*sides: Recording) -> dict[str, Any]:
 def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
     """Return one line if rounding loses more weight updates in the candidate than in the reference.
 
-    It does so by the tensor that loses most, if the shares differ in whole percent.
+    The tensor that loses most decides, and shares are compared in whole percent.
     """
     ours, theirs = candidate.totals(), reference.totals()
     if not ours:

@@ -95,7 +95,7 @@ def _row(judgement: Judgement, kind: str, moments: Iterable[Moment]) -> list[Tal
 
 
 def _columns(judgement: Judgement, most: int) -> list[Moment]:
-    """Return the last moment of each operation as columns, only near the divergence if many."""
+    """Return the last moment of up to `most` operations around the divergence, as columns."""
     moments = list({moment.op: moment for moment in judgement.moments}.values())
     first = judgement.first.pair.moment.op if judgement.first else moments[0].op
     position = [moment.op for moment in moments].index(first)

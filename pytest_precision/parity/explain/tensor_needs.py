@@ -73,7 +73,7 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
 
 
 def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[str, Need]]:
-    """Return the weights' errors, with the largest of a weight's master, stored and used form."""
+    """Give each weight the largest error of its forms: master, stored, and used in forward."""
     kinds = [kind for kind in needs if kind in KINDS and KINDS[kind].weight]
     return {
         kind: {

@@ -1,1 +1,1 @@
-"""Checks of one run by itself, without which its agreement with another run proves nothing."""
+"""Checks of one run alone, without which its agreement with another run proves nothing."""

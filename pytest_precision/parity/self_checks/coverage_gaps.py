@@ -109,7 +109,7 @@ def tokens(run: Exercised) -> str:
 
 
 def start(run: Exercised) -> str:
-    """Return a phrase if bf16 represents every initial weight, so that its rounding is hidden."""
+    """Return a note that bf16 holds every initial weight, which hides its rounding; else empty."""
     entries = run.trace.entries(run.trace.moments[0])
     weights = [
         run.trace.tensor(entry)

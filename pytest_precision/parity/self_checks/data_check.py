@@ -48,7 +48,7 @@ def _within(log: DataLog) -> str | None:
 
 
 def _first_other(ours: Given, theirs: Given) -> str | None:
-    """Return the place of the first differing microbatch, among steps that both requested."""
+    """Return where the microbatches of two ranks or runs first differ; None if they do not."""
     for step in sorted(ours.keys() & theirs.keys()):
         for number, (a, b) in enumerate(zip(ours[step], theirs[step], strict=False)):
             if a != b:

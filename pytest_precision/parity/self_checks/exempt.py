@@ -1,4 +1,4 @@
-"""Decide which tensors a test exempts from checks of one side by itself."""
+"""Read which tensors a test leaves out of the checks that look at one side's run alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY)
 
 @dataclass(frozen=True)
 class Exempt:
-    """The tensors that a test leaves out of checks of one side by itself, with the reasons.
+    """The tensors that a test leaves out of checks of one side's run alone, with the reasons.
 
     Attributes:
         all: why nothing is; empty where something is.
@@ -46,7 +46,7 @@ class Exempt:
 
     @classmethod
     def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
-        """Read a test's `oracle=`: which tensors no check of a side by itself is for, and why.
+        """Read a test's `oracle=`: which tensors are left out of checks of one run alone, and why.
 
         Raises:
             TypeError: for anything else.
@@ -75,7 +75,7 @@ class Exempt:
         return cls(kinds=kinds)
 
     def judges(self, kind: str, name: str) -> bool:
-        """Return whether a tensor is checked by itself, without comparing the two sides."""
+        """Return whether a tensor is checked within its run alone, without the other side."""
         if self.all:
             return False
         return not self.kinds.of_tensor(kind, name).criterion.left_out

@@ -168,7 +168,7 @@ class Follower:
     def _suspects(
         self, place: int, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the operations that may be wrong where the reference has nothing to compare with.
+        """Return which operations may be at fault for a result that cannot be compared.
 
         It is right itself if it reads a wrong value that should have a counterpart.
         """

@@ -175,7 +175,7 @@ def _missing(between: SingleCall, blamed: SingleCall | None) -> ErrorKind:
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation that shares some inputs with the reference's, but not all."""
+    """Explain a wrong result by an input that is not that of the reference's operation."""
     call = wrong.call
     if len(call.read) < 2 and not wrong.unlike:
         return None

@@ -29,7 +29,7 @@ RECORDERS = "recorders"
 
 
 class LeftOut(NamedTuple):
-    """A function of the user's that a library calls on the candidate's side alone.
+    """A user's function that a library calls in the candidate's run but not in the reference's.
 
     Attributes:
         entry: a call of it.

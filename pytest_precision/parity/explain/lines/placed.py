@@ -12,7 +12,7 @@ from pytest_precision.trace.operations import Holding, OperationLog, Value
 def misplaced(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> tuple[SingleCall, ErrorKind, int] | None:
-    """Return the operation that wrote something else than the reference into a named tensor.
+    """Return the operation that wrote another value into a tensor than the reference wrote there.
 
     Of the kind that differs first, it may have left what the reference has under no name, however
     the two sides name what they hold.
