@@ -1,4 +1,4 @@
-"""Whose a temporary folder is, and the removal of those whose owners have ended.
+"""Which process owns a temporary folder, and the removal of folders whose owner has ended.
 
 Each folder has a file that its owner keeps locked; the kernel releases the lock when the process
 ends, however it does. A process that outlives the owner removes its folders; otherwise the next

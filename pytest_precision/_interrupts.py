@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C comes between two things that belong together, or is lost in native code.
+"""Interrupts: delay Ctrl-C while torch is imported, which would lose it or leave half of numpy.
 
 The garbage collector interrupts an import of torch, too, and at the end of the process once more.
 """

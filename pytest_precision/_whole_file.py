@@ -1,4 +1,4 @@
-"""Whole file: what is moved into its place, so that no partial file looks whole."""
+"""Whole file: write a file beside its place and move it there, so that no partial one is seen."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ _REMEDIES = {
 
 
 class SideFailed(Exception):  # noqa: N818, it reads as what happened
-    """One side of a check could not be recorded, so the two sides cannot be compared.
+    """The candidate or the reference could not be recorded, so they cannot be compared.
 
     `parity.check` turns it into the verdict `error`.
 
@@ -251,11 +251,11 @@ class RevisionError(ValueError):
 
 
 class BaselineError(ValueError):
-    """A baseline cannot be read or written; the message says what to do."""
+    """A file of expected results cannot be read or written; the message says what to do."""
 
 
 class NoBaselineError(LookupError):
-    """A check has no baseline for this environment; the message lists those that exist."""
+    """A check has no expected results for this environment; the message lists what exists."""
 
 
 class ReportError(ValueError):

@@ -68,7 +68,7 @@ def function_that_clamps() -> tuple[Any, str]:
 
 
 def place_of(holder: Any, name: str) -> tuple[Any, str]:
-    """Return the object and attribute through which every caller reaches a function.
+    """Return where to replace a function so that all of its callers get the replacement.
 
     What is imported is a wrapper, such as `no_grad`, which has the function in a cell of its own;
     no public name leads there. A function without one lies where it is defined.

@@ -1,4 +1,4 @@
-"""Auditing: what a set-up will store, compute, reduce and update in, read before anything trains.
+"""Auditing: in which dtypes a model and its optimizer will store, compute, reduce and update.
 
 The data flows one way. `setup` takes what a training loop was built of, `optimizer_facts` and
 `master_weights` say how each tensor is updated, `parallelism` what is computed, reduced and sent,

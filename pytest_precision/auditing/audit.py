@@ -1,4 +1,4 @@
-"""Audit: dtypes and mistakes of a set-up, read from its model and optimizer before it trains."""
+"""Audit: find dtype mistakes in a model and its optimizer before anything is trained."""
 
 from __future__ import annotations
 

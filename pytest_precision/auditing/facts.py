@@ -1,4 +1,4 @@
-"""SetupFacts: all that the checks read of a set-up, worked out once."""
+"""SetupFacts: all that the audit's checks read about a model and its optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AuditFinding: one thing that is wrong with a set-up, or that its owner should know."""
+"""AuditFinding: one thing that is wrong with a model or its optimizer, or worth knowing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallelism: what modules under FSDP or DDP, and pipeline stages, will compute and send in."""
+"""Parallelism: in which dtypes FSDP and DDP modules and pipeline stages compute and send."""
 
 from __future__ import annotations
 

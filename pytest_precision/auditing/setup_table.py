@@ -1,4 +1,4 @@
-"""TableRow: what one tensor of the set-up is stored, updated and computed with in."""
+"""TableRow: in which dtypes one tensor is stored, updated and computed with."""
 
 from __future__ import annotations
 

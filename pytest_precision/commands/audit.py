@@ -191,7 +191,7 @@ def _sarif(audit: Audit, place: BuiltAt) -> list[str]:
 
 
 def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
-    """Return the findings as results of SARIF, located at the function that builds the set-up.
+    """Return the findings as results of SARIF, located at the function that builds the model.
 
     Args:
         audit: whose findings they are.

@@ -67,7 +67,7 @@ def _found(against: Against) -> int:
 
 
 class Commits(Protocol):
-    """The commits of a bisection, which are good or bad."""
+    """The interface by which a bisection finds out whether a commit is good or bad."""
 
     def expect_ends(self, good: str, bad: str) -> None:
         """Raise unless the good and the bad commit compute different numbers."""
@@ -80,7 +80,7 @@ class Commits(Protocol):
 
 
 class RecordedCommits:
-    """Commits that are told apart by recordings of a script.
+    """Commits that are good or bad by what a recorded script computes in them.
 
     Args:
         against: has the script.
@@ -178,7 +178,7 @@ _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "
 
 
 class ChecksOfCommits:
-    """Commits that are told apart by whether a test computes there what it does here.
+    """Commits that are good or bad by whether a test computes there what it does here.
 
     Args:
         against: has the node id of the test, and pytest's further arguments.

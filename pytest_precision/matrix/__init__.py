@@ -1,1 +1,4 @@
-"""Matrix: axes, cells and sequences as plain data; imports neither torch nor pytest."""
+"""Matrix: axes, cells (combinations of axis values) and sequences as plain data.
+
+Nothing here imports torch or pytest.
+"""

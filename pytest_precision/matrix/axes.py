@@ -1,4 +1,4 @@
-"""Matrix: builds cells and their ids from a marker's axes, and leaves out cells without sense."""
+"""Matrix: build cells and their test ids from a marker's axes, without senseless combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axis reads: which axes of the user's own have been read from a cell, whoever made the copy of it.
+"""Axis reads: which of the user's own axes have been read from a cell or a copy of it.
 
 An axis that nothing reads changes nothing, and most often its name is misspelt. A cell travels to
 ranks as a copy, so each process notes what is read there, and a trace has what its ranks have read.

@@ -1,4 +1,4 @@
-"""Cell: one point of the matrix, frozen plain data that is sent to the ranks."""
+"""Cell: one combination of axis values, frozen plain data that is sent to the ranks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The parts of `sequence`; each part runs on a group of ranks, one part after the other."""
+        """The parts of `sequence`, each of which runs on one group of ranks, in order."""
         return segments(self.sequence, self.world_size)
 
     def of_segment(self, segment: Segment) -> Cell:
@@ -105,7 +105,7 @@ class Cell:
         return axes_of(self)
 
     def replace(self, **axes: Any) -> Cell:
-        """Return a cell with other values of the named axes, or with another `environment` mapping.
+        """Return a copy with other values of some axes, or with other environment variables.
 
         Raises:
             ValueError: this cell does not have the axis, or the axis cannot have the value.

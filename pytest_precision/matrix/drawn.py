@@ -1,4 +1,4 @@
-"""Drawn: sequences and cells that nobody has written, of the words that a test's own cells use."""
+"""Drawn: random sequences and cells, made of the operations that a test's own cells use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
 
 
 def drawable(sequences: Iterable[str]) -> list[str]:
-    """List the operations of which random sequences are made, the simplest first.
+    """List the operations (train, save, load) that random runs are made of, simplest first.
 
     Other numbers of ranks, and operations of `ASKED_FOR`, are those of `sequences`.
     """
@@ -49,12 +49,12 @@ def drawable(sequences: Iterable[str]) -> list[str]:
 
 
 def saves_first(sequence: str) -> bool:
-    """Return whether a sequence saves before its first train step."""
+    """Return whether a run saves a checkpoint before its first train step."""
     return "save" in takewhile(lambda name: name != "train", operation_names(sequence))
 
 
 def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
-    """Join operations to a sequence, without loads that have no save before them.
+    """Join operations such as `train` to a run's text, without loads that follow no save.
 
     It trains at least once.
 

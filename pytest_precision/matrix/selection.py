@@ -1,4 +1,4 @@
-"""Selection of the cells that run here: by their values, by the coverage and by the shard."""
+"""Selection: which cells run here, by axis values, by coverage and by shard."""
 
 from __future__ import annotations
 

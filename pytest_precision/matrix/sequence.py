@@ -1,4 +1,4 @@
-"""Sequences: text such as `train2-eval-train2` as operations, and the segments that they fall into.
+"""Sequences: text such as `train2-eval-train2`, parsed into the operations of a training run.
 
     sequence  = operation *("-" operation)
     operation = name [count] / name "@" ranks
@@ -24,7 +24,7 @@ __tracebackhide__ = is_bad_input
 
 
 class Operation(NamedTuple):
-    """The properties of one operation of sequences, such as `train`.
+    """The properties of one operation of a run, such as `train`, `save` or `load`.
 
     Attributes:
         name: the word.
@@ -144,7 +144,7 @@ def _operations(text: str) -> tuple[str, ...]:
 
 
 def unparse(operations: tuple[str, ...]) -> str:
-    """Return the shortest text of a tuple of operations, the inverse of `parse`."""
+    """Join operations to the shortest text, such as `train2-save`, the inverse of `parse`."""
     words: list[str] = []
     for operation, run in groupby(operations):
         length = len(list(run))
@@ -157,12 +157,12 @@ def unparse(operations: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=256)
 def operation_names(text: str) -> tuple[str, ...]:
-    """Return the operation names of a sequence, without numbers of ranks."""
+    """Return the names of a run's operations (train, save, load), without numbers of ranks."""
     return tuple(map(name_of, parse(text)))
 
 
 def name_of(operation: str) -> str:
-    """Return the name of an operation, without a number of ranks: `load@2` to `load`."""
+    """Return the name in an operation such as `load@2`, without its number of ranks."""
     return operation.partition("@")[0]
 
 
@@ -173,7 +173,7 @@ def ranks_of(operation: str) -> int | None:
 
 
 def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the steps whose microbatches a sequence reads; 0 is the evaluation data."""
+    """Return the numbers of the train steps whose data a run reads; 0 is the evaluation data."""
     read = []
     trained = 0
     for operation in (OPERATIONS[name] for name in operations):
@@ -189,7 +189,7 @@ def _refused(text: str, position: int, problem: str) -> SequenceError:
 
 
 class Segment(NamedTuple):
-    """A part of a sequence that one group of ranks runs.
+    """A part of a run, from one operation to another, that one group of ranks executes.
 
     Attributes:
         number: of the segment, from 0.
@@ -210,7 +210,7 @@ class Segment(NamedTuple):
 
 @lru_cache(maxsize=256)  # every step of a run asks
 def segments(text: str, world_size: int) -> tuple[Segment, ...]:
-    """Divide a sequence at each load into new processes or another number of ranks.
+    """Divide a run where a load goes on in new processes or on another number of ranks.
 
     A load that names the number of ranks that it already has divides nothing.
     """

@@ -1,4 +1,4 @@
-"""Spelling: whether a name is a typing error for a name that means something."""
+"""Spelling: whether a name is a misspelling of a known one."""
 
 from __future__ import annotations
 

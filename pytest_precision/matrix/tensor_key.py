@@ -1,4 +1,4 @@
-"""Tensor key: the parts of an observation's name. Only this module joins and splits names.
+"""Tensor key: the parts of a recorded tensor's name. Only this module joins and splits names.
 
 head.weight                        what most kinds show, by its own name
 weight_decay of head.weight        an option of a parameter
@@ -107,7 +107,7 @@ class OperandPart(NamedTuple):
 
 
 def slot_of(weight: str) -> str:
-    """Return the name of a weight's delayed scaling state; empty if the name is no weight."""
+    """Return the name under which delayed scaling keeps a weight's scale; empty for other names."""
     found = _WEIGHT.fullmatch(weight)
     return f"{found[1] or ''}quantizers.{found[2] or 0}.weight" if found else ""
 

@@ -1,4 +1,4 @@
-"""Ways in: how a training loop comes to be a side, and what its author can change there."""
+"""Ways in: advice in messages that depends on whether a loop is a layout, script or command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Option: one row of the table, under all names that users write."""
+"""Option: one option of the plugin, under all names that users write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Baseline summary: what became of the baselines of a session, and those that no check asks for."""
+"""Baseline summary: which files of expected results a session used, and which are unused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN_UNUSED = 10
 
 
 class BaselineSummary:
-    """The hooks that say what became of baselines, recorded digests, and which are unused.
+    """The hooks that say which files of expected results were used, and which were not.
 
     Args:
         root: pytest's root, from which files are named.

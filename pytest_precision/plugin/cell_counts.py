@@ -1,4 +1,4 @@
-"""CellCounts: how many cells a session has, and in which number formats, as a line above its tests.
+"""CellCounts: how many cells (combinations of axis values) a session has, as a line of text.
 
 Collection must not import torch, so it knows only which formats are installed and which device is
 requested; no rank has inspected its GPU yet.
@@ -56,7 +56,7 @@ class CellCounts(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The backend and device that the cells of one test and precision ask for.
+    """The number format backend and the device that a test asks for in one precision.
 
     Attributes:
         test: node id, without parameters.

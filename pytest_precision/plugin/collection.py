@@ -1,4 +1,4 @@
-"""Collection: matrix tests become cells; some of these are chosen to run, the rest are counted.
+"""Collection: parametrize tests with the cells of their matrix, and select those to run.
 
     marker -> matrix -> one parametrize call -> select -> coverage -> shard -> the cells of this run
 
@@ -40,7 +40,7 @@ CollectedCell = tuple[pytest.Item, str, "Cell"]
 
 
 class Collection:
-    """The matrix tests of one session.
+    """The tests of a session that run in a matrix of axis values.
 
     Attributes:
         settings: settings of the session.
@@ -186,7 +186,7 @@ class Collection:
         return self.settings if plan is None else plan.settings
 
     def cell_to_run(self, item: pytest.Item) -> Cell | None:
-        """Return the cell of a matrix test that will run; None for all other tests."""
+        """Return the cell (axis values) that a matrix test will run in; None for other tests."""
         if not self.settings.enabled:
             return None
         return next((cell for _, _, cell in self._entries([item])), None)

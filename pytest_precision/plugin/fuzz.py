@@ -1,4 +1,4 @@
-"""Fuzz: one more item of each matrix test; hypothesis draws its cells and shrinks its failure.
+"""Fuzz: run each matrix test in randomly drawn cells, too; hypothesis shrinks a failure.
 
 Kept ranks make a drawn cell cheap. Sequences that are refused before anything trains, and cells in
 which the test skips, say nothing about a layout and are drawn anew.

@@ -139,7 +139,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cells that options such as --precision-select exclude."""
+    """Deselect the parametrized tests that options such as --precision-select exclude."""
     config.stash[COLLECTION].choose(config, items)
 
 

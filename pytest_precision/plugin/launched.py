@@ -162,7 +162,7 @@ class RankHolder(Process):
 
 
 def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
-    """Return whether a test needs ranks, as a cell that will run or by the fixture `ranks`."""
+    """Return whether any test needs rank processes, in a cell or by the fixture `ranks`."""
     return any(
         collection.cell_to_run(item) is not None
         or ("ranks" in getattr(item, "fixturenames", ()) and item.get_closest_marker("world_size"))

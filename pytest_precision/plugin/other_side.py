@@ -1,4 +1,4 @@
-"""The other side of `--precision-against` and `--precision-against-python`, made once a session.
+"""The commit or interpreter of `--precision-against` and `--precision-against-python`.
 
 The process that reports makes the work tree, before anything runs; xdist's workers use it.
 """

@@ -1,4 +1,4 @@
-"""Requirement: a session in which no cell ran fails, where CI must not pass by skipping."""
+"""Requirement: fail a session in which no cell ran, where CI must not pass by skipping."""
 
 from __future__ import annotations
 

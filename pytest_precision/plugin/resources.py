@@ -1,4 +1,4 @@
-"""Resources: the rank groups and traces of one session, opened at first use and closed with it."""
+"""Resources: the rank groups and recordings of one session, opened at first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks: open a group of rank processes, run a job on it, and survive any failure of it.
+"""Ranks: start a group of N processes, call a function on all, and survive any failure of them.
 
 A job is sent as plain data (an import path and pickled arguments); results come back in rank order.
 Only the rank processes import torch, or the calling process if it is the rank (`inline` mode).

@@ -1,4 +1,4 @@
-"""Blame: one error for a failed run, whose cause is the first failure in time."""
+"""Blame: one error for a failed run of N ranks, whose cause is the first failure in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rank: the interface through which a group uses one of its ranks, wherever the process runs."""
+"""Rank: the interface to one rank's process, on this machine or on another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job: one call as plain data, with everything that its imports depend on."""
+"""Job: a function call as plain data, with everything that its imports depend on."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Job:
         return cls(call, tuple(sys.path), os.getcwd(), rewriting.rewritten(), name or call.name)
 
     def enter(self) -> None:
-        """Set this process's working directory and `sys.path` to the caller's."""
+        """Set this process's working directory and `sys.path` to those of the job's sender."""
         moves = relocation_of_process()
         os.chdir(self.directory if moves is None else moves.folder_of(self.directory))
         path = list(self.sys_path) if moves is None else moves.import_path(self.sys_path)

@@ -1,4 +1,4 @@
-"""The backend of separate processes: a group of ranks, on this machine unless in a launch."""
+"""LocalGroup: a group of rank processes, on this machine or as torchrun and srun placed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RankPool: run a function on N ranks; groups are opened on demand and kept."""
+"""RankPool: run a function on N ranks; groups of ranks are started on demand and kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_precision.ranks.state.sources import Sources
 
 
 class RankGroup(Protocol):
-    """N ranks in one process group, which run jobs one after the other.
+    """N rank processes in one process group, which call functions one after the other.
 
     After any exception from `run` the group is unusable: the caller kills it and opens another one.
 

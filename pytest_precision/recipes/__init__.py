@@ -1,4 +1,4 @@
-"""Recipes: what a recorder must be told of a framework whose optimizer keeps flat partitions.
+"""Recipes: how to record frameworks whose optimizers keep flat partitions of parameters.
 
 Each module has a `locate` for `record(locate=...)`, and `on_cpu` where the framework needs help
 there. A recipe reads what a framework keeps to itself, which holds for the releases that it was

@@ -1,4 +1,4 @@
-"""DeepSpeed: ZeRO 0 to 3, and its engine without a compiler."""
+"""DeepSpeed: which parameters lie in ZeRO's partitions, and its engine without a compiler."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Sides:
         return repository_of(Path(self.script[0].partition("::")[0]).resolve().parent)
 
     def here(self) -> Installation:
-        """Return this interpreter and the user's present files, as one side of a comparison."""
+        """Return the installation of this interpreter and the user's present files."""
         return Installation("this side", Path(sys.executable))
 
     @contextmanager

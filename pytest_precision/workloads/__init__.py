@@ -1,4 +1,4 @@
-"""Models with their data, loss and recipe: the same for both sides of a check.
+"""Models with their data, loss and recipe: the same for candidate and reference of a check.
 
 `mlp`, `gpt` and `moe` are classes. `parity.check` gets a class, which it calls without arguments,
 or a `functools.partial` of a class with arguments. Names are resolved on first use, since

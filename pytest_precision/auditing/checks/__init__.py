@@ -1,1 +1,1 @@
-"""Checks: each is a function from what is known of a set-up to the findings of one kind."""
+"""Checks: functions from the facts about a model and its optimizer to findings of one kind."""

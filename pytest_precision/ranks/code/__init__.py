@@ -1,1 +1,1 @@
-"""Code: the user's functions on their way to the ranks, by import path."""
+"""Code: how the user's functions reach the ranks: as import paths, imported there."""

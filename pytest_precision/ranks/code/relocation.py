@@ -1,4 +1,4 @@
-"""Relocation: ranks of another commit or installation find there what their controller names here.
+"""Relocation: where ranks of another commit or interpreter find the files that a job names.
 
 Jobs name files, folders and the import path as they are in the controller. A rank that runs the
 code of another commit reads each as the same place in the work tree of that commit; one of another

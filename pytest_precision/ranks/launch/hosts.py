@@ -1,4 +1,4 @@
-"""Hosts: the controller's side of a launch; each other process holds one rank of a group."""
+"""Hosts: the processes that torchrun or srun started, as rank 0 uses them to start ranks."""
 
 from __future__ import annotations
 

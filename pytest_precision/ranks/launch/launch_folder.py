@@ -1,4 +1,4 @@
-"""Rendezvous of a launch: its processes find each other in a folder that all of them can see.
+"""Rendezvous of a torchrun or srun launch: its processes find each other by files in a folder.
 
 Each process except the first writes a note with the address at which it listens, and with the key
 that callers must prove to know. Whoever has the key can run code there, so only this user can read

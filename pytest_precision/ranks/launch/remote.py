@@ -1,4 +1,4 @@
-"""RemoteRank: the handle of a rank that is a child of another process of the launch, its host.
+"""RemoteRank: the handle of a rank that another process has started, its host.
 
 All messages pass through the host in order, so the last message of a rank comes before its end.
 """

@@ -1,4 +1,4 @@
-"""Serve: a host, which is a process of a launch that starts one rank of each group on request.
+"""Serve: a launched process other than rank 0, a host, which starts one rank of each group.
 
 The host itself runs no job, since a launcher ends all processes when one of them dies. On each line
 it forwards the messages between the controller and a rank, signals the rank, and reports its end.

@@ -1,4 +1,4 @@
-"""Wire: multiprocessing's connections over TCP between machines, where both ends hold a key.
+"""Wire: connections of multiprocessing over TCP, at both ends of which a secret key is proved.
 
 Each end proves that it has the key by a digest of the other end's random challenge, before any byte
 is unpickled.

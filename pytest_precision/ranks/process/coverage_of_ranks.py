@@ -1,4 +1,4 @@
-"""Coverage of ranks: where the session measures which lines run, its ranks measure theirs."""
+"""Coverage of ranks: if coverage.py measures the test session, each rank measures its code too."""
 
 from __future__ import annotations
 

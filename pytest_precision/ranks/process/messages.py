@@ -1,4 +1,4 @@
-"""Messages between the controller and a rank: frozen plain data, always small.
+"""Messages between a rank and the process that controls it: frozen plain data, always small.
 
 Values that may be large are sent as a payload. So neither side ever blocks in a send, or in the
 middle of a receive, because the other side has stopped.
@@ -26,7 +26,7 @@ MORE_TIME = "If it only needs more time: --precision-timeout SECONDS, or the mar
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """A message to a rank: run this job.
+    """A message that asks a rank to call a function.
 
     Attributes:
         job: the pickled `Job`.
@@ -62,7 +62,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A message from a rank: the job is done.
+    """A message from a rank: the function has returned, with this result.
 
     Attributes:
         result: result of the call.
@@ -83,7 +83,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The last message of a rank: the job asked to be skipped.
+    """The last message of a rank: the function raised a skip of pytest or unittest.
 
     It ends because a peer that does not skip may wait for it in a collective.
 
@@ -98,7 +98,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The last message of a rank: its job, or its start, raised an exception.
+    """The last message of a rank: the function, or the start, raised an exception.
 
     Attributes:
         when: seconds on the monotonic clock, which all processes of a machine share.

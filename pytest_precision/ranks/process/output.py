@@ -1,4 +1,4 @@
-"""Output: a rank writes all of it to a file, so that none reaches pytest's terminal."""
+"""Output: a rank writes stdout and stderr to a file, so that none reaches pytest's terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preloaded: modules that the fork server imports once, and that its ranks then have.
+"""Preloaded: modules that the fork server imports once, so that no rank has to import them.
 
 A framework takes seconds to import, in each rank of each group. What its import changes in the
 process is there in every rank, also for layouts that do not use it.

@@ -1,4 +1,4 @@
-"""RankProcess: the handle of a rank that this process has started."""
+"""RankProcess: the handle of a rank that is a child of this process or of its fork server."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class RankProcess:
 
     @property
     def waitables(self) -> tuple[Connection, int]:
-        """The connection and the sentinel, of which one is ready if the rank sent or ended."""
+        """The rank's connection and sentinel; one is ready once it has sent or ended."""
         return self.connection, self.sentinel
 
     @property

@@ -1,4 +1,4 @@
-"""Reaper: remove what processes leave when they end: children in own sessions, and folders."""
+"""Reaper: kill processes and remove folders that a rank or its controlling process left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendezvous of a group: its ranks meet in a file on one machine, in a store across several."""
+"""Rendezvous of a group: its ranks meet in a file on one machine, in a TCP store across several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fork server of this process: it has imported torch, and ranks are its children."""
+"""The fork server of this process: it has imported torch, and ranks are forked from it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""State: the state of a process that a job starts from and must restore, and changes of it."""
+"""State: the process-wide state from which a job starts, and how changes by the job are found."""

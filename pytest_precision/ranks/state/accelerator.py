@@ -1,4 +1,4 @@
-"""The accelerator of this process, if it has started: its generator, its memory, what is queued."""
+"""The accelerator of this process: its random generator, its memory and its queued work."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pytest_precision.ranks.state.leaks import Leak
 
 
 class Outcome(NamedTuple):
-    """The result of a job, and the state that it left changed.
+    """A job's result, and the process-wide state that it changed and did not restore.
 
     Attributes:
         result: result of the call.
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 class Baseline:
-    """The state of this process before its first job, to which each job is compared."""
+    """The state of this process before its first job, to find what a job changes."""
 
     def __init__(self) -> None:
         self.code = Code()

@@ -1,4 +1,4 @@
-"""Code: functions and classes that all jobs of a process compute with, and their replacements.
+"""Code: find and undo what a job replaced in torch's classes and in the user's modules.
 
 The code of torch is watched where others patch it. The user's own modules are watched with their
 data: all modules whose file is not installed code.

@@ -1,4 +1,4 @@
-"""Definitions: what a test has replaced in its own process, where no rank sees it.
+"""Definitions: find what a test has monkeypatched in its own process, where no rank sees it.
 
 Ranks import modules themselves. So the functions, classes and constants of the user's modules and
 of torch must be those that the modules define. Containers, what is added to a module, and what a

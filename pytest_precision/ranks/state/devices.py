@@ -204,7 +204,7 @@ def _names_one(entry: str, listed: Sequence[str]) -> bool:
 
 
 def choice_of(ours: Sequence[str], local_rank: int, ranks: int) -> DeviceChoice:
-    """Return which of its group's GPUs a rank uses, and the CUDA_VISIBLE_DEVICES for it.
+    """Return which of its group's GPUs a rank uses, and its CUDA_VISIBLE_DEVICES.
 
     Args:
         ours: names of the devices for the ranks of its group, see `devices.chosen`.

@@ -1,4 +1,4 @@
-"""Fingerprint: the state of a process that outlives a job and affects the next one."""
+"""Fingerprint: the process-wide settings that outlive a job and could affect the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaks: what a job has changed in its process and not restored, and the warning about it."""
+"""Leaks: process-wide state that a job has changed and not restored, and the warning about it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Leak(NamedTuple):
 
 
 def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Leak, ...]:
-    """Return the differences between two readings of one process's state.
+    """Return which process-wide settings differ between two readings of them.
 
     A reading that is itself a mapping is compared entry by entry.
     """

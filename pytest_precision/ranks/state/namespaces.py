@@ -1,4 +1,4 @@
-"""Namespaces: the attributes of modules, classes, functions and objects, now and before."""
+"""Namespaces: the saved attributes of modules, classes and functions, to find changes of them."""
 
 from __future__ import annotations
 

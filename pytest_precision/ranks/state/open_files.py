@@ -1,4 +1,4 @@
-"""Open files: what the kernel says of files and children that Python may know nothing of."""
+"""Open files: files and child processes of this process, as the Linux kernel lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Own device: starts CUDA in this process on the device that was chosen for it."""
+"""Own device: start CUDA in this process on the GPU that was chosen for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process groups that a job opened are ended before the next job; meshes and layouts close none.
+"""Process groups that a job opened and left are destroyed before the next job.
 
 A group is ended only if nothing refers to it any more. A group that a framework keeps in a global
 variable stays for the framework's next use. So does the group of a mesh in a cache that is unknown

@@ -1,4 +1,4 @@
-"""Reads: an audit hook of Python that hears what a rank opens, starts and connects to.
+"""Reads: an audit hook of Python that records the files that a rank opens.
 
 What is installed does not count: neither Python and its packages nor the files of this package's
 own temporary folders. What a job makes itself is no source of it.

@@ -1,4 +1,4 @@
-"""Sources: the files that processes have read, by content, to notice when one has changed.
+"""Sources: the files that ranks have read, with digests, to notice when one has changed.
 
 What is computed again from the same sources is the same; what was computed from others is stale.
 """

@@ -1,4 +1,4 @@
-"""An engine of Megatron-core's own DDP and optimizer, around a model of its own."""
+"""MegatronEngine: a training loop of Megatron-core's own DDP, optimizer and model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA calls of Megatron-core, on a machine without a GPU and without Transformer Engine."""
+"""Make Megatron-core's CUDA calls work without a GPU and without Transformer Engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flat shards: which logical tensors lie in what Megatron-core's optimizers update."""
+"""Flat shards: which of the model's tensors lie in what Megatron-core's optimizers update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: where modules of Megatron-core read their weights, and the bytes and scales there."""
+"""Memory: where Megatron-core's modules read weights, and the stored bytes and scales of these."""
 
 from __future__ import annotations
 
