@@ -81,7 +81,7 @@ class Native(Format):
         return source.seed if self.stochastic else None
 
     def of_masters(self) -> Reducible:
-        """Return the format that casts master weights; it is emulated on this backend, too."""
+        """Return the format that casts master weights, which is emulated, not run by kernels."""
         return self.emulated.of_masters()
 
     def update(self) -> None:

@@ -1,4 +1,7 @@
-"""Softmax of attention scores, masked in four ways, and its gradient: fp32, rounded once."""
+"""Softmax of attention scores, with or without a mask, and its gradient, computed in fp32.
+
+Results are rounded once.
+"""
 
 from __future__ import annotations
 

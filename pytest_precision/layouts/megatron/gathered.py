@@ -185,7 +185,7 @@ class GatheredEngine(Engine):
 def outside_buffers(engine: GatheredEngine) -> Iterator[str]:
     """Yield an error text for each parameter or gradient that does not lie in its buffer.
 
-    Texts on masters of other parameters are included.
+    There is also one where a forward or the optimizer has other tensors than the model.
     """
     owned = {id(p): name for name, p in engine.model.named_parameters()}
     for buffer in engine.buffers:

@@ -183,7 +183,7 @@ class TransformerEngine(Engine):
         return state | self.state_beside_weights()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a `state_dict` of an engine of the same layout."""
+        """Load a `state_dict` that an engine of the same layout returned."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.load_state_beside_weights(state)
