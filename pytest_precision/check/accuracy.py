@@ -154,7 +154,7 @@ def as_builtins(found: Accuracies) -> dict[str, Any]:
 
 
 def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
-    """Yield failure lines on the accuracy of both versions; equal lines of sides are merged.
+    """Yield the lines of a failure that say whether each side is as close to fp64 as it was.
 
     Args:
         found: see `measured`.

@@ -160,7 +160,7 @@ class Case:
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
-        """Check within each run that it does not contradict itself; empty if turned off."""
+        """Check that no run contradicts itself, and return the findings; empty if turned off."""
         exempt = self.terms.exempt
         if exempt.all:
             return {}
@@ -186,9 +186,9 @@ class Case:
         return ours[0].breach if ours and not theirs else None
 
     def around(self, step: int) -> Case:
-        """Return the check with values recorded around a step; unchanged if it cannot be improved.
+        """Return the check with tensor values recorded around a step, in place of mere hashes.
 
-        Digests tell when two sides diverge, but not how.
+        It is the same check where there are values already, or where none can be recorded.
         """
         if self._again is None or not self.candidate.trace.header.digests:
             return self

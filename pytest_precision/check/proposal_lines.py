@@ -60,7 +60,7 @@ def _noise(case: Case) -> ComparedRun | None:
 
 
 def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
-    """Return tolerances under which all runs pass and prove something, or why there are none."""
+    """Return tolerances that all runs pass and that are not too loose, or why there are none."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
     for floors in (True, False):

@@ -66,7 +66,7 @@ class Uncalled:
         return replace(pair, reference=weight)
 
     def left_out(self) -> dict[str, str]:
-        """Return which weights were not recorded in use, and what was compared instead."""
+        """Return the weights whose use in forward was not recorded, and what stood in for it."""
         return {
             f"used_param of {listed([*names], NAMED_AT_MOST)}": (
                 f"no call of its module was seen in the {side}; {instead}"

@@ -120,7 +120,7 @@ class Quantization:
     def _quantized(
         self, name: str, weight: Tensor | None, state: EntriesByName
     ) -> Mapping[str, Tensor]:
-        """Return a weight's tensors by names such as `rowwise.data`; empty if unknown."""
+        """Quantize a weight; return its parts by name, such as `rowwise.data`, or nothing."""
         format = self._formats.get("weight")
         if format is None or format.stochastic or weight is None or weight.dim() != 2:
             return {}

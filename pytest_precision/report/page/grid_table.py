@@ -15,14 +15,14 @@ SCREEN_CHARACTERS = 120
 
 
 class Label(NamedTuple):
-    """A column label: an axis value, and the number of columns that it spans."""
+    """The label of one or more table columns: an axis value, and how many columns it spans."""
 
     text: str
     span: int
 
 
 class RowLabel(NamedTuple):
-    """A row label: an axis value, and whether the row above has the same.
+    """The label of a table row: an axis value, and whether the row above has the same.
 
     Every row has all of its labels, since a filter may hide the row above.
     """

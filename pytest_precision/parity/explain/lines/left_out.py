@@ -1,4 +1,4 @@
-"""Find a user's function that leaves out what a library does at its place in the reference.
+"""Find a user's function that omits an operation which the library's own function performs.
 
 An override or a replaced function that computes too little makes no wrong value: what follows it
 does. It is found by the line that calls it, which is the library's on both sides.
