@@ -235,7 +235,7 @@ class PrecisionLeakWarning(UserWarning):
 
 
 class RefusedError(ConnectionError):
-    """A process of the launch cannot hold a rank; the message says why."""
+    """A process that torchrun or srun started cannot run a rank; the message says why."""
 
 
 @catchable

@@ -142,10 +142,10 @@ def without_functions_seen() -> Any:
 
 
 def map_devices(mapped: Callable[[Any], Any]) -> None:
-    """Make torch apply `mapped` to devices in two private functions, until the process ends.
+    """Make torch's device contexts and wrapper tensor subclasses use `mapped(device)`.
 
-    These are the devices of tensor subclasses without storage, and of a `with torch.device(...)` or
-    `torch.set_default_device`.
+    It does so for the rest of the process. A wrapper subclass is one without storage; a device
+    context is a `with torch.device(...)` or `torch.set_default_device`.
     """
     from torch.utils import _device
 

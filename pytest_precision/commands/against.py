@@ -65,7 +65,7 @@ class Against:
         add_judging_options(parser)
 
     def run(self, body: Callable[[Against], int]) -> int:
-        """Run the command's body, remove its temporary files, and return the exit status."""
+        """Call `body`, remove the command's temporary files, and return the exit status."""
         given = self.given
         # From Ctrl-C, a runner that cancels a job, or a terminal that is closed: what was made is
         # removed, and where this command was at that moment is of no interest.
@@ -112,7 +112,7 @@ class Against:
     def judge(
         self, candidate: Installation, reference: Installation, ours: str, theirs: str
     ) -> int:
-        """Compare two recorded sides, print the verdict, and return the exit status.
+        """Compare two recordings, print the verdict, and return the exit status.
 
         Where they part, both are recorded once more up to that step, with all their operations, so
         that the verdict names the line.

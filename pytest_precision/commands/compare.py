@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
 
 
 def add_judging_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the criterion of a comparison and for its output."""
+    """Add the options on how equal tensors must be, and on what is printed."""
     parser.add_argument(
         "--criterion",
         metavar="[KIND[:NAMES]=]CRITERION",
@@ -151,7 +151,7 @@ _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 
 
 def keyed_criterion(text: str) -> tuple[str, Criterion]:
-    """Parse one `--criterion` into its key (`default` if none) and its criterion.
+    """Parse a `--criterion` into its key (`default` if none) and how equal tensors must be.
 
     Raises:
         argparse.ArgumentTypeError: it names none.

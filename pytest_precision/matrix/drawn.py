@@ -21,7 +21,7 @@ ASKED_FOR = ("swap",)
 
 
 def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
-    """Return a hypothesis strategy for the cells of a test, but with random sequences.
+    """Return a hypothesis strategy for a test's matrix cells with random operation sequences.
 
     A shorter sequence is the simpler one, and an earlier cell of the test.
 
@@ -73,7 +73,7 @@ def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
 
 
 def marker(cell: Cell) -> str:
-    """Return the text of a `precision_matrix` marker that gives a test this one cell."""
+    """Return the text of a `precision_matrix` marker that gives a test one set of axis values."""
     written = {name: [value] for name, value in axes_of(cell).items()}
     default = Cell(precision=cell.precision)
     short = {

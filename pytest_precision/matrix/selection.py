@@ -16,7 +16,7 @@ Select = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def matches(cell: Cell, select: Select) -> bool:
-    """Return whether a cell has a selected value on each axis of `select`.
+    """Return whether a matrix cell has a selected value on each axis of `select`.
 
     An axis that the cell does not have never matches.
     """
@@ -29,7 +29,7 @@ def matches(cell: Cell, select: Select) -> bool:
 
 
 def unselectable(select: Select, cells: Iterable[Cell]) -> list[str]:
-    """Return an error for each axis or value in --precision-select that no cell has.
+    """Return an error for each axis or value in --precision-select that no matrix cell has.
 
     Args:
         select: the selection.
@@ -65,7 +65,7 @@ def unselectable(select: Select, cells: Iterable[Cell]) -> list[str]:
 
 
 def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
-    """Return the cells of a test that `--precision-coverage` keeps, in order.
+    """Return the matrix cells of a test that `--precision-coverage` keeps, in order.
 
     Args:
         cells: the selected cells of the test.

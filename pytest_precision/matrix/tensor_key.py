@@ -137,7 +137,7 @@ def is_inner(kind: str) -> bool:
 
 
 def resident_kind(kind: str) -> str:
-    """Return the kind of stored weights for a kind of used ones: `param` of `used_param`."""
+    """Return `param` for `used_param`: the kind of stored weights for that of weights in use."""
     return kind.removeprefix("used_")
 
 

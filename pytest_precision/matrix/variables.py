@@ -19,7 +19,7 @@ Variables = tuple[tuple[str, str], ...]
 
 
 def plain_variables(variables: object, argument: str = "environment") -> Variables:
-    """Convert a mapping of variables into the plain form that a cell stores.
+    """Convert a mapping of environment variables into sorted pairs, which can be hashed.
 
     Args:
         variables: the mapping.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class WayIn(NamedTuple):
-    """The advice in messages that depends on how a side was written: layout, script, command.
+    """Advice in messages that depends on whether a training loop is a layout, script or command.
 
     Attributes:
         named: how a model is named without the wrapper around it.

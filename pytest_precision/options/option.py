@@ -68,7 +68,7 @@ class Option(NamedTuple):
 
     @property
     def default(self) -> str:
-        """The default value, as a user would write it."""
+        """The option's default value, as a user would write it."""
         value = getattr(Settings(), self.field)
         if value is None:
             return "none"

@@ -74,7 +74,7 @@ class Settings:
 
     @property
     def preloads(self) -> bool:
-        """Return whether the modules in `preload` are imported: cells run, on other processes."""
+        """Return whether rank processes exist and find the modules in `preload` imported."""
         return bool(self.preload) and self.enabled and self.ranks != "inline"
 
     @property

@@ -38,7 +38,7 @@ class CellCounts(NamedTuple):
     formats: Sequence[str] = ()
 
     def line(self, settings: Settings) -> str:
-        """Return the text above the test results: how many cells run, and by which options.
+        """Return the text above the test results: how many matrix cells run, by which options.
 
         Args:
             settings: settings of the session.

@@ -62,7 +62,7 @@ class Collection:
 
     @property
     def planned(self) -> int | None:
-        """The number of cells that will run; None before collection has ended."""
+        """The number of matrix cells that will run; None before collection has ended."""
         return self.counts.cells if self.collected else None
 
     def generate(self, metafunc: pytest.Metafunc) -> None:
@@ -82,7 +82,7 @@ class Collection:
             self.errors.append(str(error))
 
     def choose(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselect the cells that options exclude; skip the rest without --precision-matrix.
+        """Deselect matrix cells that options exclude; skip the rest without --precision-matrix.
 
         Args:
             config: configuration of the session.
@@ -109,7 +109,7 @@ class Collection:
                 item.add_marker(skip)
 
     def finish(self, session: pytest.Session) -> None:
-        """Count the cells that are left; a worker sends counts and errors to the controller.
+        """Count the matrix cells that are left; an xdist worker sends the counts and errors on.
 
         Raises:
             pytest.UsageError: there are errors; it has all of them. A worker does not raise.
@@ -149,7 +149,7 @@ class Collection:
             raise pytest.UsageError(*self.errors)
 
     def receive(self, worker_output: dict[str, Any]) -> None:
-        """Copy the number of cells that an xdist worker has collected, and raise its errors.
+        """Copy the matrix cell counts that an xdist worker has sent, and raise its errors.
 
         Raises:
             pytest.UsageError: the worker sent errors; it has all of them.
@@ -163,7 +163,7 @@ class Collection:
                 raise pytest.UsageError(*output["errors"])
 
     def header(self, verbosity: int) -> list[str]:
-        """Return a line on how many cells will run; empty without cells or with -q."""
+        """Return a line on how many matrix cells will run; empty without cells or with -q."""
         if not self.counts.made or verbosity < 0:
             return []
         return [self.counts.line(self.settings)]
@@ -192,7 +192,7 @@ class Collection:
         return next((cell for _, _, cell in self._entries([item])), None)
 
     def written(self, item: pytest.Item) -> list[Cell]:
-        """List the cells of a matrix test that match `--precision-select`."""
+        """List the matrix cells of a test that match `--precision-select`."""
         cells = self.plans[test_of(item.nodeid)].matrix.cells
         return [cell for cell in cells if matches(cell, self.settings.select)]
 
@@ -246,7 +246,7 @@ class Collection:
 
 
 def is_drawn(item: pytest.Item) -> bool:
-    """Return whether a test item runs randomly drawn cells, for --precision-fuzz."""
+    """Return whether a test item runs randomly drawn matrix cells, for --precision-fuzz."""
     return item.get_closest_marker("precision_drawn") is not None
 
 

@@ -52,7 +52,7 @@ class Fuzz:
 
 
 def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> None:
-    """Run a test in as many random cells as --precision-fuzz says; shrink a failing one.
+    """Run a test in as many random matrix cells as --precision-fuzz says; shrink a failure.
 
     Args:
         item: its fixtures are set up; `cell` and `parity` are replaced in each call.
@@ -94,14 +94,14 @@ def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings
 
 
 def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
-    """Return a failed verdict, with the marker to paste that runs the same drawn cell."""
+    """Return a failed verdict, with the marker to paste that runs the same matrix cell."""
     command = again(verdict.nodeid, options=f"--precision-fuzz {drawn_cells}")
     paste = f"To have this cell, paste above the test: {drawn.marker(cell)}"
     return replace(verdict, command=command, closing=(paste, f"Draw again with: {command}"))
 
 
 def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:
-    """Run a test in one drawn cell; call `reject` if the test skips or the check refuses it."""
+    """Run a test in one drawn matrix cell; call `reject` if it skips or its check is refused."""
     parity = fixtures.parity_fixture(item, cell, settings)
     own = {"cell": cell, "parity": parity}
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}

@@ -146,7 +146,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # It runs first, so that the counts exist when the terminal reporter asks for them.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count the cells, and end the session if any marker or option is wrong."""
+    """Count the matrix cells, and end the session if a marker or option is wrong."""
     collection = session.config.stash[COLLECTION]
     if hasattr(session.config, "workerinput") and Launch.of(os.environ) is not None:
         from pytest_precision.plugin import launched
@@ -169,7 +169,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Return a line on how many cells will run, to print above the test results."""
+    """Return a line on how many matrix cells will run, to print above the results."""
     return config.stash[COLLECTION].header(config.get_verbosity())
 
 
@@ -184,7 +184,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Read the cell counts and collection errors of a finished xdist worker."""
+    """Read the matrix cell counts and errors of a finished xdist worker."""
     # A worker that crashed has no output.
     node.config.stash[COLLECTION].receive(getattr(node, "workeroutput", {}))
 
@@ -232,7 +232,7 @@ class Controller:
         self.report.start()
 
     def pytest_collection_finish(self) -> None:
-        """Record in the report how many cells are to run."""
+        """Record in the report how many matrix cells are to run."""
         self.report.plan(self.collection.planned)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -259,7 +259,7 @@ class Controller:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Write how many cells xdist workers collected, or that no cell ran."""
+    """Write how many matrix cells xdist workers collected, or that none ran."""
     for line in config.stash[COLLECTION].summary(config.get_verbosity()):
         terminalreporter.write_line(line)
 

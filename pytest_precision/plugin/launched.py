@@ -199,7 +199,7 @@ def reason(error: BaseException) -> str:
 
 
 def refuse_rank(launch: Launch, reason: str) -> None:
-    """Tell the other processes of a launch that this one cannot hold a rank."""
+    """Tell the other launched processes that this one cannot run a rank."""
     with contextlib.suppress(OSError):  # the others then learn no more than of a process that died
         LaunchRendezvous(launch).refuse(reason)
 

@@ -49,7 +49,7 @@ class OtherSide:
 
     @classmethod
     def of(cls, told: list[Any]) -> OtherSide:
-        """Make this object from the plain data that the controller sent to this worker."""
+        """Make this object from plain data that the main process sent to this xdist worker."""
         package, name, python, root, tree = told
         places = (None if path is None else Path(path) for path in (root, tree))
         return cls(Installation(name, Path(python), *places), Path(package))

@@ -37,7 +37,7 @@ class Requirement:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write that the session fails since no cell ran, if it does."""
+        """Write that the session fails since no matrix cell ran, if it does."""
         if self._failed:
             line = f"precision: expected at least one cell to run but got none; {self._advice}"
             terminalreporter.write_line(line, red=True)

@@ -20,7 +20,7 @@ from pytest_precision.ranks.process.server import ensure_running
 
 
 def serve_ranks() -> int:
-    """Start ranks whenever the controller asks, until it closes standard input; return 0."""
+    """Start ranks whenever the parent process asks, until it closes standard input; return 0."""
     # Ctrl-C reaches this process, too; it ends when the controller does.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -18,7 +18,7 @@ from pytest_precision.ranks.code.relocation import relocated
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
-    """Import a module by name, or from its file if the name finds no module or another one.
+    """Import a module by name; if that yields none or another one, import its source file.
 
     Args:
         name: dotted name, under which the module is in `sys.modules` afterwards.

@@ -153,7 +153,7 @@ class Relocation:
             expect_moved(*self.places)
 
     def expect_built(self, error: ImportError, path: Iterable[str]) -> None:
-        """Raise if an import failed since the work tree has no build of an extension module.
+        """Raise if an import failed because the work tree lacks a built extension module.
 
         Args:
             error: what the import raised.
@@ -173,7 +173,7 @@ class Relocation:
             ) from error
 
     def leaves(self, entry: str) -> bool:
-        """Return whether an entry of `sys.path` is for another interpreter than the ranks'."""
+        """Return whether an entry of `sys.path` is of an interpreter that ranks do not use."""
         if not self.left:
             return False
         name = os.path.basename(os.path.normpath(entry))

@@ -110,7 +110,7 @@ class Hosts:
         return RemoteRank(line, start, host.ahead)
 
     def close(self, status: int) -> None:
-        """Tell all other processes of the launch the exit status of this one.
+        """Tell all other processes that torchrun or srun started this one's exit status.
 
         They leave after it: a launcher that sees a process fail ends all remaining ones.
         """

@@ -55,7 +55,7 @@ class Address:
 
     @classmethod
     def here(cls, launch: Launch, address: str, port: int, key: bytes) -> Address:
-        """Return the address at which the other processes of the launch can call this one."""
+        """Return the address at which the other launched processes can call this one."""
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         return cls(launch.rank, launch.node, devices, address, port, key.hex(), _name())
 
@@ -107,7 +107,8 @@ class LaunchRendezvous:
         missing: Callable[[], str],
         tell: Callable[[str], object],
     ) -> None:
-        """Wait until all processes of the launch have arrived; raise if that takes too long.
+        """Wait until all processes that torchrun or srun started have arrived; raise if they are
+        late.
 
         Args:
             arrived: returns whether all processes have arrived.
@@ -132,7 +133,7 @@ class LaunchRendezvous:
 
     @property
     def advice(self) -> str:
-        """Advice, for messages, on what to check if a process of the launch does not arrive."""
+        """Advice, for messages, on what to check if a launched process does not arrive in time."""
         return (
             f"all processes must see the folder {self.folder} (set TMPDIR to one on a shared "
             "filesystem) and be given the same command line and files; where "
@@ -145,7 +146,7 @@ class LaunchRendezvous:
             self._file(self.launch.rank).unlink()
 
     def close(self) -> None:
-        """Remove the folder of addresses, once all processes of the launch have met."""
+        """Remove the folder of addresses, once all launched processes have met."""
         self._shared.remove()
 
     def _write(self, word: dict[str, object]) -> None:

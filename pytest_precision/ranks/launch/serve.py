@@ -193,7 +193,7 @@ def _meet(
 
 
 def _relay(line: Connection, rank: RankProcess) -> None:
-    """Forward messages between rank and controller; end the rank when the controller closes."""
+    """Forward messages between a rank and its controlling process; end the rank with the latter."""
     waitables: list[Connection | int] = list(rank.waitables)
     with line, contextlib.suppress(EOFError, OSError):
         while True:

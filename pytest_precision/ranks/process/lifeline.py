@@ -96,7 +96,7 @@ def end_children() -> None:
 
 
 def follow(folder: Path) -> NoReturn:
-    """Kill this process and its children and remove its folder, once its controller has ended.
+    """Kill this process and its children and remove its folder, since its parent has ended.
 
     The controller of this process may be a host of a launch, which does not own the folder.
     """

@@ -32,7 +32,7 @@ def generator_states() -> dict[str, Tensor]:
 
 
 def set_generator_states(states: dict[str, Tensor]) -> None:
-    """Restore states that `generator_states` returned; other generators stay unchanged."""
+    """Restore random generator states by device type; other generators stay unchanged."""
     torch.set_rng_state(states["cpu"])
     for kind, module in started():
         if kind in states:

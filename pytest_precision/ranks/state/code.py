@@ -68,7 +68,7 @@ class Code:
         self.take_in()
 
     def late(self) -> tuple[ImportPath, ...]:
-        """Return the user's modules that were imported after the last `take_in`.
+        """Return the user's modules that were imported after modules were last saved.
 
         In which state they began is unknown.
         """
@@ -80,7 +80,7 @@ class Code:
         return (*self._torch.changes(), *(leak for found in changed for leak in found.changes()))
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Restore the saved attributes of torch and the user's modules, except names in `but`."""
+        """Restore torch's and the user's saved attributes, but not those that match `but`."""
         for namespace in chain(self._torch.namespaces, *self._users.values()):
             namespace.put_back(but)
 

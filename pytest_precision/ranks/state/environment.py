@@ -42,12 +42,12 @@ class Environment:
 
     @classmethod
     def now(cls, declared: Variables = ()) -> Environment:
-        """Return this process's environment variables, and those that a cell declares."""
+        """Return this process's environment variables, with those that a test declares."""
         caller = ((n, value) for n, value in os.environ.items() if n not in OF_ONE_TEST)
         return cls(frozenset(caller), declared)
 
     def declaring(self, declared: Variables) -> Environment:
-        """Return a copy with other variables that a layout or cell declares."""
+        """Return a copy with other variables that a layout or test declares."""
         return replace(self, declared=declared)
 
     @classmethod

@@ -33,7 +33,7 @@ class Namespace:
 
     @property
     def before(self) -> Collection[object]:
-        """The values of the attributes when they were saved."""
+        """The values that the attributes had when this object saved them."""
         return self._before.values()
 
     def is_as_it_was(self) -> bool:
@@ -51,7 +51,7 @@ class Namespace:
         return leaks
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Restore the saved attributes, except those whose name matches a pattern in `but`."""
+        """Restore the saved attributes, except those whose name matches one of the patterns."""
         for name, leak in list(self._changed()):
             if leak.is_one_of(but):
                 continue

@@ -108,7 +108,7 @@ class Sources:
     directories: set[str] = field(default_factory=set)
 
     def take_in(self, ranks: Iterable[Seen], directory: str) -> None:
-        """Add the files that the ranks of one job used, with its working directory."""
+        """Add to this record the files that the ranks have read in one job."""
         ranks = list(ranks)
         made = [seen.made for seen in ranks]
         for seen in ranks:
@@ -122,7 +122,7 @@ class Sources:
             self.unseen[f"it read more than {COMPARED_FILES} files"] = None
 
     def add(self, others: Sources) -> None:
-        """Add the files that another group of ranks has read."""
+        """Add to this record the files that another group of ranks has read."""
         for path, found in others.digests.items():
             self._note(path, found)
         self.unseen.update(others.unseen)
@@ -147,7 +147,7 @@ class Sources:
 
 
 def import_path() -> tuple[str, tuple[str, ...]]:
-    """Return the working directory and import path of this process, as a key."""
+    """Return the working directory and `sys.path` of this process, as one key."""
     return _current(), tuple(sys.path)
 
 

@@ -160,7 +160,7 @@ class MegatronEngine(Engine):
                 call_first(module, handle)  # before what observes the gathered weights
 
     def save(self, folder: Path) -> None:
-        """All-gather parameters where that is still due, and write a whole checkpoint."""
+        """All-gather parameters before a next forward does, and write a whole checkpoint."""
         self.gather()
         core_checkpoint.save(self, folder)
 
@@ -174,7 +174,7 @@ class MegatronEngine(Engine):
         core_checkpoint.save_weights(self, folder)
 
     def load_weights(self, folder: Path) -> None:
-        """Load weights that any layout has saved, and reset the master weights to them."""
+        """Load a checkpoint of weights alone, and reset the master weights to them."""
         core_checkpoint.load_weights(self, folder)
 
     @torch.no_grad()

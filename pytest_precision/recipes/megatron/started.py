@@ -73,7 +73,7 @@ def _forget_reduction() -> None:
 
 
 def config(cell: Cell) -> dict[str, Any]:
-    """Return the `TransformerConfig` arguments that a cell's precision and storage decide.
+    """Return the `TransformerConfig` arguments for a matrix cell's precision and weight storage.
 
     These are dtypes, the recipe, whether primary weights are quantized, and fused accumulation;
     nothing is dropped.

@@ -55,7 +55,7 @@ class Tokens(Workload):
         raise _refusal("groups")
 
     def microbatches(self, cell: Cell, step: int) -> list[Sequences]:
-        """Draw the microbatches of a step: as many as the ranks of both sides share evenly."""
+        """Draw a step's microbatches: as many as candidate and reference ranks share evenly."""
         generator = torch.Generator().manual_seed(step)
         number = cell.fewest_microbatches if step == SECOND_STEP else cell.microbatches
         return [self._drawn(1 + n % 3, n % 5, generator) for n in range(number)]
