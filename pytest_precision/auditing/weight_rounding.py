@@ -51,7 +51,7 @@ def lost_together(tensors: Iterable[tuple[Tensor, float]]) -> float | None:
 
 
 def peak_rate(group: Mapping[str, Any]) -> float:
-    """Return the highest learning rate that a parameter group has under any name.
+    """Return the highest learning rate in a parameter group: current, initial or maximal.
 
     Schedulers keep the initial or the highest one beside the current.
 

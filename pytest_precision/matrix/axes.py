@@ -43,7 +43,7 @@ class Matrix(NamedTuple):
 def build(
     arguments: Iterable[object], keywords: Mapping[str, Any], options: Sequence[str] = ()
 ) -> Matrix:
-    """Build a cell for each combination of the axis values in a marker.
+    """Build a test matrix: a cell for each combination of the axis values in a marker.
 
     Args:
         arguments: the positional arguments of the marker; there must be none.

@@ -25,7 +25,7 @@ def axes_read() -> Iterator[set[str]]:
 
 
 def so_far() -> tuple[str, ...]:
-    """Return the axes that were read so far in the innermost `axes_read` block, if any."""
+    """Return the axes that were read since the innermost open `axes_read` block began."""
     return tuple(sorted(_open[-1])) if _open else ()
 
 

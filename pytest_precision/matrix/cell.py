@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """The names of the operations in `sequence`, repeated as often as it says."""
+        """The names of the operations in `sequence`: train, train, save for `train2-save`."""
         return sequences.operation_names(self.sequence)
 
     @property

@@ -47,12 +47,12 @@ class Process:
         self._failures: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record errors of test collection, to tell the other processes."""
+        """Record errors of test collection, to tell the other launched processes."""
         if report.failed:
             self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
     def refuse(self) -> None:
-        """Tell the other processes of errors of test collection, if there are any."""
+        """Tell the other launched processes of errors of test collection, if there are any."""
         failures = [*self._failures, *self.collection.errors]
         if failures:
             refuse_rank(self.launch, "\n".join(failures))
@@ -83,7 +83,7 @@ class LaunchController(Process):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Connect to the other processes before the first test, if any test needs ranks."""
+        """Connect to the other launched processes before the first test, if any needs ranks."""
         if self._serves and runs(session):
             try:
                 hosts = Hosts(self.launch, partial(_tell, session.config))

@@ -46,7 +46,7 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
-    """Return the layouts and workload that a run's ranks are reserved for; none if built in.
+    """Return the code that a run's rank processes are reserved for: its layouts and workload.
 
     Args:
         layout: layout that runs.

@@ -55,7 +55,7 @@ class Peers:
         return told[1:]
 
     def tell(self, key: str, status: int) -> None:
-        """Tell the other ranks an exit status of this one."""
+        """Report an exit status of this rank to the other ranks."""
         if self._store is not None:
             self._store.set(f"{_PREFIX}{key}/{self.rank}", str(status))
             self._store.add(f"{_PREFIX}{key}/failed", int(status != 0))

@@ -133,7 +133,7 @@ class Relocation:
         return path if self.places is None else str(in_tree(Path(path), *self.places))
 
     def folder_of(self, path: str) -> str:
-        """Return the working directory in the work tree; its root if the commit lacks it."""
+        """Return a working directory's folder in the work tree, or the root if it has none."""
         place = self.path_of(path)
         return place if self.places is None or os.path.isdir(place) else str(self.places[1])
 

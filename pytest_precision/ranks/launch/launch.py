@@ -64,7 +64,7 @@ class Launch:
 
     @property
     def sign(self) -> str:
-        """The name of a variable that is set only where torchrun or srun started the process."""
+        """The name of an environment variable that only torchrun or srun sets for a process."""
         return TORCHRUN[0] if self.launcher == "torchrun" else SLURM[2]
 
 
