@@ -54,7 +54,7 @@ class Declared:
 
 
 def _attributes(functions: Iterable[object], name: str) -> Iterator[Any]:
-    """Yield an attribute of each function; of a `partial`, also of its function."""
+    """Yield the value of a named attribute of each function, and of functions in `partial`s."""
     for function in functions:
         yield getattr(function, name, None)
         if isinstance(function, functools.partial):

@@ -124,5 +124,5 @@ COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def dotted(pair: Capability | Release) -> str:
-    """Return a capability or a release as text: `10.0`."""
+    """Return a GPU's compute capability, or a release number, as text: `10.0`."""
     return "{}.{}".format(*pair)

@@ -119,7 +119,7 @@ def role_of(slot: str) -> str:
 
 
 def inner_kind(kind: str, attribute: str) -> str:
-    """Return the kind (such as `param`) of an inner tensor of a tensor subclass."""
+    """Return `param._data` for `param` and `_data`: the kind of a tensor inside a subclass."""
     return f"{kind}.{attribute}"
 
 
@@ -142,12 +142,12 @@ def resident_kind(kind: str) -> str:
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether a kind of optimizer state describes masters, as their scales do."""
+    """Return whether optimizer state, such as `master_param_scale`, describes masters."""
     return kind.startswith("master_")
 
 
 def is_master(kind: str) -> bool:
-    """Return whether optimizer state of this name is a master weight."""
+    """Return whether a name in an optimizer's state, such as `master_param`, is of a master."""
     return "master" in kind and not kind.endswith("_scale")
 
 

@@ -20,7 +20,7 @@ def readable_files() -> Iterator[str]:
 
 
 def children_ended() -> int:
-    """Return a number that grows when a child of this process ends."""
+    """Return a count of ended children's page faults, which grows when a child ends."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
