@@ -141,7 +141,7 @@ class Server:
 
 
 def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
-    """Start ranks in this process whenever that of rank 0 asks, until that process ends.
+    """Start ranks from this process whenever that of rank 0 asks, until that process ends.
 
     Args:
         launch: this process's place in it.
