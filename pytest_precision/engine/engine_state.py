@@ -67,7 +67,7 @@ class EngineState(TrainingState):
 
     def flags(self) -> Iterator[Observation]:
         """Yield which modules are in training mode, and whose `requires_grad` has changed."""
-        yield from modes(self._engine.model.named_modules(), start=self.since.settings)
+        yield from modes(self._engine.named_modules(), start=self.since.settings)
         yield from thawed(self.gets_gradients(), self.since.trained)
 
     def loss_scale(self) -> Iterator[Observation]:
@@ -82,8 +82,7 @@ class EngineState(TrainingState):
         for optimizer in self._further_optimizers():
             own = ((names[id(p)], p) for _, held in groups.group_members(optimizer) for p in held)
             yield from self._of(optimizer, own)
-        modules = ((unwrapped(path), module) for path, module in engine.model.named_modules())
-        yield from attributes.extra_state(modules)
+        yield from attributes.extra_state(engine.named_modules())
         for number, optimizer in attributes.optimizers_in(engine.optimizer):
             yield from attributes.state_by_name(optimizer, number)
         known = {id(p) for p in engine.model.parameters()} | {id(p) for _, p in engine.masters()}
@@ -115,8 +114,9 @@ class EngineState(TrainingState):
         """Return the `requires_grad` of each parameter and optimizer-updated tensor, by name."""
         engine = self._engine
         held = chain(engine.optimized_model.named_parameters(), engine.masters())
-        masters = ((f"the master of {name}", master) for name, master in held)
-        return trained(engine.model.named_parameters()) | trained(masters)
+        masters = ((f"the master of {unwrapped(name)}", master) for name, master in held)
+        weights = ((unwrapped(name), weight) for name, weight in engine.model.named_parameters())
+        return trained(weights) | trained(masters)
 
     def all_groups(self) -> list[groups.NamedGroup]:
         """Return the parameter groups of all optimizers, each with its parameters' names."""
@@ -137,7 +137,7 @@ class EngineState(TrainingState):
     def _updated(self, optimizer: Optimizer, name: str, parameter: Tensor) -> UpdatedTensor:
         engine = self._engine
         capture = self._capture
-        names = [own for own, _ in engine.logical(name, parameter)]
+        names = [own for own, _ in engine.logical_parts(name, parameter)]
 
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
             # A step counter or a scale is no tensor of the parameter's elements. A counter is that
@@ -162,7 +162,7 @@ class EngineState(TrainingState):
         names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
         members = [*groups.group_members(optimizer)]
         updated = (
-            [name for name, _ in engine.logical(names[id(parameter)], parameter)]
+            [name for name, _ in engine.logical_parts(names[id(parameter)], parameter)]
             for _, own in members
             for parameter in own
         )

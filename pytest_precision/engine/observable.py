@@ -67,7 +67,7 @@ class Observable:
             capture: receives it.
         """
         self.capture = capture
-        self._since.settings = module_settings(self.model.named_modules())
+        self._since.settings = module_settings(self.named_modules())
         self._since.trained = self._training_state(capture).gets_gradients()
         for prefix, module in self.model.named_modules():
             if next(module.parameters(recurse=False), None) is not None:
@@ -143,13 +143,17 @@ class Observable:
         """
         return iter(())
 
+    def named_modules(self) -> Iterable[tuple[str, nn.Module]]:
+        """Return (name without wrappers, module); of a wrapper and its module, the module."""
+        return {unwrapped(path): module for path, module in self.model.named_modules()}.items()
+
     def masters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (parameter name, tensor) for each tensor that the optimizer updates, in order.
 
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
         named = self.optimized_model.named_parameters()
-        names = {id(parameter): unwrapped(name) for name, parameter in named}
+        names = {id(parameter): name for name, parameter in named}
         for place, parameter in groups.places(groups.group_members(self.optimizer)):
             yield names.get(id(parameter), place), parameter
 
@@ -169,10 +173,18 @@ class Observable:
     def logical(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
         """Split a fused tensor into its model tensors, as (name, tensor), such as Q, K and V.
 
-        Unless overridden, a tensor is one logical tensor, whose name does not have those of
-        wrappers for activation checkpointing, FSDP1 and `torch.compile`.
+        Unless overridden, a tensor is one model tensor. Names of wrappers for activation
+        checkpointing, FSDP1 and `torch.compile` are taken out of what is yielded here.
+
+        Args:
+            name: as `named_parameters` of the model has it.
+            tensor: the tensor of that name, or one of its shape, such as its gradient.
         """
-        yield unwrapped(name), tensor
+        yield name, tensor
+
+    def logical_parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name without wrappers, tensor) for the model tensors in a stored one."""
+        return ((unwrapped(own), part) for own, part in self.logical(name, tensor))
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """Return an observation of this rank's shard, with its place in the unsharded tensor."""
@@ -202,7 +214,8 @@ class Observable:
             return
         for held in stored(kind, tensor):
             apart = split and held.tensor.shape == tensor.shape
-            parts = self.logical(name, held.tensor) if apart else [(name, held.tensor)]
+            whole = [(unwrapped(name), held.tensor)]
+            parts = self.logical_parts(name, held.tensor) if apart else whole
             for logical_name, part in parts:
                 shown = full(part.detach()) if capture.gathers_shards else part.detach()
                 yield self.piece(held.kind, logical_name, shown, local=local or held.local)
@@ -249,7 +262,7 @@ class Observable:
 
     def named_groups(self) -> groups.Groups:
         """Yield each parameter group of the optimizer with its parameters' names."""
-        logical = (self.logical(name, master) for name, master in self.masters())
+        logical = (self.logical_parts(name, master) for name, master in self.masters())
         members = groups.group_members(self.optimizer)
         return groups.groups_with_names(members, ([name for name, _ in parts] for parts in logical))
 

@@ -107,7 +107,8 @@ class Restorable(Observable):
         """Load a checkpoint into this engine, also if fewer ranks have saved it."""
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        state = self.state_dict()
+        with _without_gradients(self.optimizer):
+            state = self.state_dict()
         rank = str(self.rank)
         if rank in state.get("rng", {}) and f"rng.{rank}.cpu" not in saved_names(folder):
             # The saving run did not have this rank, so nothing is there under its number.
@@ -126,8 +127,7 @@ class Restorable(Observable):
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         self._expect_state_by_parameter()
-        with _without_gradients(self.optimizer):
-            model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
+        model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
         return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
 
     def _expect_state_by_parameter(self) -> None:
@@ -182,13 +182,12 @@ class Restorable(Observable):
         """Load what `state_dict` returned on an engine that was built the same way."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
-        with _without_gradients(self.optimizer):
-            set_state_dict(
-                self.optimized_model,
-                self.optimizer,
-                model_state_dict=state["model"],
-                optim_state_dict=state["optimizer"],
-            )
+        set_state_dict(
+            self.optimized_model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
         self.load_state_beside_weights(state)
 
     def load_state_beside_weights(self, state: dict[str, Any]) -> None:
@@ -211,8 +210,16 @@ class Restorable(Observable):
 
 @contextmanager
 def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Remove the gradients inside the context; with any, torch makes no optimizer state."""
-    kept = [(parameter, parameter.grad) for parameter in updated_tensors(optimizer)]
+    """Remove the gradients inside the context: with any, torch makes no state for a load to fill.
+
+    Those of another dtype or shape than their parameter's, which cannot be put back, stay.
+    """
+    kept = [
+        (parameter, parameter.grad)
+        for parameter in updated_tensors(optimizer)
+        if (gradient := parameter.grad) is not None
+        and (gradient.dtype, gradient.shape) == (parameter.dtype, parameter.shape)
+    ]
     for parameter, _ in kept:
         parameter.grad = None
     try:

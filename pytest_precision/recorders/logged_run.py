@@ -88,7 +88,8 @@ def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:
         yield Holding(kind, name), tensor
     for name, buffer in engine.model.named_buffers():
         yield Holding("buffer", unwrapped(name)), buffer
-    for name, master in engine.masters():
+    for path, master in engine.masters():
+        name = unwrapped(path)
         yield Holding("master", name), master
         if master.grad is not None:
             yield Holding("final_grad", name), master.grad

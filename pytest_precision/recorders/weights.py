@@ -43,7 +43,7 @@ class Weight:
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
     """Return this rank's shards of the model's tensors inside `tensor`."""
-    parts = engine.logical(name, tensor)
+    parts = engine.logical_parts(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 
 

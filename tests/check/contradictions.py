@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from planted_by_property import TrainsFrozen
+from torch import nn
 
-from pytest_precision import Cell, Engine, Workload, layouts
+from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.scaling import scale_from_amax
@@ -147,6 +148,36 @@ class AveragesFrozen(Engine):
         blocks = self.model.get_submodule("blocks")
         first, frozen = (blocks.get_parameter(f"{number}.linear.weight") for number in (0, 2))
         frozen.lerp_(first, 0.1)
+
+
+def averages_what_its_optimizer_has(workload: Workload, cell: Cell) -> Engine:
+    """The same, where the optimizer is given all weights, and skips one without a gradient."""
+    model = workload.model(cell)
+    groups = workload.groups(model)
+    groups[0]["params"].extend(own for own in model.parameters() if not own.requires_grad)
+    return AveragesFrozen(workload, cell, model, torch.optim.AdamW(groups))
+
+
+class FixedTemperature(workloads.mlp):
+    """Freezes its only weight of one element."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        model.get_parameter("temperature").requires_grad_(False)
+        return model
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        trained = [own for own in model.parameters() if own.requires_grad]
+        return [{"params": trained, "lr": 1e-3}]
+
+
+class Anneals(Engine):
+    """Lowers a frozen temperature, which is a factor of what it was, as any number is."""
+
+    @torch.no_grad()
+    def update_weights(self) -> None:
+        super().update_weights()
+        self.model.get_parameter("temperature").sub_(0.01)
 
 
 class StaleBytes(Engine):

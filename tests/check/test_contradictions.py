@@ -182,6 +182,13 @@ def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
             workloads.mlp,
             {f"param is {FROZEN}"},
         ),
+        (contradictions.averages_what_its_optimizer_has, FP32, workloads.mlp, USED),
+        (
+            partial(contradictions.here, kind=contradictions.Anneals),
+            FP32,
+            contradictions.FixedTemperature,
+            {f"param is {FROZEN}"},
+        ),
         (layouts.fsdp2, Cell("bf16", "fp32", sequence="train2"), workloads.gpt, USED),
         (
             layouts.adamw,

@@ -187,17 +187,30 @@ def test_what_a_layout_stores_together_is_observed_apart() -> None:
     assert seen["step"] == 2 * trained
 
 
+class KnowsNames(Engine):
+    """Looks a tensor up by the name that the model gives it."""
+
+    def start(self, capture: Capture) -> None:
+        self.table = {name: name for name, _ in self.model.named_parameters()}
+        super().start(capture)
+
+    def logical(self, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+        return [(self.table[name], tensor)]
+
+
 def test_a_wrapper_adds_nothing_to_names() -> None:
     """A block that is compiled, or computed again in backward, is the block on the other side."""
     workload = workloads.moe(experts=3)
     model, plain = workload.model(CELL), workload.model(CELL)
+    for own in (model, plain):
+        own.get_submodule("blocks.1").eval()
     blocks = model.get_submodule("blocks")
     compiled = torch.compile(blocks.get_submodule("0"), backend="eager")
     blocks.register_module("0", compiled)
     blocks.register_module("1", checkpoint_wrapper(blocks.get_submodule("1")))
 
     def names(own: nn.Module) -> list[tuple[str, str]]:
-        engine = Engine(workload, CELL, own, torch.optim.AdamW(workload.groups(own)))
+        engine = KnowsNames(workload, CELL, own, torch.optim.AdamW(workload.groups(own)))
         engine.start(Capture())
         step(engine, 1)
         assert all(name in plain.state_dict() for name, _ in engine.named_buffers())
@@ -205,6 +218,47 @@ def test_a_wrapper_adds_nothing_to_names() -> None:
         return [(one.kind, one.name) for one in chain.from_iterable(shown)]
 
     assert names(model) == names(plain)
+
+
+class CountsSteps(torch.optim.Optimizer):
+    """Has no state, counts its steps in its group, and decays whatever the rate is."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-2, "steps": 0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["steps"] += 1
+            for own in group["params"]:
+                if own.grad is not None:
+                    own.mul_(0.999).sub_(group["lr"] * own.grad)
+
+
+def test_a_save_is_no_step_of_an_optimizer_without_state(tmp_path: Path) -> None:
+    """Torch would make one to see which state there is, if the weights had no gradients."""
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    optimizer = CountsSteps([own for own in model.parameters() if own.requires_grad])
+    engine = Engine(workload, CELL, model, optimizer)
+    engine.start(Capture())
+    step(engine, 1)
+    before = state(engine)
+    engine.save(tmp_path)
+    assert state(engine) == before
+    assert optimizer.param_groups[0]["steps"] == 1
+
+
+def test_a_gradient_that_cannot_be_put_back_stays(tmp_path: Path) -> None:
+    """Torch refuses to assign one of another dtype, but not to exchange its data."""
+    engine = adamw()
+    step(engine, 1)
+    engine.save(tmp_path)
+    wide = next(own for own in engine.model.parameters() if own.grad is not None)
+    assert wide.grad is not None
+    wide.grad.data = wide.grad.data.double()
+    engine.load(tmp_path)
+    assert all(own.grad is not None for own in engine.model.parameters() if own.requires_grad)
 
 
 def test_gradients_that_stand_when_it_loads_are_no_obstacle(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from wrong_gradients import Doubling, engine_of, frozen
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
@@ -16,6 +17,7 @@ from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.gradients import plain_sums
 from pytest_precision.recorders.gradients.perturbed import GIVES_ZEROS
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
+from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import EVERYTHING
 
@@ -86,6 +88,16 @@ class Invented(Adding):
     """Has a gradient that no token gives."""
 
     amount = 1e-9
+
+
+class Wrapped(workloads.mlp):
+    """Has a model with a block that is computed again in backward."""
+
+    def model(self, cell: Cell) -> nn.Module:
+        model = super().model(cell)
+        blocks = model.get_submodule("blocks")
+        blocks.register_module("1", checkpoint_wrapper(blocks.get_submodule("1")))
+        return model
 
 
 doubled, late, nudged = (partial(engine_of, kind=kind) for kind in (Doubling, DoublesLater, Nudged))
@@ -241,3 +253,13 @@ def test_where_the_workload_gives_zeros_only_underflow_is_rounding(
     breaches = [(one.kind, one.name, one.words) for one in found.breaches]
     assert breaches == ([] if kind is Underflowing else expected)
     assert (found.judged > 0, found.silent) == (True, "")
+
+
+def test_a_workload_whose_model_is_wrapped_is_judged(one_rank: None, tmp_path: Path) -> None:
+    """By the names that engines show, gradients and updates alike."""
+    right = judged(layouts.adamw, tmp_path / "right", workload=Wrapped)
+    assert (right.judged > 0, right.breaches, right.silent) == (True, [], "")
+    assert judged(doubled, tmp_path / "wrong", workload=Wrapped).breaches
+    plans = (UpdatePlan(made(), made.optimizer_rule, CELL) for made in (Wrapped, workloads.mlp))
+    wrapped, plain = ((own.groups, own.frozen) for own in plans)
+    assert wrapped == plain

@@ -44,7 +44,12 @@ class LogicalNames:
 
     def held(self, name: str) -> list[str]:
         """Return the names of the original model's tensors of which this rank has elements."""
-        return [part.name for part in self._shards[name].held_parts]
+        shard = self._shards.get(name)
+        return [name] if shard is None else [part.name for part in shard.held_parts]
+
+    def is_sharded(self, name: str) -> bool:
+        """Return whether a name is that of a shard of this rank, or of a model tensor in one."""
+        return name in self._shards or name in self._places
 
     def of(self, name: str) -> str:
         """Return the original model's name of a stored buffer or of quantized state."""

@@ -220,7 +220,7 @@ class DistributedOptimizer(GatheredEngine):
         local: bool = False,
     ) -> Iterator[Observation]:
         """Yield comparison records of a tensor; scales and step counters per original tensor."""
-        if split or name not in self.parts:
+        if split or not self.names.is_sharded(name):
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
         # Steps are counted everywhere; a scale is that of this rank's shard.

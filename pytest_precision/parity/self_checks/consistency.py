@@ -119,6 +119,7 @@ class _Walk:
             if kind == "compensation" or (is_beside_masters(kind) and dtype in ("float16", "uint8"))
         }
         self._updated = held.get("master", {})
+        self._with_moments = {*held.get("exp_avg", {}), *held.get("momentum_buffer", {})}
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
     def judged(self) -> Iterator[Judged]:
@@ -184,7 +185,11 @@ class _Walk:
                 continue
             claim = self._shown.claim(moment, "param", name, FROZEN)
             found = claim.broken(got, exact.double(), 0.0)
-            if found is not None and (name in self._updated or found.factor is not None):
+            # One number has a factor whatever moved it, and an optimizer may be given a weight that
+            # it leaves alone, for want of a gradient.
+            trained = name in self._with_moments or name in self._reduced
+            decayed = found is not None and found.factor is not None and got.numel() > 1
+            if found is not None and (trained or decayed):
                 yield found
 
     def _follows(self, claim: Claim, entries: list[Entry], source: list[Entry]) -> Iterator[Judged]:

@@ -24,6 +24,7 @@ from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.recorders.gradients.fp64 import computing_in_fp64
 from pytest_precision.recorders.gradients.masks import is_masked, positions_of, unmasked
 from pytest_precision.workloads.base import Workload
@@ -32,6 +33,11 @@ LossOf = Literal["whole", "unmasked", "auxiliary"]
 
 Gradients = dict[str, Tensor]
 """Logical tensor to its gradient, fp64."""
+
+
+def _unwrapped(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, tensor) with the names that engines show: a model may wrap its own blocks."""
+    return ((unwrapped(path), tensor) for path, tensor in named)
 
 
 class PlainMicrobatch(NamedTuple):
@@ -129,7 +135,7 @@ class PlainLoop:
     def tied(self) -> frozenset[str]:
         """Return the names of weights that the model holds under more than one name."""
         names: dict[int, list[str]] = defaultdict(list)
-        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+        for name, parameter in _unwrapped(self._model.named_parameters(remove_duplicate=False)):
             names[id(parameter)].append(name)
         return frozenset(name for own in names.values() if len(own) > 1 for name in own)
 
@@ -137,7 +143,8 @@ class PlainLoop:
         """Return the names of the model's parameters and buffers that are in neither collection."""
         known, kept = {*weights}, {*buffers}
         parameters = (name for name, _ in self._stored() if name not in known)
-        return [*parameters, *(name for name, _ in self._model.named_buffers() if name not in kept)]
+        own = (name for name, _ in _unwrapped(self._model.named_buffers()))
+        return [*parameters, *(name for name in own if name not in kept)]
 
     def is_masked(self, step: int) -> bool:
         """Return whether the microbatches of a step have masks with zeros."""
@@ -145,7 +152,7 @@ class PlainLoop:
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) for each parameter, or for a quantized one's bytes and scales."""
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in _unwrapped(self._model.named_parameters()):
             if isinstance(parameter, modules.QuantizedParameter):
                 yield from ((f"{name}.{key}", held) for key, held in parameter.stored.items())
             else:
@@ -176,7 +183,7 @@ class PlainLoop:
             if draw is not None and isinstance(held, nn.Parameter):
                 sign = torch.randint(0, 2, held.shape, generator=draw).mul_(2).sub_(1)
                 held.mul_(1 + self.unit * sign.to(held))
-        for name, buffer in self._model.named_buffers():
+        for name, buffer in _unwrapped(self._model.named_buffers()):
             buffer.copy_(buffers[name])
 
     def microbatches(self, step: int, of: LossOf = "whole") -> Iterator[PlainMicrobatch]:
@@ -201,7 +208,7 @@ class PlainLoop:
             self._tried = True
             gradients = {
                 name: parameter.grad.to("cpu", torch.float64) / self._scale
-                for name, parameter in self._model.named_parameters()
+                for name, parameter in _unwrapped(self._model.named_parameters())
                 if parameter.grad is not None
             }
             value = float(loss.detach())

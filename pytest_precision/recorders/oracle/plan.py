@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.recorders.oracle.adam import adam_formula
 from pytest_precision.recorders.oracle.sgd import sgd_formula
 from pytest_precision.recorders.oracle.update import Formula
@@ -44,7 +45,8 @@ class UpdatePlan:
         with torch.random.fork_rng(devices):
             model = workload.model(cell)
             groups = workload.groups(model)
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        parameters = [(unwrapped(path), one) for path, one in model.named_parameters()]
+        names = {id(parameter): name for name, parameter in parameters}
         self.groups = {
             names[id(parameter)]: number
             for number, group in enumerate(groups)
@@ -52,7 +54,7 @@ class UpdatePlan:
         }
         self.frozen = [
             name
-            for name, parameter in model.named_parameters()
+            for name, parameter in parameters
             if not parameter.requires_grad and name not in self.groups
         ]
         own = [{**group, "params": [torch.zeros(1)]} for group in groups]

@@ -59,6 +59,8 @@ class LoopRules(LoopEvents):
         self._just_stepped: list[Optimizer] = []
         self._still: dict[int, list[Still]] = {}
         self._copies = False
+        self._read: dict[int, Tensor] = {}
+        self._copies_gradients = False
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Check the gradients that an optimizer's step is about to read."""
@@ -71,13 +73,12 @@ class LoopRules(LoopEvents):
             "was updated at step {} by a gradient that was added to that of the step before, which "
             "nobody had zeroed",
         )
-        if any(one is optimizer for one in self._just_stepped):
-            self._tell(
-                "grad",
-                self._old.untouched(members),
-                f"was updated at step {{}} by the gradient of the step before: "
-                f"{type(optimizer).__name__} stepped twice with no forward or backward in between",
-            )
+        self._tell(
+            "grad",
+            self._same_as_read(optimizer, members),
+            "was updated at step {} by the gradient of the step before: "
+            f"{type(optimizer).__name__} stepped twice with no forward or backward in between",
+        )
         if any(one is optimizer for one in self._unscaled) and not skips_by_itself(optimizer):
             self._tell(
                 "grad",
@@ -113,6 +114,28 @@ class LoopRules(LoopEvents):
         self._divided.end(updated_tensors(optimizer))
         self._unscaled = [one for one in self._unscaled if one is not optimizer]
         self._just_stepped.append(optimizer)
+        self._read = {}
+        if self._copies_gradients:
+            with_values = (own for own in updated_tensors(optimizer) if has_plain_values(own.grad))
+            self._read = {id(own): own.grad.clone() for own in with_values if own.grad is not None}
+
+    def _same_as_read(self, optimizer: Optimizer, members: Sequence[Tensor]) -> list[Tensor]:
+        """Return the weights whose gradient an optimizer is about to read a second time.
+
+        Writing to the `data` of a gradient, or by a collective, counts as no write, so that values
+        are compared. They are copied from the first time on that no write was counted.
+        """
+        if all(one is not optimizer for one in self._just_stepped):
+            return []
+        found = self._old.untouched(members)
+        self._copies_gradients |= bool(found)
+        return [
+            own
+            for own in found
+            if own.grad is not None
+            and (before := self._read.get(id(own))) is not None
+            and torch.equal(before, own.grad)
+        ]
 
     def forward(self, module: nn.Module) -> None:
         """Note that a forward has come since the last optimizer steps."""

@@ -67,7 +67,7 @@ def frames_of_script(
         return None if isinstance(error, SyntaxError) and error.filename == file else trace
     entries = entries[begins[0] :]
     if any(isinstance(one, InputMessage) for one in error.args):
-        while _is_library(entries[-1]):
+        while len(entries) > 1 and _is_library(entries[-1]):
             entries.pop()
     return _joined(entries if _is_of_recorder(entries) else [*_outside(entries)])
 

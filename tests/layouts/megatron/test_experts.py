@@ -51,6 +51,15 @@ def test_discrete_experts_are_separate_layers(parity_in: ParityIn) -> None:
     parity_in(cell).check(layouts.discrete_experts, layouts.distributed_optimizer, workload=MOE)
 
 
+def test_a_scale_of_moments_is_that_of_a_rank(parity_in: ParityIn) -> None:
+    """Each rank scales the fp16 moments of its own shard, so that replicas have none in common."""
+    moments = partial(layouts.discrete_experts, exp_avg_dtype="fp16")
+    overlapping = partial(moments, overlap_grad_reduce=True)
+    cell = Cell("bf16", "bf16", sequence="train2", world_size=2)
+    verdict = parity_in(cell).check(moments, overlapping, workload=MOE)
+    assert verdict.outcome == "pass"
+
+
 def test_a_group_of_one_layer_that_is_two_groups_is_refused(parity_in: ParityIn) -> None:
     """The biases of all experts are one tensor, and a tensor has one learning rate."""
     with pytest.raises(

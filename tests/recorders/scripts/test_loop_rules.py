@@ -15,7 +15,7 @@ from pytest_precision import Cell, unchecked
 from pytest_precision.trace.recording import Recording
 
 WORDS = {
-    "steps_twice": "0.weight, as 3 more, was updated at step 2 by the gradient of the step before",
+    "steps_twice": "0.weight, as 3 more, was updated at step 4 by the gradient of the step before",
     "never_zeroed": "0.weight, as 3 more, was updated at step 2 by a gradient that was added",
     "zeroed_in_part": "2.weight, as 1 more, was updated at step 2 by a gradient that was added",
     "zeroed_at_first": "0.weight, as 3 more, was updated at step 2 by a gradient that was added",
