@@ -60,7 +60,7 @@ def agreement(case: Case) -> Ruling | None:
 
 @gate
 def undisturbed(case: Case) -> Ruling | None:
-    """Refuse an evaluation, save, load or skipped step that changed training state."""
+    """Refuse an evaluation, save or skipped step that changed training state, or a wrong load."""
     for number, side in enumerate(case.judged):
         found = _disturbed(case, number)
         if found is not None:
@@ -169,7 +169,7 @@ def consistent(case: Case) -> Ruling | None:
 
 @gate
 def loop_rules(case: Case) -> Ruling | None:
-    """Refuse a script that breaks a rule of every loop, such as zeroing its gradients."""
+    """Refuse a script that breaks a rule of every loop, such as one that adds to old gradients."""
     broken = {words: kind for side in case.judged for words, kind in side.broken_rules.items()}
     for words, kind in broken.items():
         if case.terms.exempt.judges(kind, ""):

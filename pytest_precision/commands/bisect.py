@@ -73,7 +73,7 @@ class Commits(Protocol):
         """Raise unless the good and the bad commit compute different numbers."""
 
     def is_good(self, commit: str) -> bool:
-        """Return whether a commit computes the same as the good one."""
+        """Return whether a commit is on the good side of the change that is looked for."""
 
     def show(self) -> None:
         """Print how the first bad commit differs from the last good one."""

@@ -28,7 +28,7 @@ HOST_SECONDS = 10.0
 
 
 class OtherRanks:
-    """Starts ranks of another interpreter, through a host process that it runs.
+    """Starts ranks of another installation, through a host process of its interpreter.
 
     Args:
         installation: whose code the ranks run.

@@ -27,7 +27,7 @@ AFTER_A_STEP = "audit once more after one step, when its state can be read"
 
 
 def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield findings on parameters below fp32 without a master, whose small updates are lost."""
+    """Yield findings on weights that are updated below fp32, where small updates are lost."""
     bare = [
         one
         for one in facts.ownership.updated
@@ -41,7 +41,7 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a note on each optimizer that keeps moments or masters below fp32."""
+    """Yield a note on optimizers with moments below fp32, where their rounding keeps updates."""
     kept: dict[tuple[str, str], list[str]] = {}
     for one in facts.ownership.updated:
         if one.holder.rounding(one.tensor, one.group) not in ("nearest", "unknown"):

@@ -237,7 +237,7 @@ class _Walk:
         return ranks == 1 or dealt
 
     def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield a contradiction if the gradient norm is not the norm of all reduced gradients."""
+        """Yield a contradiction if the norm is not that of the updated weights' gradients."""
         if moment.phase != "clip_grads" or moment.operation != "train":
             return
         self._norms = norms
