@@ -17,7 +17,6 @@ from pytest_precision.te import (
     apex,
     gemm,
     groups,
-    kernels,
     masters,
     norms,
     nvfp4_masters,
@@ -25,6 +24,7 @@ from pytest_precision.te import (
     rows,
     softmax,
     transposes,
+    triton,
 )
 from pytest_precision.te.enums import DType
 
@@ -460,7 +460,7 @@ def test_a_grouped_bias_gradient_is_the_sum_of_its_rows() -> None:
     dy, bias, scales = drawn(5, 3), drawn(2, 3, seed=1), drawn(5, seed=2)
     made, of_scales = torch.zeros(2, 3), torch.zeros(5)
     offsets = torch.tensor([0, 2, 5])
-    kernels.grouped_dbias(dy, made, offsets, scales, bias, of_scales, 3, HAS_SCALES=True)
+    triton.grouped_dbias(dy, made, offsets, scales, bias, of_scales, 3, HAS_SCALES=True)
     scaled = dy * scales[:, None]
     close(made, torch.stack([scaled[:2].sum(0), scaled[2:].sum(0)]).double())
     close(of_scales, (dy * bias.repeat_interleave(torch.tensor([2, 3]), 0)).sum(1).double())

@@ -150,9 +150,12 @@ def test_a_module_that_is_imported_later_is_late_until_it_is_taken_in(code: Code
 
 
 def test_what_others_change_between_two_jobs_is_how_the_next_begins(
-    code: Code, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, code: Code
 ):
-    """They fill and replace what is theirs, replace code of torch, and import modules anew."""
+    """They fill and replace what is theirs, replace code of torch, and import modules anew.
+
+    `code` is put back first, to what is patched here, and then the patches are undone.
+    """
     user.CALLS.append(7)
     monkeypatch.setattr(user, "Framework", type("Framework", (), {"__module__": user.__name__}))
     monkeypatch.setattr(F, "gelu", user.gelu)
