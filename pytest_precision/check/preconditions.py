@@ -109,7 +109,7 @@ def recorded(failed: SideFailed) -> Ruling | None:
 
 @gate
 def readable(failed: OSError) -> Ruling | None:
-    """Refuse recordings that cannot be read."""
+    """Return the ruling `error` on recordings that cannot be read."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
 

@@ -44,7 +44,7 @@ def mark(tensor: Tensor) -> None:
 
 
 def passes_on(tensor: object) -> bool:
-    """Return whether results computed from this tensor report `cpu`, as the tensor does."""
+    """Return whether a tensor that reports device `cpu` makes its results report `cpu`, too."""
     return bool(_passed_on) and type(tensor) in PLAIN and is_marked(tensor)  # type: ignore[arg-type]
 
 

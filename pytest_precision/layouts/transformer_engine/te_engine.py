@@ -57,7 +57,7 @@ class TransformerEngine(Engine):
 
     @property
     def _parts(self) -> Iterator[EngineLayer]:
-        """Yield the modules of Transformer Engine that have caches and scales."""
+        """Yield the Transformer Engine modules of the model, with their cached scales."""
         return (part for padded in self._padded for part in padded.parts)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:

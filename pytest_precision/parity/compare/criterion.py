@@ -65,7 +65,7 @@ class Criterion:
 
 
 class Measure(Enum):
-    """The unit of an element's distance from its reference: bytes, steps or values.
+    """How the distance of an element is measured: by bytes, representable values or value.
 
     Attributes:
         BYTES: equal or not; a single byte that differs is beyond any bound. Elements of dtypes that

@@ -185,7 +185,7 @@ def _divisors(
 def _singled_out(
     counts: Sequence[float], dealt: Sequence[PlainMicrobatch], room: float
 ) -> Iterator[str]:
-    """Yield in words which microbatches count wrongly, if all others count once."""
+    """Yield in words which microbatches were left out or added twice, if others were not."""
     ones = [one.number for one, count in zip(dealt, counts, strict=True) if abs(count - 1) > room]
     if 0 < len(ones) < len(dealt):
         kinds = {round(counts[[d.number for d in dealt].index(number)], 2) for number in ones}

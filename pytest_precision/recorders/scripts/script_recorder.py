@@ -124,7 +124,7 @@ def followed(steps: Steps, *others: torch_hooks.LoopEvents) -> Iterator[None]:
 
 @contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """Suppress the traceback of a loop's thread that is ended after the last step."""
+    """Suppress the traceback of a training thread that the recorder ends after the last step."""
     report = threading.excepthook
 
     def unless_ended(error: threading.ExceptHookArgs) -> None:

@@ -29,41 +29,41 @@ class LoopEvents:
     """Base class of what listens to a loop: each method is one event and does nothing here."""
 
     def forward(self, module: nn.Module) -> None:
-        """Take the event that a module is about to be called."""
+        """Handle the event that a module is about to be called."""
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Take the event that a backward is about to run; return the loss to start from."""
+        """Handle the event that a backward is about to run; return the loss to start from."""
         return loss
 
     def clip(self, norm: Tensor | None) -> None:
-        """Take the event that gradients are about to be clipped; `norm` is theirs, if known."""
+        """Handle the event that gradients are about to be clipped; `norm` is theirs, if known."""
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Take the event that an optimizer's step begins, with or without a closure."""
+        """Handle the event that an optimizer's step begins, with or without a closure."""
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Take the event that the closure of an optimizer's step has returned."""
+        """Handle the event that the closure of an optimizer's step has returned."""
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Take the event that an optimizer's step has returned."""
+        """Handle the event that an optimizer's step has returned."""
 
     def compiled(self, module: nn.Module) -> None:
-        """Take the event that a module has been compiled."""
+        """Handle the event that a module has been compiled."""
 
     def spawned(self) -> None:
-        """Take the event that `torch.multiprocessing` is about to start processes."""
+        """Handle the event that `torch.multiprocessing` is about to start processes."""
 
     def unscales(self, optimizer: Optimizer) -> None:
-        """Take the event that a `GradScaler` is about to unscale an optimizer's gradients."""
+        """Handle the event that a `GradScaler` is about to unscale an optimizer's gradients."""
 
     def unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """Take the event that `GradScaler.unscale_` has returned for an optimizer."""
+        """Handle the event that `GradScaler.unscale_` has returned for an optimizer."""
 
     def scales(self, scaler: GradScaler) -> None:
-        """Take the event that a `GradScaler` is about to call or skip an optimizer's step."""
+        """Handle the event that a `GradScaler` is about to call or skip an optimizer's step."""
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Take the event that a `GradScaler` has called or skipped an optimizer's step."""
+        """Handle the event that a `GradScaler` has called or skipped an optimizer's step."""
 
 
 @contextmanager
