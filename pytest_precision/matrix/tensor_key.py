@@ -155,6 +155,7 @@ def unwrapped(name: str) -> str:
     """Return a tensor's name without wrapper modules, such as `_orig_mod`, in it.
 
     Args:
-        name: of a tensor or a module; what follows a colon is not a part of the path.
+        name: of a tensor or a module; what follows a colon is not a part of the path. One without
+            wrappers is returned as the object that it is: an engine may keep more with it.
     """
-    return _WRAPPER.sub("", name).removeprefix(".")
+    return _WRAPPER.sub("", name).removeprefix(".") if _WRAPPER.search(name) else name

@@ -15,6 +15,7 @@ from pytest_precision.matrix.tensor_key import (
     resident_kind,
     role_of,
     slot_of,
+    unwrapped,
 )
 
 
@@ -83,3 +84,27 @@ def test_what_an_optimizer_keeps_for_its_masters() -> None:
         False,
     ]
     assert [is_beside_masters(kind) for kind in ("master_param_scale", "master")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("blocks.0._orig_mod.up.weight", "blocks.0.up.weight"),
+        ("_orig_mod._fsdp_wrapped_module.head.weight", "head.weight"),
+        ("blocks.1._checkpoint_wrapped_module", "blocks.1"),
+        ("my_orig_mod.weight", "my_orig_mod.weight"),
+    ],
+)
+def test_wrappers_are_taken_out_of_a_name(name: str, plain: str) -> None:
+    """Whole parts of the path alone."""
+    assert unwrapped(name) == plain
+
+
+def test_a_name_without_wrappers_is_the_same_object() -> None:
+    """Megatron's engine keeps the range of a shard with the name of its piece."""
+
+    class PieceName(str):
+        """A name with more in it."""
+
+    name = PieceName("head.weight")
+    assert unwrapped(name) is name
