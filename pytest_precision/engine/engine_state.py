@@ -82,7 +82,9 @@ class EngineState(TrainingState):
         for optimizer in self._further_optimizers():
             own = ((names[id(p)], p) for _, held in groups.group_members(optimizer) for p in held)
             yield from self._of(optimizer, own)
-        yield from attributes.extra_state(engine.named_modules())
+        # A wrapper may save more than tensors, too, so that none of the two is left out.
+        modules = ((unwrapped(path), module) for path, module in engine.model.named_modules())
+        yield from attributes.extra_state(modules)
         for number, optimizer in attributes.optimizers_in(engine.optimizer):
             yield from attributes.state_by_name(optimizer, number)
         known = {id(p) for p in engine.model.parameters()} | {id(p) for _, p in engine.masters()}

@@ -220,6 +220,32 @@ def test_a_wrapper_adds_nothing_to_names() -> None:
     assert names(model) == names(plain)
 
 
+class Counting(nn.Module):
+    """A wrapper that saves a number of its own, as well as the module in it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._orig_mod(x)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": 7}
+
+
+def test_what_a_wrapper_saves_is_seen() -> None:
+    """Its module has its name, and takes nothing from it."""
+    workload = workloads.mlp()
+    model = workload.model(CELL)
+    blocks = model.get_submodule("blocks")
+    blocks.register_module("1", Counting(blocks.get_submodule("1")))
+    engine = Engine(workload, CELL, model, torch.optim.AdamW(workload.groups(model)))
+    engine.start(Capture())
+    seen = {one.name: one.tensor for one in engine.observe("init", engine.capture)}
+    assert seen["extra state.calls of blocks.1"].item() == 7
+
+
 class CountsSteps(torch.optim.Optimizer):
     """Has no state, counts its steps in its group, and decays whatever the rate is."""
 
