@@ -30,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     named = argparse.Namespace(script=words[end + 1 :], words=words)
     given, others = parser.parse_known_args(words[:end], named)
-    is_script = bool(others) and end == len(words) and not others[0].startswith("-")
-    if is_script and words[0] in RUN_A_SCRIPT:
-        advice = f"write `-- {shlex.join(others)}` after the options of {words[0]}"
-        given.parser.error(expected_but_got("a script after `--`", others[0], advice))
     if others:
+        takes_script = words[0] in RUN_A_SCRIPT and "--" not in words
+        if takes_script and not others[0].startswith("-"):
+            advice = f"write `-- {shlex.join(others)}` after the options of {words[0]}"
+            given.parser.error(expected_but_got("a script after `--`", others[0], advice))
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     with WholeTorch().watching():
         return int(given.run(given))

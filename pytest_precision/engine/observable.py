@@ -152,8 +152,7 @@ class Observable:
 
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """
-        named = self.optimized_model.named_parameters()
-        names = {id(parameter): name for name, parameter in named}
+        names = {id(p): name for name, p in self.optimized_model.named_parameters()}
         for place, parameter in groups.places(groups.group_members(self.optimizer)):
             yield names.get(id(parameter), place), parameter
 

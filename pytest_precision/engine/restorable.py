@@ -215,7 +215,7 @@ def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
     Those of another dtype or shape than their parameter's, which cannot be put back, stay.
     """
     kept = [
-        (parameter, parameter.grad)
+        (parameter, gradient)
         for parameter in updated_tensors(optimizer)
         if (gradient := parameter.grad) is not None
         and (gradient.dtype, gradient.shape) == (parameter.dtype, parameter.shape)

@@ -60,6 +60,23 @@ SyntaxError: invalid syntax
 """
 
 
+@pytest.fixture
+def reported(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Return what the interpreter prints of the error that ends a recorded script."""
+
+    def report(text: str, *options: str) -> str:
+        monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+        (in_folder / "own.py").write_text(text)
+        with pytest.raises((RuntimeError, TypeError, SyntaxError)) as error:
+            main(["record", "--out", "a", *options, "--", "own.py"])
+        sys.excepthook(error.type, error.value, error.tb)
+        return capsys.readouterr().err
+
+    return report
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -69,38 +86,22 @@ SyntaxError: invalid syntax
     ],
 )
 def test_an_error_is_reported_as_without_recording(
-    text: str,
-    shown: str,
-    in_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    reported: Callable[..., str], text: str, shown: str
 ) -> None:
     """Neither what runs the script nor what watches it is in the traceback."""
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    (in_folder / "own.py").write_text(text)
-    with pytest.raises((RuntimeError, TypeError, SyntaxError)) as error:
-        main(["record", "--out", "a", "--", "own.py"])
-    sys.excepthook(error.type, error.value, error.tb)
-    lines = capsys.readouterr().err.splitlines(keepends=True)
+    lines = reported(text).splitlines(keepends=True)
     # Python 3.11 marks a part of a line, and 3.13 another one.
     assert "".join(line for line in lines if line.strip(" ^~\n")).startswith(shown)
 
 
 @pytest.mark.parametrize("options", [[], ["--lines"]])
 def test_no_frame_of_the_recorder_is_between_those_of_torch(
-    options: list[str],
-    in_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    reported: Callable[..., str], options: list[str]
 ) -> None:
     """Of an error, and of its cause, where a call passes through the hooks of the recorder."""
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    (in_folder / "own.py").write_text(SECOND_BACKWARD)
-    with pytest.raises(RuntimeError) as error:
-        main(["record", "--out", "a", *options, "--", "own.py"])
-    sys.excepthook(error.type, error.value, error.tb)
-    shown = capsys.readouterr().err
+    shown = reported(SECOND_BACKWARD, *options)
     assert "pytest_precision" not in shown
+    assert "RuntimeError: " in shown
     assert shown.count('Traceback (most recent call last):\n  File "own.py", line ') == 2
 
 

@@ -185,11 +185,12 @@ class _Walk:
                 continue
             claim = self._shown.claim(moment, "param", name, FROZEN)
             found = claim.broken(got, exact.double(), 0.0)
+            if found is None:
+                continue
             # One number has a factor whatever moved it, and an optimizer may be given a weight that
             # it leaves alone, for want of a gradient.
-            trained = name in self._with_moments or name in self._reduced
-            decayed = found is not None and found.factor is not None and got.numel() > 1
-            if found is not None and (trained or decayed):
+            decayed = found.factor is not None and got.numel() > 1
+            if decayed or name in self._with_moments or name in self._reduced:
                 yield found
 
     def _follows(self, claim: Claim, entries: list[Entry], source: list[Entry]) -> Iterator[Judged]:

@@ -29,17 +29,17 @@ _COLLECTIVES = ("all", "barrier", "broadcast", "gather", "recv", "reduce", "scat
 
 
 @contextmanager
-def delays(number: int) -> Iterator[Callable[[], None]]:
+def delays(number: int) -> Iterator[Callable[[], None] | None]:
     """Make one rank late before each collective that it calls from Python, inside the context.
 
     Args:
         number: seed of the lengths; the rank that is late is `late_rank` of it.
 
     Yields:
-        what delays the rank elsewhere.
+        what delays the rank elsewhere; None on a rank that is in time.
     """
     if dist.get_rank() != late_rank(number, dist.get_world_size()):
-        yield on_time
+        yield None
         return
     drawn = random.Random(number)
 
@@ -59,10 +59,6 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
     finally:
         for name, method in kept.items():
             setattr(group, name, method)
-
-
-def on_time() -> None:
-    """Do nothing; the delay of every rank that is not the late one."""
 
 
 def late_rank(number: int, world_size: int) -> int:

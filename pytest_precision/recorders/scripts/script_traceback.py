@@ -62,28 +62,16 @@ def frames_of_script(
     this package nor of torch.
     """
     entries = [*_entries(trace)]
-    begins = [n for n, one in enumerate(entries) if one.tb_frame.f_code.co_filename == file]
+    begins = [n for n, one in enumerate(entries) if _file(one) == file]
     if not begins:
         return None if isinstance(error, SyntaxError) and error.filename == file else trace
     entries = entries[begins[0] :]
     if any(isinstance(one, InputMessage) for one in error.args):
-        while len(entries) > 1 and _is_library(entries[-1]):
+        while len(entries) > 1 and _file(entries[-1]).startswith((PACKAGE_ROOT, TORCH)):
             entries.pop()
-    return _joined(entries if _is_of_recorder(entries) else [*_outside(entries)])
-
-
-def _is_of_recorder(entries: Sequence[TracebackType]) -> bool:
-    """Return whether the error was raised by what this package does, and not by what it calls."""
-    files = [one.tb_frame.f_code.co_filename for one in entries]
-    ours = [file for file in files if file.startswith(PACKAGE_ROOT)]
-    return files[-1].startswith(PACKAGE_ROOT) or not all(file.startswith(PASS_ON) for file in ours)
-
-
-def _outside(entries: Sequence[TracebackType]) -> Iterator[TracebackType]:
-    """Yield the entries whose code is not this package's."""
-    for one in entries:
-        if not one.tb_frame.f_code.co_filename.startswith(PACKAGE_ROOT):
-            yield one
+    ours = [one for one in entries if _file(one).startswith(PACKAGE_ROOT)]
+    passed_on = all(_file(one).startswith(PASS_ON) for one in ours) and entries[-1] not in ours
+    return _joined([one for one in entries if not passed_on or one not in ours])
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -92,8 +80,8 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _is_library(entry: TracebackType) -> bool:
-    return entry.tb_frame.f_code.co_filename.startswith((PACKAGE_ROOT, TORCH))
+def _file(entry: TracebackType) -> str:
+    return entry.tb_frame.f_code.co_filename
 
 
 def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
