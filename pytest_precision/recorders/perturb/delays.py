@@ -29,17 +29,17 @@ _COLLECTIVES = ("all", "barrier", "broadcast", "gather", "recv", "reduce", "scat
 
 
 @contextmanager
-def delays(number: int) -> Iterator[Callable[[], None] | None]:
+def delays(number: int) -> Iterator[Callable[[], None]]:
     """Make one rank late before each collective that it calls from Python, inside the context.
 
     Args:
         number: seed of the lengths; the rank that is late is `late_rank` of it.
 
     Yields:
-        what delays the rank elsewhere; None on a rank that is in time.
+        what delays the rank elsewhere: `on_time` on a rank that is in time.
     """
     if dist.get_rank() != late_rank(number, dist.get_world_size()):
-        yield None
+        yield on_time
         return
     drawn = random.Random(number)
 
@@ -59,6 +59,14 @@ def delays(number: int) -> Iterator[Callable[[], None] | None]:
     finally:
         for name, method in kept.items():
             setattr(group, name, method)
+
+
+def on_time() -> None:
+    """Do nothing; the delay of every rank that is not the late one.
+
+    It is not None, which no run with delays has: all ranks must agree on whether theirs has, since
+    some of the collectives of a run are called in runs without delays alone.
+    """
 
 
 def late_rank(number: int, world_size: int) -> int:

@@ -13,7 +13,7 @@ class Perturbation(NamedTuple):
     """The deliberate changes to one run, such as delays or a planted defect; none by default.
 
     Attributes:
-        pause: called before each phase of a train step, see `delays`; None on a rank in time.
+        pause: called before each phase of a train step, see `delays`; None in a run without delays.
         mutant: name of the mutant that is planted into each engine; empty for none.
         noise: number of the run whose operations are rounded at random; 0 for none.
         ends_only: whether only what a train step leaves is looked at. Any look in between waits for
@@ -29,7 +29,7 @@ class Perturbation(NamedTuple):
     start: int = 0
 
     def wait(self) -> None:
-        """Delay this rank if it is the late one of a run with delays."""
+        """Delay this rank if the run has delays and this is the late one."""
         if self.pause is not None:
             self.pause()
 
