@@ -37,7 +37,7 @@ from pytest_precision.trace.writer import TraceWriter
 
 
 class EngineRecorder:
-    """Runs a sequence of operations (train, save, load) with an engine, and records its state.
+    """Runs a training engine through a sequence of operations (train, save, load) and records it.
 
     Args:
         job: what is run.
@@ -86,7 +86,7 @@ class EngineRecorder:
         self.engine.start(self.capture)
 
     def run(self) -> None:
-        """Run the operations up to the last step to record, and record the state after each."""
+        """Run the operations up to the last step to record, and record the engine after each."""
         start, stop = self.segment.start, self.segment.stop
         if self.segment.number:
             self.op = start
@@ -133,7 +133,7 @@ class EngineRecorder:
         return engine
 
     def look_at_storage(self) -> None:
-        """Record which kernels ran, and which tensors are not stored as they should be."""
+        """Record which kernels the engine ran, and which of its tensors have a forbidden dtype."""
         self.paths |= self.engine.paths()
         self.violations |= dict.fromkeys(self.engine.violations())
 
@@ -193,7 +193,7 @@ class EngineRecorder:
         return self.products if watched else nullcontext()
 
     def _updating(self, call: str) -> AbstractContextManager[object]:
-        """Return a context that checks the weight update inside, if the whole run is recorded."""
+        """Return a context that checks the weight update made inside it, if no step is left out."""
         if self.watcher is None:
             return nullcontext()
         return self.watcher.around(self.engine, call, self.step)
@@ -202,7 +202,7 @@ class EngineRecorder:
         return self.perturbation.rounding(self.engine, phase, self.step)
 
     def skip(self) -> None:
-        """Run a step that overflows on one rank and that all ranks must skip; record the state."""
+        """Run a train step made to overflow, which all ranks must skip; record its tensors."""
         # Only here, since few sequences have such a step.
         from pytest_precision.recorders.skipped_step import SkippedStep
 
@@ -217,7 +217,7 @@ class EngineRecorder:
         self.violations |= dict.fromkeys(skipped.changed_rates(self.step))
 
     def evaluate(self) -> None:
-        """Compute the evaluation losses, and record the state after it."""
+        """Compute the evaluation losses, then record the engine's tensors."""
         self.capture.begin()
         self.engine.evaluate()
         self.observe("evaluate")
@@ -227,7 +227,7 @@ class EngineRecorder:
         return self.folder / "checkpoint"
 
     def save(self) -> None:
-        """Save a checkpoint on all ranks, and record the state after it."""
+        """Save a checkpoint of the engine on all ranks, then record the engine's tensors."""
         self.engine.save(self._checkpoint)
         if self.watcher is not None:
             self.watcher.save(self.folder)
@@ -236,14 +236,14 @@ class EngineRecorder:
         self.observe("save")
 
     def load(self) -> None:
-        """Load the last checkpoint into a newly built engine, and record the state."""
+        """Load the last checkpoint into a newly built engine, then record the engine's tensors."""
         self.look_at_storage()
         self.engine = self.build(FRESH_SEED)
         self.engine.start(self.capture)
         self.restore()
 
     def restore(self) -> None:
-        """Load the checkpoint into the engine on all ranks, and record the state."""
+        """Load the checkpoint into the present engine on all ranks, then record its tensors."""
         self.engine.load(self._checkpoint)
         if self.watcher is not None:
             self.watcher.load(self.folder)
@@ -251,7 +251,7 @@ class EngineRecorder:
         self.observe("load")
 
     def swap(self) -> None:
-        """Load the last checkpoint into the other of the two engines compared, and record it."""
+        """Continue with the other of the two engines compared, from the last checkpoint."""
         self.layout, self.other = self.other, self.layout
         self.load()
 

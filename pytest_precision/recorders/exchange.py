@@ -166,7 +166,7 @@ def _by_moment(said: dict[str, Any]) -> dict[tuple[int, str], list[Any]]:
 
 
 def _course(steps: int) -> Iterator[Moment]:
-    """Yield the moments of a recording: before step 1, after each phase, and at the very end."""
+    """Yield in order all moments of a recording: before step 1, after each phase, at the end."""
     yield INIT
     for step in range(1, steps + 1):
         for phase in STEP_PHASES:

@@ -65,7 +65,7 @@ class FirstStepRun(EngineRecorder):
         self.gradients = GradientOracle(self.workload, self.cell, whole=True)
 
     def observe(self, phase: str) -> None:
-        """Do nothing, since an earlier run has recorded the tensors."""
+        """Record nothing here, since an earlier run has recorded the engine's tensors."""
 
     @contextmanager
     def _updating(self, call: str) -> Iterator[None]:
@@ -77,7 +77,7 @@ class FirstStepRun(EngineRecorder):
         self.gradients.updating(lambda: effective_weights(self.engine))
 
     def judged(self, ranks: list[list[ShownStep]]) -> StepAccuracy:
-        """Return the step's gradients and updates beside fp64 ones, or why there are none."""
+        """Return the step's gradients and updates with fp64 ones to judge by, or why it cannot."""
         devices = [torch.cuda.current_device()] if self.cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:

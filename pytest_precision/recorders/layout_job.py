@@ -47,7 +47,7 @@ class LayoutJob(NamedTuple):
     known: GradientLog | None = None
 
     def place(self) -> Path:
-        """Make and return the folder that this job's files go to."""
+        """Create and return the folder in which this run's trace is placed."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place

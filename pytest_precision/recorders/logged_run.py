@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import Holding
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
-    """Run an engine up to one operation (a step, a load), and log its tensor operations.
+    """Run an engine up to one step, load or save, and log the tensor operations in that.
 
     Args:
         job: what is run.
@@ -42,7 +42,7 @@ def log_layout(job: LayoutJob, wanted: Wanted) -> int:
 
 
 class LoggedRun(EngineRecorder):
-    """Runs an engine, and logs the tensor operations of one step, load or other operation."""
+    """Runs an engine, and logs the tensor operations of a single step, load or save of the run."""
 
     def __init__(self, logger: OperationLogger, wanted: Wanted, job: LayoutJob) -> None:
         self._logger = logger
@@ -52,7 +52,7 @@ class LoggedRun(EngineRecorder):
         self.engine.capture = self.capture
 
     def build(self, seed: int) -> Engine:
-        """Build the engine, and log the tensor operations if building is the operation to log."""
+        """Build the engine; log the tensor operations if those of building it are wanted."""
         with self._logger.on(self.op == self._wanted.op):
             engine = super().build(seed)
         self._logger.settings.watch(engine.optimizer)
@@ -60,12 +60,12 @@ class LoggedRun(EngineRecorder):
         return engine
 
     def restore(self) -> None:
-        """Load the checkpoint, and log the tensor operations if the load is to be logged."""
+        """Load the checkpoint; log the tensor operations if those of this load are wanted."""
         with self._logger.on(self.op == self._wanted.op):
             super().restore()
 
     def run_operation(self) -> None:
-        """Run the current operation of the sequence unless it comes after the one to log."""
+        """Run one step, load or save of the sequence, unless it comes after the one to log."""
         if self.op == self._wanted.op:
             self._logger.give(state_of_engine(self.engine))
         if self.op <= self._wanted.op:
@@ -73,7 +73,7 @@ class LoggedRun(EngineRecorder):
                 super().run_operation()
 
     def observe(self, phase: str) -> None:
-        """Do nothing, since earlier runs have recorded the tensors."""
+        """Record nothing here, since earlier runs have recorded the engine's tensors."""
 
 
 def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:

@@ -96,7 +96,7 @@ class UpdateMeter:
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
-    """Return the number of updates and lost ones of a shard, and four sums of their sizes."""
+    """Count a shard's updates and lost updates; return these and sums of sizes and errors."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]

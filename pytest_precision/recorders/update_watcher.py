@@ -26,7 +26,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class UpdateWatcher:
-    """Measures the lost updates of each step, and checks its update rule, on one rank.
+    """Measures each step's updates lost to rounding, and checks them by the optimizer's formula.
 
     Args:
         workload: declares the rule.
@@ -93,7 +93,7 @@ class UpdateWatcher:
             hook.remove()
 
     def _note_form(self, engine: Engine) -> None:
-        """Log whether one call of the engine reduces, clips and updates, and how it clips."""
+        """Log the form of the engine's update: in one call or in phases, and how it clips."""
         log = self._log
         log.shown_by = "call" if engine.fused_step else "phases"
         log.by_l2 = log.by_l2 and not callable(engine.clip_rule)

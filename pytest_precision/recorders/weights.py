@@ -18,7 +18,7 @@ MEASURED_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 24}
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor that an optimizer updates, with functions that return its weight and shards.
+    """A tensor that an optimizer updates, with functions that return its values and its shards.
 
     Attributes:
         name: its logical name.
@@ -42,7 +42,7 @@ class Weight:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Return this rank's shards of the model's tensors inside `tensor`."""
+    """Return the pieces of the model's tensors that this rank holds in `tensor`."""
     parts = engine.logical_parts(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 

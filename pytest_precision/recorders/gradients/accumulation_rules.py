@@ -40,7 +40,7 @@ def explained(
     old: Mapping[int, Mapping[str, Tensor]],
     single: Sequence[PlainMicrobatch],
 ) -> list[str]:
-    """Return, for each wrong tensor, the known mistake that explains it; empty where none does.
+    """Return the known mistake that explains each wrong loss or gradient; empty if none does.
 
     Args:
         wrong: `HeldGradient` ones.
@@ -79,7 +79,7 @@ def explained(
 
 
 def _recounted(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
-    """Return in words how microbatches were miscounted or of another rank; empty if not."""
+    """Return in words which microbatches counted how often in wrong gradients; empty if unclear."""
     dealt = dealt_to(found, own, size)
     fit = fit_by(found, dealt, near)
     if fit is not None:
@@ -101,7 +101,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _left(found: Sequence[Any], old: Mapping[str, Tensor], near: float) -> str:
-    """Return in words if the error is a multiple of the previous step's gradient; empty if not."""
+    """Return in words how much of the last step's gradient is left in this one; empty if none."""
     if any(one.name not in old for one in found):
         return ""
     more = torch.cat([(one.got - one.plain).reshape(-1) for one in found])
@@ -122,7 +122,7 @@ def _rules(
     size: int,
     room: float,
 ) -> Iterator[str]:
-    """Yield in words the mistakes that explain how often each microbatch counts.
+    """Yield in words the known mistakes by which each microbatch would count as often as it does.
 
     Args:
         counts: how often each of `dealt` counts.
@@ -164,7 +164,7 @@ def _rules(
 def _divisors(
     dealt: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch], size: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield (divisor, words) for wrong divisors of a gradient; 0 for one that does not apply."""
+    """Yield (divisor, words) for wrong divisors of a gradient; 0 if one is impossible here."""
     tokens = sum(one.tokens for one in own)
     here = sum(one.tokens for one in dealt)
     positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats
@@ -201,7 +201,7 @@ def _singled_out(
 
 
 def _factor(found: Sequence[Any], near: float) -> str:
-    """Return in words the constant factor by which the tensors are wrong; empty without one."""
+    """Return in words the constant factor by which the gradients are wrong; empty if none fits."""
     got = torch.cat([one.got.reshape(-1) for one in found])
     plain = torch.cat([one.plain.reshape(-1) for one in found])
     if not float(plain.norm()):

@@ -47,7 +47,7 @@ class MicrobatchFit(NamedTuple):
 def fit_by_dealt(
     found: Sequence[Any], single: Sequence[PlainMicrobatch], size: int, near: float
 ) -> MicrobatchFit | None:
-    """Fit a rank's gradients by those of its own microbatches; None if they do not explain them.
+    """Fit a rank's gradients by those of the microbatches dealt to it; None if they do not fit.
 
     Args:
         found: `HeldGradient` ones of one kind and rank.
@@ -69,7 +69,7 @@ def dealt_to(
 def fit_by(
     found: Sequence[Any], dealt: Sequence[PlainMicrobatch], near: float
 ) -> MicrobatchFit | None:
-    """Fit gradients by a weighted sum of microbatches' gradients; None if that leaves too much."""
+    """Fit gradients by a weighted sum of microbatches' gradients; None if they do not fit."""
     columns = torch.stack([_joined(found, one.gradients) for one in dealt], 1)
     got = torch.cat([one.got.reshape(-1) for one in found]).unsqueeze(1)
     counts = torch.linalg.lstsq(columns, got).solution

@@ -77,19 +77,19 @@ class GradientOracle:
         self._whole = whole
 
     def interrupted(self) -> None:
-        """Check the next train step, too, since another operation has come before it."""
+        """Check the next train step's gradients too, since a save or load came before it."""
         self._due = max(self._due, 1)
 
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Keep the inputs and results of the `forward_backward` inside, if the step is checked."""
+        """Keep the inputs and results of a `forward_backward` around which this context is put."""
         begun = self._look(lambda: self._begin(engine, step)) if self._due else None
         yield
         if begun is not None:
             self._look(lambda: self._end(engine, *begun))
 
     def _begin(self, engine: Engine, step: int) -> tuple[ShownStep, list[Observation]] | None:
-        """Return a record of a step's buffers and scale, with the weights; None if not checked."""
+        """Return a new record of a step, and its weights; None if the model is too large."""
         if sum(own.numel() for own in engine.model.parameters()) > LARGEST_MODEL:
             self._silence(f"the model has more than {LARGEST_MODEL:,} parameters")
             return None
@@ -133,7 +133,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Return what a function reads from the engine; None if it raises, which ends checks."""
+        """Return what a function reads from the engine; if it raises, return None and stop."""
         if not self._whole or self._log.silent:
             return None
         try:
@@ -147,7 +147,7 @@ class GradientOracle:
         self._log.silent, self._steps = reason, []
 
     def write(self, folder: Path, rank: int) -> None:
-        """Compare the kept steps of all ranks on rank 0, and write the result; a collective."""
+        """Compare the steps of all ranks on rank 0, and write a log to disk; a collective."""
         if not self._whole:
             return
         digests = self._look(lambda: [*map(step_digest, self._steps)]) or []
@@ -175,7 +175,7 @@ class GradientOracle:
 
     @property
     def silent(self) -> str:
-        """Return why no step can be checked; an empty text if steps can."""
+        """Return the reason why no gradient can be checked; an empty text if they can."""
         return self._log.silent
 
     def _judge(self, steps: list[str], ranks: list[list[ShownStep]], sums: PlainSums) -> None:

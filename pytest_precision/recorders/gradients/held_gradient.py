@@ -51,11 +51,11 @@ class HeldGradient(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Return the relative L2 error of the run's tensor against the recomputed one."""
+        """Return how far off the run's tensor is from the recomputed one: the relative error."""
         return self.share_of_plain(self.got)
 
     def share_of_plain(self, other: Tensor) -> float:
-        """Return the relative L2 distance of an fp64 tensor from the recomputed one."""
+        """Return an fp64 tensor's L2 distance from the recomputed one, as a share of its norm."""
         return float((other - self.plain).norm()) / self._size
 
     @property
@@ -64,7 +64,7 @@ class HeldGradient(NamedTuple):
 
     @property
     def summing(self) -> float:
-        """Return the relative error that summing in bf16 over ranks may cause."""
+        """Return how large a relative error summing over ranks in bf16 may cause."""
         if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
             return 0.0
         given = [share[self.name] for share in self.sums.shares if self.name in share]

@@ -51,7 +51,7 @@ def judge_perturbed(
     first_given: PlainMicrobatch,
     single: Sequence[PlainMicrobatch],
 ) -> None:
-    """Log the gradients that are further from the recomputed ones than rounding explains.
+    """Log the gradients further from the recomputed ones than those of perturbed weights are.
 
     Args:
         log: has the gradients that are absent.
@@ -82,7 +82,7 @@ def judge_perturbed(
 
 
 def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
-    """Return whether recomputing a microbatch gives another loss or gradient, beyond `near`."""
+    """Return whether a microbatch's loss or gradients, computed again, differ beyond `near`."""
     return abs(one.loss - again.loss) > near * abs(one.loss) or any(
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()
@@ -99,7 +99,7 @@ def _unexplained(
     before: Sequence[ShownStep],
     single: Sequence[PlainMicrobatch],
 ) -> Iterator[GradientBreach]:
-    """Yield the gradients whose error exceeds what moved weights cause, with the mistake."""
+    """Yield the gradients more wrong than perturbed weights explain, and the mistake if known."""
     first, size = ranks[0], max(own.dealt[1] for own in ranks)
     spread = [0.0] * len(beyond)
     bounds: list[float] = []
@@ -146,7 +146,7 @@ def _miscounted(
 
 
 def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return the tensor among another computation's sums that corresponds to `one`."""
+    """Return the loss or gradient of another computation that corresponds to `one` of the run."""
     if one.kind == "loss":
         assert one.share is not None
         return torch.tensor([other.losses[one.share]]).double()

@@ -36,7 +36,7 @@ Gradients = dict[str, Tensor]
 
 
 def _unwrapped(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) with the names that engines show: a model may wrap its own blocks."""
+    """Yield (name, tensor) with the parts of the name removed that wrappers of modules add."""
     return ((unwrapped(path), tensor) for path, tensor in named)
 
 
@@ -140,7 +140,7 @@ class PlainLoop:
         return frozenset(name for own in names.values() if len(own) > 1 for name in own)
 
     def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
-        """Return the names of the model's parameters and buffers that are in neither collection."""
+        """Return the model's parameters and buffers that the given names do not include."""
         known, kept = {*weights}, {*buffers}
         parameters = (name for name, _ in self._stored() if name not in known)
         own = (name for name, _ in _unwrapped(self._model.named_buffers()))
@@ -151,7 +151,7 @@ class PlainLoop:
         return any(map(is_masked, self._workload.microbatches(self._cell, step)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) for each parameter, or for a quantized one's bytes and scales."""
+        """Yield (name, tensor) for each stored parameter: if quantized, its bytes and scales."""
         for name, parameter in _unwrapped(self._model.named_parameters()):
             if isinstance(parameter, modules.QuantizedParameter):
                 yield from ((f"{name}.{key}", held) for key, held in parameter.stored.items())

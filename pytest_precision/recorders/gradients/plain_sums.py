@@ -35,7 +35,7 @@ class PlainSums:
         self._elements = 0
 
     def find(self, start: str) -> Sums | None:
-        """Return the stored gradients of a step by its inputs' digest; None without any."""
+        """Return the stored gradients of the step with this digest of inputs, or None."""
         if self._known is None or start not in self._known:
             return None
         try:

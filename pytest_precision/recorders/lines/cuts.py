@@ -17,7 +17,7 @@ MOST_CUTS = 4096
 
 
 class Cuts:
-    """Tracks the byte offsets at which tensors begin in each storage, as in a flat buffer.
+    """Tracks where in a flat buffer the tensors copied into it begin: the cuts, as byte offsets.
 
     Args:
         number: numbers the memory of a tensor.
@@ -28,7 +28,7 @@ class Cuts:
         self._of: dict[int, set[int]] = {}
 
     def inside(self, tensor: Tensor) -> list[int]:
-        """Return the element offsets within a tensor at which known parts begin, but not 0."""
+        """Return the elements inside a tensor, but not the first, at which copied tensors begin."""
         cuts = self._of.get(self._number(tensor)) if self._of else None
         if not cuts or len(cuts) > MOST_CUTS or not tensor.is_contiguous():
             return []
@@ -47,7 +47,7 @@ class Cuts:
         made: Sequence[Tensor],
         changed: Sequence[Tensor],
     ) -> None:
-        """Record at which offsets the inputs of an operation begin in its results.
+        """Record where in the results of an operation the tensors begin that it read.
 
         Args:
             name: of the operator.
@@ -71,7 +71,7 @@ class Cuts:
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
-        """Record where an input's parts begin in an operation's result.
+        """Pass an input's cuts on to an operation's result: the offsets at which its parts begin.
 
         The result has the input's size, or was gathered or scattered from it.
         """
@@ -108,7 +108,7 @@ IN_A_ROW = frozenset({"cat", "all_gather_copy_in"})
 
 
 def _repeated(sizes: Sequence[int], elements: int) -> list[int]:
-    """Return the offsets of parts in a buffer where the same row of parts repeats."""
+    """Return where each part begins in a buffer that consists of one repeated row of parts."""
     row = sum(sizes)
     begins = [0, *accumulate(sizes)][:-1]
     return [first + begin for first in range(0, elements, row) for begin in begins]

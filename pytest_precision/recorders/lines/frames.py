@@ -58,7 +58,7 @@ USER, INSTALLED, NOBODY, EDGE, OURSELVES = range(5)
 
 
 class Stack(NamedTuple):
-    """The source line in a call stack that an operation belongs to.
+    """What a call stack says of an operation: the source line that it belongs to.
 
     Attributes:
         line: that the operation belongs to; None if there is nothing but torch.
@@ -70,7 +70,7 @@ class Stack(NamedTuple):
 
 
 class Frames:
-    """Finds source lines in call stacks, and caches whose code each function is."""
+    """Finds source lines in call stacks, and caches whether a function is the user's."""
 
     def __init__(self) -> None:
         self._owners: dict[CodeType, int] = {}
@@ -115,7 +115,7 @@ class Frames:
         return Stack(self._line(*installed[:2], own=False), installed[2])
 
     def sites(self) -> tuple[Site, ...]:
-        """Return the running lines of installed packages, from the innermost to the recorder's."""
+        """Return the lines of installed packages in the call stack, the innermost first."""
         found: list[FrameType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:

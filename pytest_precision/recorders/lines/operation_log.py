@@ -108,11 +108,11 @@ class OperationLogger:
         self.active = True
 
     def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Record the digests of named tensors that exist before the logged operations."""
+        """Record digests of the named tensors that the logged operations are given at first."""
         self.log.given |= self._named(named)
 
     def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Record the digests of named tensors that exist after the logged operations."""
+        """Record the digests of the named tensors that the logged operations leave behind."""
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:

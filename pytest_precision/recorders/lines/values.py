@@ -109,7 +109,7 @@ def readable(value: object) -> bool:
 
 
 def _reaches(tensor: Tensor) -> int:
-    """Return how many bytes its storage must have for all elements of a tensor to exist."""
+    """Return how many bytes of storage a tensor needs for all of its elements to be in it."""
     return int(tensor.storage_offset() + _last(tensor) + 1) * tensor.element_size()
 
 

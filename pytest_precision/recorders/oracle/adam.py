@@ -83,7 +83,7 @@ class AdamScalars:
         return self._moved(weight, first.div_(self.denominator(second)))
 
     def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
-        """Return the update of a weight from first moment over denominator, and overwrite that."""
+        """Return a weight's update from its quotient of moments, which is overwritten."""
         moved = quotient.mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
@@ -139,7 +139,7 @@ class AdamScalars:
 
 
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
-    """Return Adam's scalars with the error of bias corrections from an fp32 step counter.
+    """Return Adam's scalars for a step counter in an fp32 tensor, with the error that this causes.
 
     The power of a rounded beta is off by `step * beta**step` unit roundoffs, and by two more of its
     own and of the difference.

@@ -105,7 +105,7 @@ class Batch:
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield each kind's fp64 result, each error as a share of its bound, and the largest.
+        """Yield, for each moment and the weight, its fp64 result, error ratios and largest one.
 
         Args:
             scalars: the rule's.
@@ -126,7 +126,7 @@ class Batch:
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
-        """Return the fp64 moments and weights that an optimizer rule gives, and their bounds.
+        """Return what an optimizer rule makes of moments and weights in fp64, and error bounds.
 
         Args:
             scalars: of the rule.

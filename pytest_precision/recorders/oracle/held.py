@@ -22,7 +22,7 @@ from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
-    """Return this rank's shards of the model's tensors inside `tensor`, flattened."""
+    """Return the parts of the model's tensors that this rank holds in `tensor`, flattened."""
     own = (part for _, part in engine.logical(weight.name, tensor))
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
@@ -74,7 +74,7 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
 def storage(
     engine: Engine, weight: Weight, formula: Formula, gradient: Rounding, *, fresh: bool
 ) -> Roundings:
-    """Return the rounding errors of a parameter's moments, weight and gradient, by dtype.
+    """Return the errors of storing a parameter's moments, weight and gradient in their dtypes.
 
     A compensation is rounded by itself, and the parameter that it compensates, too.
 

@@ -41,7 +41,7 @@ class Judge:
         return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 
     def ways(self, batch: Batch, made: int) -> list[tuple[UpdateScalars, float]]:
-        """Return all valid pairs of a step's scalars and a clipping factor of its gradient."""
+        """Return all right ways to compute a step: pairs of scalars and a clipping factor."""
         return [*product(self.scalars(batch.group, made), batch.clipping.forms)]
 
     def _of(self, batch: Batch, step: int, made: int) -> list[Breach]:

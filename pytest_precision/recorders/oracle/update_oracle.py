@@ -158,7 +158,7 @@ class UpdateOracle:
         return kept
 
     def _pieces(self, weight: Weight) -> list[Observation]:
-        """Return this rank's shards of the model's tensors in a weight, without values."""
+        """Return the shards of model tensors that this rank has of a weight, without values."""
         if weight.name not in self._places:
             pieces = weight.pieces(weight.effective())
             held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
@@ -168,7 +168,7 @@ class UpdateOracle:
     def _columns(
         self, engine: Engine, weight: Weight, parts: Sequence[Tensor]
     ) -> list[tuple[Tensor, ...]]:
-        """Return (moments, weight) of each shard; [] if the optimizer is not a known one."""
+        """Return (moments, weight) of each shard; [] if the optimizer's state is not known."""
         formula, name = self._plan.formula, weight.name
         try:
             if name not in self._known:
@@ -259,7 +259,7 @@ def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _B
 
 
 def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
-    """Yield lists of consecutive parts with at most a chunk of elements together."""
+    """Yield the parts in lists that are checked together, each of a bounded number of elements."""
     together: list[PiecePart] = []
     for part in parts:
         most = MEASURED_AT_ONCE[part.after[0].device.type]

@@ -34,7 +34,7 @@ class CurrentRecord:
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> AbstractContextManager[None]:
-        """Tell the running recording which model the loop trains and what is in flat tensors.
+        """Tell the recorder which model the loop trains, and which tensors lie in flat buffers.
 
         It returns the context in which the loop runs.
 

@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Edge:
-    """Repeats reads of a loop's state between two steps until the next step has certainly begun.
+    """Tracks the edge between two steps, and reads the loop's state again until the next has begun.
 
     What is called of other modules, such as a teacher or the first of several towers, belongs to
     the step that it begins: only where the same model is called again, whatever wraps it, something
@@ -26,11 +26,11 @@ class Edge:
         self._trains = False
 
     def repeat(self, reading: Callable[[], object]) -> None:
-        """Register a function that reads state, to be called again if the step begins later."""
+        """Register a function that reads the loop's state, to be repeated if it read too early."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
-        """Assume that the next step begins with this call of a module; a later call may correct it.
+        """Take this call of a module as the next step's first, or as later than one taken so.
 
         Args:
             module: it.
@@ -46,7 +46,7 @@ class Edge:
             self.read_anew()
 
     def begin_in_step(self) -> None:
-        """Read the state again, as an optimizer's closure begins the step inside its `step`."""
+        """Read the loop's state again, since a closure inside `step` begins the train step."""
         if self._model is not None and not self._trains:
             self.read_anew()
 
@@ -56,7 +56,7 @@ class Edge:
             reading()
 
     def leave(self) -> None:
-        """Decide that the next step has begun, and forget the registered functions."""
+        """Forget the functions that read the loop's state, as the next step has begun."""
         self._readings.clear()
         self._model = None
 

@@ -50,12 +50,12 @@ class Updates:
         return len(updates) - 1
 
     def lacks(self, optimizer: Optimizer) -> bool:
-        """Return whether all of an optimizer's present parameters are new since its last step."""
+        """Return whether all of an optimizer's parameters are new since its last step."""
         now = _ids(groups.group_members(optimizer))
         return bool(now) and not now & _ids(self._groups(optimizer))
 
     def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[MemberGroup]:
-        """Yield each group's present parameters, and with `whole` those of its last step."""
+        """Yield each group's parameters; if `whole`, also those it has lost since its last step."""
         now = [(group, [*own]) for group, own in groups.group_members(optimizer)]
         yield from now
         if whole:
@@ -64,7 +64,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield (place, tensor) for each parameter, as `param_groups.0.params.3` at first sight."""
+        """Yield (place, parameter); the place is that first seen: `param_groups.0.params.3`."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 

@@ -112,7 +112,7 @@ class LocatedTensor(NamedTuple):
 
 
 def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
-    """Return a parameter with the parts that the user's `locate` says lie in it, checked.
+    """Return a parameter with the model tensors in it, as `locate` says; raise if they do not fit.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.

@@ -39,7 +39,7 @@ def log_script(
     segment: Segment | None,
     wanted: Wanted,
 ) -> int:
-    """Run a script up to one operation of its sequence, and log its tensor operations.
+    """Run a script up to one step or load of its sequence, and log the tensor operations in that.
 
     Args:
         script: takes the cell and a `Record`.

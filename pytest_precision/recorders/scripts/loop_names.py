@@ -101,13 +101,13 @@ class LoopNames:
         return module in self._modules
 
     def lent(self, module: nn.Module) -> bool:
-        """Return whether a module has other tensors than its own, as in `functional_call`."""
+        """Return whether a module is lent tensors other than its own, as by `functional_call`."""
         if self._flat:  # FSDP1 has views of its flat parameter there
             return False
         return not all(isinstance(own, nn.Parameter) for own in module.parameters())
 
     def begins(self, module: nn.Module) -> bool:
-        """Return whether a module is one that the loop calls, not one that its model calls."""
+        """Return whether a call of this module is the loop's own, not one from inside its model."""
         if module not in self._heads:
             return False
         if self.twins:
@@ -160,7 +160,7 @@ class LoopNames:
                     yield self._named[id(parameter)][0], parameter
 
     def learn(self) -> None:
-        """Name the modules' present tensors, as some wrappers replace parameters by shards."""
+        """Learn the names of tensors again, since some wrappers replace parameters by shards."""
         for _ in self.parameters():
             pass
 
@@ -197,7 +197,7 @@ class LoopNames:
         return self._named.get(id(tensor), (None,))[0]
 
     def pieces(self, tensor: Tensor) -> Pieces | None:
-        """Return which parts of which parameters lie in an FSDP1 flat parameter; else None."""
+        """Return which parts of parameters an FSDP1 flat parameter holds; None for others."""
         module = self._flat.get(id(tensor))
         return None if module is None else self._pieces(module, tensor)
 
@@ -223,7 +223,7 @@ class LoopNames:
                     self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
 
     def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
-        """Return the called modules that are in no other, those that are trained first."""
+        """Return the called modules that are part of no other, with trained ones first."""
         parts = {part for one in self._called for part in one.modules() if part is not one}
         self.learn()
         modules = [*self._modules]
@@ -279,7 +279,7 @@ class LoopNames:
             self._name_parts(root, prefix, [])
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
-        """Return the models with the same tensor names and shapes as a module, by prefix."""
+        """Return the known models with a module's tensor names and shapes, by name prefix."""
         wanted = structure(module)
         alike = {
             prefix: weakref.ref(root)

@@ -57,7 +57,7 @@ class LoopObjects(TrainingState):
             self._left.begin(self._gradients())
 
     def observe_end(self) -> Iterator[Observation]:
-        """Yield whether gradients are left after the last step, if that has changed."""
+        """Yield whether the loop leaves gradients after its last step, if it did not so before."""
         yield from self._left.observe(self._gradients())
 
     def look(self) -> None:
@@ -75,13 +75,13 @@ class LoopObjects(TrainingState):
             yield from self.names.modules(root)
 
     def loss_scale(self) -> Iterator[Observation]:
-        """Yield the state of the loop's `GradScaler`; nothing without one."""
+        """Yield the state of the loop's `GradScaler`; nothing if it has none."""
         if self.scaler is not None:
             steps = self.scaler.state_dict().get("_growth_tracker", 0)
             yield from of_loss_scale({"scale": self.scaler.get_scale(), "good_steps": steps})
 
     def beside(self) -> Iterator[Observation]:
-        """Yield weight averages and other modules that no optimizer updates."""
+        """Yield what exists beside the models: weight averages and modules that nothing trains."""
         return self.copies.observe()
 
     def policies(self) -> Leaves:

@@ -138,7 +138,7 @@ class LoopReader(LoopObjects):
         return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield the state of all optimizers; a tensor that two of them share once."""
+        """Yield the state of all optimizers, each tensor once even if two optimizers share it."""
         kept = (self.kept_by(one, whole=True) for one in self.optimizers)
         return shown_once(chain.from_iterable(kept))
 
@@ -211,7 +211,7 @@ class LoopReader(LoopObjects):
         return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
 
     def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer may update a tensor, which is not frozen."""
+        """Return whether an optimizer may move a tensor; it does not if the tensor is frozen."""
         used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
         return used or self.names.of(tensor) is None  # masters may require no gradient
 

@@ -63,7 +63,7 @@ class LoopRules(LoopEvents):
         self._copies_gradients = False
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Check the gradients that an optimizer's step is about to read."""
+        """Report stale or infinite gradients that an optimizer's step is about to read."""
         if closure:
             return
         members = updated_tensors(optimizer)
@@ -95,7 +95,7 @@ class LoopRules(LoopEvents):
             ]
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Check which weights an optimizer's step has moved, and watch the gradients it leaves."""
+        """Report weights that a step moved without a gradient; watch the gradients it leaves."""
         written = [
             one for one in self._still.pop(id(optimizer), ()) if version(one.weight) != one.version
         ]

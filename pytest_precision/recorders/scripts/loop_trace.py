@@ -102,7 +102,7 @@ class LoopTrace(ExitStack):
         self._part = RecordedPart()
 
     def open(self, reader: LoopReader) -> None:
-        """Begin to write, now that a model of the loop is known and its size with it.
+        """Open the trace of this rank on disk, once a model of the loop is known.
 
         Args:
             reader: of the run.
@@ -114,7 +114,7 @@ class LoopTrace(ExitStack):
         self._part = reader.part
 
     def _choose(self, reader: LoopReader) -> None:
-        """Open the trace's writer, for digests or values, by the size of this rank's parameters.
+        """Choose by the number of this rank's parameters whether the trace has digests or values.
 
         It asks no other rank: in a pipeline, those of later stages wait for what the forward is
         about to compute. Ranks that share a DTensor count alike, so all of them gather it or none

@@ -172,7 +172,7 @@ def _tensors(one: Any) -> dict[str, Tensor]:
 
 
 def _elsewhere(tensor: Tensor) -> bool:
-    """Return whether a tensor is sharded, in an autograd graph, or cannot be read."""
+    """Return whether a tensor is no plain copy: sharded, in an autograd graph, or unreadable."""
     return in_graph(tensor) or isinstance(tensor, DTensor) or bool(unreadable(tensor))
 
 

@@ -25,7 +25,7 @@ def script(*, resume: Function) -> Callable[[ScriptFunction], ScriptFunction]: .
 
 
 def script(function: Any = None, *, resume: Function | None = None) -> Any:
-    """Declare that a function runs an existing training loop, to be one side of a comparison.
+    """Declare that a function runs an existing training loop, to be candidate or reference.
 
     @script
         def trainer(cell, record):

@@ -92,7 +92,7 @@ class Record(CurrentRecord):
             self._steps.ends.write_end()
 
     def end(self) -> None:
-        """Check that the script has used `with record():`, and saved what it had to save.
+        """Raise if the script ended without `with record():` or the save that it had to make.
 
         Raises:
             RuntimeError: there was no block, or nothing was saved.
@@ -115,7 +115,7 @@ class Record(CurrentRecord):
 
 @contextmanager
 def followed(steps: Steps, *others: torch_hooks.LoopEvents) -> Iterator[None]:
-    """Report torch's events to `steps` inside the context, and end the loop after its last step."""
+    """Report the loop's torch calls to `steps` inside the context; end the loop in time."""
     with closing(steps.hooks), record.opened(steps), _quiet_threads(), suppress(StopRecording):
         with torch_hooks.opened(steps, *others):
             yield

@@ -56,7 +56,7 @@ class StepBuffer:
         self.unread.setdefault(type(module).__name__, why)
 
     def read_anew(self, root: nn.Module) -> None:
-        """Drop the weights read by a model's forward that no backward followed."""
+        """Drop the weights buffered for a model's earlier forward, as it reads them anew."""
         for _, module in self.reader.names.modules(root):
             for name, _ in self.reader.names.own(module):
                 self._step.drop("used_param", name)
@@ -70,12 +70,12 @@ class StepBuffer:
                 self._start.keep("weights", name, seen)
 
     def begin_anew(self) -> None:
-        """Buffer the initial state once more, since the first step begins only now."""
+        """Buffer the loop's initial state again, since the first step has begun only now."""
         self._start = self._trace.capture(0)
         self.begin()
 
     def start(self, optimizer: Optimizer) -> None:
-        """Buffer an optimizer's initial state before its closure, if the first step runs.
+        """Buffer an optimizer's initial state before its first step runs a closure.
 
         Where no model is known yet, nothing has a name, and `meet` keeps it after the closure.
         """

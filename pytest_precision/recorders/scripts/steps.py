@@ -150,7 +150,7 @@ class Steps(LoopEvents):
             self.hooks.watch_compiled(module)
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Buffer the loss of a microbatch; return the loss that its backward starts from.
+        """Buffer the loss of a microbatch; return the loss to backpropagate in its place.
 
         In a step that is to be skipped, this overflows on the last rank.
 
@@ -202,7 +202,7 @@ class Steps(LoopEvents):
             self.buffer.read_by(optimizer)
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Buffer an optimizer's options after its closure has run."""
+        """Buffer an optimizer's options once its closure has computed the gradients."""
         if not any(one is optimizer for one in self._now.met):
             self._meet(optimizer, goes_on=False)
 

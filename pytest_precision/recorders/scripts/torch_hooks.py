@@ -26,49 +26,49 @@ Told = Callable[..., object]
 
 
 class LoopEvents:
-    """Base class of what listens to a loop: each method is one event and does nothing here."""
+    """Base class of what listens to a training loop: each method is one event, ignored here."""
 
     def forward(self, module: nn.Module) -> None:
-        """Handle the event that a module is about to be called."""
+        """Do nothing here; called before a forward of any module."""
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Handle the event that a backward is about to run; return the loss to start from."""
+        """Return the loss to backpropagate, here the same; called before a backward."""
         return loss
 
     def clip(self, norm: Tensor | None) -> None:
-        """Handle the event that gradients are about to be clipped; `norm` is theirs, if known."""
+        """Do nothing here; called before gradients are clipped, with `norm` if it is known."""
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Handle the event that an optimizer's step begins, with or without a closure."""
+        """Do nothing here; called before an optimizer's step updates weights."""
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Handle the event that the closure of an optimizer's step has returned."""
+        """Do nothing here; called after an optimizer's closure has computed gradients."""
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Handle the event that an optimizer's step has returned."""
+        """Do nothing here; called after an optimizer's step."""
 
     def compiled(self, module: nn.Module) -> None:
-        """Handle the event that a module has been compiled."""
+        """Do nothing here; called after a module was compiled."""
 
     def spawned(self) -> None:
-        """Handle the event that `torch.multiprocessing` is about to start processes."""
+        """Do nothing here; called before `torch.multiprocessing` starts processes."""
 
     def unscales(self, optimizer: Optimizer) -> None:
-        """Handle the event that a `GradScaler` is about to unscale an optimizer's gradients."""
+        """Do nothing here; called before a `GradScaler` unscales an optimizer's gradients."""
 
     def unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        """Handle the event that `GradScaler.unscale_` has returned for an optimizer."""
+        """Do nothing here; called after a `GradScaler` has unscaled an optimizer's gradients."""
 
     def scales(self, scaler: GradScaler) -> None:
-        """Handle the event that a `GradScaler` is about to call or skip an optimizer's step."""
+        """Do nothing here; called before `GradScaler.step`, which runs or skips a step."""
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Handle the event that a `GradScaler` has called or skipped an optimizer's step."""
+        """Do nothing here; called after `GradScaler.step` has run or skipped a step."""
 
 
 @contextmanager
 def opened(*listeners: LoopEvents) -> Iterator[None]:
-    """Report a loop's events to the listeners inside the context; remove all hooks after it.
+    """Report a training loop's events to listeners while the context is open.
 
     Each event is reported to them in the order in which they are given.
     """
@@ -153,7 +153,7 @@ class _Hooks(NamedTuple):
 
 
 def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
-    """Yield each torch function to wrap, as it has no hook: its owner, name and callbacks."""
+    """Yield each torch function to be wrapped to see its calls: its owner, name and callbacks."""
     yield Tensor, "backward", hooks.backward, None
     yield *function_that_scales(), hooks.scales_gradients, None
     yield *function_that_clamps(), hooks.clamps_gradients, None
@@ -166,7 +166,7 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
-    """Return an argument of an optimizer's step; wrap a closure so that `told` runs after it."""
+    """Return an argument of an optimizer's step; a closure is wrapped to call `told` after it."""
     if isinstance(given, Optimizer) or not callable(given):
         return given
 

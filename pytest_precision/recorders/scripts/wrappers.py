@@ -14,7 +14,7 @@ ONLY_CHILDREN = frozenset({"module", "_module"})
 
 
 def stands_for(root: nn.Module) -> list[nn.Module]:
-    """Return a module and the modules that it merely wraps, from the outermost to the model.
+    """Return a module with those that it stands for, as it only wraps them; the model is last.
 
     A module stands for a child that holds all of its parameters, if no name of the child's is one
     of its own.
