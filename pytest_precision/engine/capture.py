@@ -13,7 +13,7 @@ from pytest_precision.engine.observation import Observation, cloned
 
 
 class Capture:
-    """A buffer for tensors that an engine must copy during a phase, before they are overwritten.
+    """A buffer for tensors that a training engine must copy before a phase overwrites them.
 
     Some of what a phase has computed is gone when the phase ends: the weights that a forward read,
     the loss of a microbatch. An engine hands these over at once, and `observe` shows them later.

@@ -39,7 +39,7 @@ class Changes:
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
-        """Yield each value that differs from its value at the start; new names do not count."""
+        """Yield an observation of each value that differs from its value at the start."""
         for name, leaf in held:
             if self.differs(name, leaf):
                 tensor = as_tensor(leaf)

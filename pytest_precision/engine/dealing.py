@@ -23,7 +23,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Dealing(Restorable):
-    """The part of an engine that deals microbatches to ranks and reports their losses.
+    """The part of a training engine that deals microbatches to ranks and reports their losses.
 
     Attributes:
         workload: gives the microbatches of all ranks.
@@ -48,7 +48,7 @@ class Dealing(Restorable):
 
     @property
     def overflow_factor(self) -> float:
-        """Return the factor on this rank's loss: infinity to overflow in a `skip`, else 1."""
+        """Return the factor on this rank's loss: 1, or infinity to make the step overflow."""
         return self.capture.overflow_factor
 
     @property

@@ -31,7 +31,7 @@ def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Obser
 
 
 def of_step(norm: Tensor, max_norm: float | None) -> Decisions:
-    """Return whether a gradient norm makes its step clip or skip, each with a margin."""
+    """Return whether a gradient norm makes the step clip or skip, and by what margin."""
     norm = full(norm.detach()).double().reshape(())
     finite = torch.isfinite(norm)
     made = {"step is skipped": (~finite, torch.where(finite, torch.inf, 0.0))}

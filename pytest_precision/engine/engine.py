@@ -270,7 +270,7 @@ class Engine(Dealing):
             self.scheduler.step()
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the observations that `phase` has made or changed on this rank.
+        """Yield what `phase` of a train step has computed or changed on this rank, as observations.
 
         Before an update, these include whether the engine clips the gradients and whether it skips
         the update.

@@ -48,7 +48,7 @@ class EngineState(TrainingState):
         self.since = since
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield the state and weights of `engine.optimizer`; other optimizers are in `beside`."""
+        """Yield state and weights of the main optimizer; `beside` yields those of the others."""
         return self._of(self._engine.optimizer, self._engine.masters())
 
     def weights(self) -> Iterator[Observation]:

@@ -167,7 +167,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _options(value: Any) -> list[tuple[str, Tensor]]:
-    """Return (path, tensor) for each number, text or tensor in a group's option; [] if over 64."""
+    """Return (path, tensor) for each value in an option of a parameter group; empty if over 64."""
     found = [(path, number(leaf)) for path, leaf in islice(leaves(value), MANY + 1)]
     shown = [(path, held) for path, held in found if held is not None]
     return shown if len(found) <= MANY else []

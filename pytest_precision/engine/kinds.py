@@ -162,7 +162,7 @@ _ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
 
 
 def causal_rank(kind: str) -> int:
-    """Return a kind's place in the table, where causes precede effects."""
+    """Return the place of a kind of tensor in causal order: those that cause others come first."""
     return _ORDER.get(kind, _ORDER["master"] - 1)
 
 
@@ -172,7 +172,7 @@ def is_made_late(kind: str) -> bool:
 
 
 def is_state(kind: str) -> bool:
-    """Return whether tensors of this kind outlive a step; True for a kind not in the table."""
+    """Return whether tensors of this kind outlive a step, as moments do; True for unknown kinds."""
     return kind not in KINDS or KINDS[kind].lasts == "state"
 
 
@@ -182,5 +182,5 @@ def is_local(kind: str) -> bool:
 
 
 def lasting(lasts: str) -> frozenset[str]:
-    """Return the kinds whose `Kind.lasts` equals `lasts`: "passing", "setting" or "state"."""
+    """Return the kinds of tensors that last so long: "passing" (a phase), "setting" or "state"."""
     return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

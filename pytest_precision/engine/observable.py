@@ -144,7 +144,7 @@ class Observable:
         return iter(())
 
     def named_modules(self) -> Iterable[tuple[str, nn.Module]]:
-        """Return (name without wrappers, module); of a wrapper and its module, the module."""
+        """Return the model's modules by name, where wrappers such as DDP are left out."""
         return {unwrapped(path): module for path, module in self.model.named_modules()}.items()
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
@@ -182,7 +182,7 @@ class Observable:
         yield name, tensor
 
     def logical_parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name without wrappers, tensor) for the model tensors in a stored one."""
+        """Yield (name without wrappers, tensor) for the parts of a fused tensor such as QKV."""
         return ((unwrapped(own), part) for own, part in self.logical(name, tensor))
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:

@@ -210,7 +210,8 @@ class Restorable(Observable):
 
 @contextmanager
 def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Remove the gradients inside the context: with any, torch makes no state for a load to fill.
+    """Remove gradients during the block, since torch makes no optimizer state to load while any
+    exist.
 
     Those of another dtype or shape than their parameter's, which cannot be put back, stay.
     """

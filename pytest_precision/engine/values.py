@@ -134,7 +134,7 @@ def as_tensor(value: Any) -> Tensor | None:
 
 
 def _readable(value: Tensor) -> Tensor | None:
-    """Return this rank's plain tensor of a tensor; None without memory or in an autograd graph."""
+    """Return this rank's shard as a plain tensor; None without memory or in an autograd graph."""
     if in_graph(value) or unreadable(value):
         return None
     held = value.detach()
@@ -167,7 +167,7 @@ def text_bytes(value: str | bytes | bytearray) -> Tensor:
 
 
 def number(value: Any) -> Tensor | None:
-    """Return a value as a tensor, a number in float64 where that is exact, so that 0 equals 0.0.
+    """Return a number or other value as a tensor; numbers become float64, so that 0 equals 0.0.
 
     None gives None: it stands for what an optimizer then chooses.
     """

@@ -172,22 +172,22 @@ class Verdict(Figures):
 
     @property
     def outcome(self) -> str:
-        """Return `pass`, `fail`, `drift`, `vacuous`, `skip` or `error`."""
+        """Return the check's outcome: `pass`, `fail`, `drift`, `vacuous`, `skip` or `error`."""
         return self.ruling.outcome
 
     @property
     def status(self) -> str:
-        """Return the outcome, or `partial` for a pass under a tolerance or with kinds left out."""
+        """Return the outcome, or `partial` for a pass with a tolerance or with tensors left out."""
         return "partial" if self.ruling.in_part else self.outcome
 
     @property
     def gate(self) -> str | None:
-        """Return the name of the step of the check that refused it; None for a pass."""
+        """Return the name of the gate, a stage of the check, that did not pass; None on a pass."""
         return self.ruling.gate or None
 
     @property
     def divergence(self) -> Divergence | None:
-        """Return the first tensor that differs too much; None unless a check failed by one."""
+        """Return the first tensor that differs too much; None if the outcome has another reason."""
         return self.ruling.divergence
 
     @property
@@ -223,7 +223,7 @@ class Verdict(Figures):
 
     @property
     def brief(self) -> tuple[str, ...]:
-        """Return the short lines of a failure: where the sides differ, and what to do next."""
+        """Return a short failure message: where candidate and reference differ, what to do next."""
         if not self.ruling.brief:
             return ()
         return _indented((*self._culprit_line, *self.ruling.brief, "", *self._next_steps, MORE))

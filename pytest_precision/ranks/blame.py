@@ -164,7 +164,7 @@ def _error(
 
 
 def _patience(stacks: str) -> int:
-    """Return 0 for a rank without stacks, 2 for one inside torch.distributed, and 1 otherwise.
+    """Return how patiently a rank waits: 0 if it has no stacks, 2 if in torch.distributed, else 1.
 
     The other ranks most likely wait for the rank with the lowest value.
     """

@@ -16,7 +16,7 @@ from pytest_precision.ranks.state.sources import Sources
 
 
 class InlineGroup:
-    """Runs jobs in the calling process as the only rank, without a deadline.
+    """Runs functions in the calling process, which is the only rank, without a deadline.
 
     Code that a job replaces is restored after it, since there are no other ranks for the next job.
     Exceptions of the function pass through unchanged. Arguments are pickled here too, so that this

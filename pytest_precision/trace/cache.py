@@ -20,7 +20,7 @@ KEPT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class KeptTrace:
-    """A recorded trace that a later check may use again, with the files it was made from.
+    """A recorded trace kept for later parity checks, with the files that it was made from.
 
     Attributes:
         folder: where it lies.
@@ -78,7 +78,7 @@ class TraceCache:
         return kept.folder
 
     def keep(self, key: Hashable, folder: Path, sources: Sources) -> bool:
-        """Keep a trace for later checks if its sources are unchanged; return whether it was kept.
+        """Keep a trace for later parity checks if its sources are unchanged; return whether it was.
 
         A trace that is not kept is for the caller to remove.
         """

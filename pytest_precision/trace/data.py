@@ -42,7 +42,7 @@ class DataLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
-        """Read the digests that all ranks wrote in every part of a sequence."""
+        """Read the microbatch digests of all ranks, from every part of a run between restarts."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}

@@ -56,7 +56,7 @@ def digested(seen: Observation) -> Observation:
 
 
 def kept_as_it_is(kind: str, nbytes: int) -> bool:
-    """Return whether a trace of digests still stores a tensor's values, as of a loss."""
+    """Return whether a trace stores values rather than a digest, as it does for losses."""
     return nbytes <= UNDIGESTED_BYTES or kind in READ
 
 

@@ -34,15 +34,15 @@ class TraceFiles:
     """Reads the files of a trace that this pytest session wrote."""
 
     def has(self, path: Path) -> bool:
-        """Return whether a file exists."""
+        """Return whether a trace has this file."""
         return path.exists()
 
     def data(self, path: Path) -> Any:
-        """Return the parsed content of a JSON file."""
+        """Return the parsed content of one of the trace's JSON files."""
         return json.loads(path.read_text())
 
     def bytes(self, path: Path) -> Tensor:
-        """Return the bytes of a file as a tensor of uint8, mapped copy-on-write."""
+        """Return the bytes of one of the trace's files as a uint8 tensor, mapped copy-on-write."""
         with regular(path) as (file, size):
             return mapped(file, size)
 

@@ -27,7 +27,7 @@ BROKEN_RULES = "rules"
 
 @dataclass(frozen=True)
 class Recording:
-    """The trace of one side of a comparison, with the logs that lie beside it.
+    """The trace of the candidate or of the reference, with the logs that lie beside it.
 
     Attributes:
         name: `candidate` or `reference`.
@@ -59,22 +59,23 @@ class Recording:
 
     @cached_property
     def updates(self) -> UpdateLog:
-        """Return how many updates of each tensor rounding lost; only a whole run has this."""
+        """Return how many updates of each tensor rounding lost in a whole run."""
         return UpdateLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def oracle(self) -> OracleLog:
-        """Return how the weight updates compare with fp64 ones; only a whole run has this."""
+        """Return how the weight updates of a whole run compare with ones computed in fp64."""
         return OracleLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def gradients(self) -> GradientLog:
-        """Return how losses and gradients compare with recomputed ones, of a whole run."""
+        """Return how losses and gradients of a whole run compare with recomputed ones."""
         return GradientLog.read(*self._place, files=self.trace.files)
 
     @cached_property
     def broken_rules(self) -> dict[str, str]:
-        """Return the mistakes of a script's training loop, each with the kind it concerns.
+        """Return the rules that a script's training loop broke, each with the kind that it
+        concerns.
 
         Returns:
             words to the kind of what is wrong, which a test may leave unchecked.

@@ -99,7 +99,7 @@ def step_at(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def has_all(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
-    """Return whether `dtype` represents every value of a tensor."""
+    """Return whether `dtype` represents every value of a tensor exactly."""
     return torch.equal(tensor.to(dtype).to(tensor.dtype), tensor)
 
 

@@ -35,7 +35,7 @@ class Bitwise(Elementwise):
 
     @property
     def exact(self) -> bool:
-        """Return whether both tensors must have the same dtype besides the same bytes."""
+        """Return whether the criterion demands equal dtypes, and not only equal bytes."""
         return self.check_dtype
 
 
@@ -90,7 +90,7 @@ class Ulp(Elementwise):
 
 @dataclass(frozen=True)
 class Close(Elementwise):
-    """Allows `|candidate - reference| <= atol + rtol * |reference|`, with the test's own numbers.
+    """Allows `|candidate - reference| <= atol + rtol * |reference|` in each element.
 
     Differences of integers are exact, others and the bound are rounded to float64.
 
@@ -173,7 +173,7 @@ class Norm(Elementwise):
         return self.rel * norm
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether the relative L2 error is at most `rel`, with NaN and infinities alike."""
+        """Return whether the relative L2 error is at most `rel`, and NaN and infinities match."""
         return within(statistics, self.rel)
 
 
@@ -221,7 +221,7 @@ class Noise(Elementwise):
 
     @property
     def words(self) -> str:
-        """Return the bound as a formula in words; before the measurement, it has no number."""
+        """Return the bound as a formula, without a number until rounding has been measured."""
         far = "measured" if self.rel is None else f"{self.rel:.2g}"
         return (
             f"||difference|| <= {far}*||reference||, {self.safety:g} times the noise of "

@@ -92,7 +92,7 @@ Write = Callable[[Mapping[str, str]], str]
 
 
 def in_a_test(calls: Mapping[str, str]) -> str:
-    """Format criteria as Python code: the argument `criterion=` of `parity.check`."""
+    """Format criteria as a test writes them: the argument `criterion=` of `parity.check`."""
     written = ", ".join(f'"{kind}": {call}' for kind, call in calls.items())
     return f"criterion={{{written}}}"
 

@@ -40,12 +40,12 @@ class KeyedCriterion(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return the key of a test's mapping, such as `exp_avg` or `exp_avg:*.qkv.bias`."""
+        """Return the name under which a test gives the criterion, such as `exp_avg:*.qkv.bias`."""
         return f"{self.kind}:{self.pattern}" if self.pattern else self.kind
 
     @property
     def specificity(self) -> tuple[bool, bool, bool, int]:
-        """Return a sort key that is greater for a more specific rule, which takes precedence."""
+        """Return a sort key: the most specific criterion for a tensor takes precedence."""
         literal = sum(character not in WILDCARDS for character in self.pattern)
         exact = literal == len(self.pattern)
         return bool(self.pattern), self.kind != DEFAULT, exact, literal
@@ -70,7 +70,7 @@ OTHERWISE_BITWISE = KeyedCriterion(DEFAULT, "", Bitwise())
 
 @dataclass(frozen=True)
 class Criteria:
-    """The comparison criteria of a check, and which of them applies to which tensor.
+    """All comparison criteria of one `parity.check`, and which of them applies to which tensor.
 
     Attributes:
         rules: the first one that fits a tensor decides, else `OTHERWISE_BITWISE`.
@@ -80,7 +80,7 @@ class Criteria:
 
     @classmethod
     def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
-        """Make criteria from the argument `criterion` of a test, None for bitwise comparison.
+        """Make `Criteria` of a test's argument `criterion`; None means bitwise comparison.
 
         A single criterion is for all tensors.
 
@@ -138,12 +138,12 @@ class Criteria:
         return rules[: whole + 1]
 
     def unchecked(self, kind: str) -> str:
-        """Return why a kind of tensor, such as `grad`, is not compared; empty if some are."""
+        """Return why no tensor of a kind, such as `grad`, is compared; empty if any of them is."""
         reasons = [rule.criterion.left_out for rule in self.of_kind(kind)]
         return reasons[-1] if all(reasons) else ""
 
     def unknown(self, names: Mapping[str, Collection[str]]) -> str:
-        """Return an error text about a key that matches no compared tensor; empty if all match.
+        """Return an error text if a criterion names tensors that were not compared; else empty.
 
         A misspelt key would leave the real tensors to another one, which may be looser. Kinds that
         not every cell has may be missing, and so may tensors that are left out anyway.

@@ -55,7 +55,7 @@ class Criterion:
         return not self.left_out
 
     def measured(self, error: Callable[[float], float]) -> Criterion:
-        """Return a copy with the measured bound; the criterion itself if its bound is not measured.
+        """Return a copy with the measured bound, or `self` if the bound needs no measurement.
 
         Args:
             error: from the times that the largest error of the runs is allowed, to a relative L2
@@ -116,7 +116,8 @@ class Elementwise(Criterion):
         raise NotImplementedError
 
     def bound(self, reference: Magnitudes) -> Magnitudes | int:
-        """Return the allowed distance from the reference: per element if by value, else one number.
+        """Return the allowed distance: an array with one per element if by value, else a single
+        number.
 
         In bytes it is 0: none may differ, unless the tensor as a whole `allows` it.
 
@@ -142,7 +143,7 @@ class Elementwise(Criterion):
 
 
 def within(statistics: Statistics, rel: float) -> bool:
-    """Return whether a relative L2 error is at most `rel`, with NaN, infinities and bools equal."""
+    """Return whether a relative L2 error is at most `rel`, and NaN, infinities and bools match."""
     if statistics.nan_mismatched or statistics.inf_mismatched:
         return False
     return statistics.rel_l2 <= rel and not isinstance(statistics.candidate_first, bool)

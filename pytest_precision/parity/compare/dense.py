@@ -67,7 +67,7 @@ class _Chunk:
     max_ulp: int
 
     def distances(self) -> Bits:
-        """Return how many representable values lie between both sides, for each element."""
+        """Return how many representable values candidate and reference are apart, per element."""
         distances: Bits = self.apart if self.zero else np.abs(self.apart)
         return distances
 
@@ -78,7 +78,7 @@ class _Bounds(NamedTuple):
 
 
 def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> None:
-    """Add a span of elements of both tensors to the running error statistics in `figures`.
+    """Add a span of elements of candidate and reference to the running error statistics.
 
     Args:
         figures: figures of the elements before them.
@@ -94,7 +94,7 @@ def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> N
 
 
 def add_equal(figures: Accumulator, reference: Bits) -> None:
-    """Add elements that are equal on both sides to the statistics, where the norm alone changes."""
+    """Add elements that are equal in both tensors to the statistics; only the norm changes."""
     with np.errstate(all="ignore"):
         for begin in range(0, len(reference), DENSE_ELEMENTS):
             _add_reference(figures, reference[begin : begin + DENSE_ELEMENTS])
@@ -235,7 +235,7 @@ def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
 
 
 def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
-    """Count elements beyond a bound in bytes or steps, in a chunk where `count` elements differ."""
+    """Count elements of a chunk that exceed a bound in bytes or ulp, and remember the worst one."""
     start = chunk.start
     c = chunk.c
     r = chunk.r
@@ -278,7 +278,7 @@ def _judge_values(
 
 
 def finite_norm(values: Working) -> float:
-    """Return the L2 norm of the finite values."""
+    """Return the L2 norm of the finite elements of an array."""
     squares = 0.0
     for begin in range(0, len(values), BLAS):
         part = values[begin : begin + BLAS]

@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """The results of comparing all tensors of one kind, such as `grad`, in one operation.
+    """The results of comparing all tensors of one kind, such as `grad`, in one step, save or load.
 
     Attributes:
         names: of the tensors of all pairs that were compared, in their order.
@@ -150,7 +150,7 @@ def judge(
 
 
 def _explained(judgement: Judgement) -> Finding | None:
-    """Return the first divergence, or a later one of the same step that caused it.
+    """Return the first divergence, or the finding of the same step that explains it.
 
     A script's generator is seen where the next step begins, which may have drawn its data already.
     """
@@ -224,7 +224,7 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
 
 
 def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
-    """Return the kinds of tensors that each rank has of its own, if the world sizes differ.
+    """Return the kinds of tensors that each rank has of its own, if the runs' world sizes differ.
 
     Such tensors cannot be compared then; each kind comes with that reason.
     """

@@ -23,7 +23,8 @@ OF_QUANTIZED = frozenset(
 
 
 class OptionalPairs:
-    """Decides which tensors are not compared because one side may lack or replace them.
+    """Decides which tensors stay uncompared because candidate or reference may lack or replace
+    them.
 
     What differs from the start on, of kinds whose values may, is named; what has agreed must not
     begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.
@@ -94,7 +95,7 @@ class OptionalPairs:
 
 
 def _is_switch(pair: Pair) -> bool:
-    """Return whether a tensor records a bool or text option of an optimizer's parameter group.
+    """Return whether a tensor records an on/off or text option of an optimizer's parameter group.
 
     An optimizer may lack the choice, or reach the same by another one.
     """

@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether the sides recorded different parts of a tensor, not all of it on both."""
+        """Return whether the two runs recorded different parts of a tensor, and not all of it."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -121,7 +121,7 @@ class Pair:
 
     @property
     def is_alike(self) -> bool:
-        """Whether both sides have the tensor, with the same bytes."""
+        """Whether candidate and reference both have the tensor, with the same bytes."""
         ours, theirs = self.candidate, self.reference
         return ours is not None and theirs is not None and ours.same_bytes(theirs)
 

@@ -59,7 +59,7 @@ class Fit(NamedTuple):
         return cls(factor * largest / scale, rest)
 
     def explains(self, unit: float) -> bool:
-        """Return whether the factor explains the difference but for rounding errors of `unit`."""
+        """Return whether the factor leaves no difference but rounding errors of size `unit`."""
         allowed = min(ROUNDINGS * unit, COARSEST)
         effect = abs(self.factor - 1) / max(abs(self.factor), 1)
         return self.residual <= allowed and effect >= TELLS * max(self.residual, unit)

@@ -215,7 +215,7 @@ def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def _on_grid(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Recognize values that all fit a coarser dtype, such as bf16, where the reference's do not.
+    """Recognize values that all lie on the grid of a coarser dtype, when the reference's do not.
 
     A few numbers lie on every grid, and so do 0 and the powers of two.
     """

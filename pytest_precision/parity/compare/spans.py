@@ -18,7 +18,7 @@ PartOfTensor = tuple[int | slice, ...]
 def spans(
     candidate: Tensor, reference: Tensor, dtype: torch.dtype
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield corresponding parts of two tensors as flat position and two flat tensors of `dtype`."""
+    """Yield two tensors span by span: flat position, candidate's and reference's elements."""
     if candidate.is_contiguous() and reference.is_contiguous():
         candidate, reference = candidate.view(-1), reference.view(-1)
     start = 0

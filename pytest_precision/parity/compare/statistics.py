@@ -88,7 +88,7 @@ class Statistics:
 
     @property
     def measured(self) -> bool:
-        """Return whether finite values or signs of zero differ, and not only NaN and infinities."""
+        """Return whether the error can be measured: more differs than NaN and infinities."""
         return bool(self.max_abs) or not (
             any(self.candidate_not_finite) or any(self.reference_not_finite)
         )
@@ -124,7 +124,7 @@ class Accumulator:
         self.severity: tuple[bool, float] = (False, -math.inf)
 
     def add(self, candidate: Bits, reference: Bits, positions: npt.NDArray[np.intp]) -> None:
-        """Add elements whose bytes differ to the statistics.
+        """Add pairs of elements with different bytes to the error statistics.
 
         Args:
             candidate: bit patterns of shape (n,), or (n, 2) for the 16 bytes of a complex128.
@@ -174,7 +174,7 @@ class Accumulator:
         self.norm = math.hypot(self.norm, largest * math.sqrt(np.square(scaled).sum()))
 
     def count_beyond(self, count: int, locate: Callable[[], int]) -> None:
-        """Count elements that exceed the criterion; `locate` gives the first one's place."""
+        """Count elements beyond the criterion; `locate` returns the first one's position."""
         self.beyond += count
         if count and self.first is None:
             self.first = locate()
@@ -201,7 +201,7 @@ def excess(c_bits: Bits, r_bits: Bits, dtype: torch.dtype, criterion: Elementwis
 
 
 def _distance(c: NumpyValues, r: NumpyValues) -> NumpyValues:
-    """Return |c - r|: exact in uint64 for integers and bools, else rounded once."""
+    """Return |candidate - reference|: exact in uint64 for integers and bools, else rounded once."""
     if c.dtype.kind not in "iub":
         distance: NumpyValues = np.abs(c - r)
         return distance
@@ -237,7 +237,7 @@ def _excess(
 
 
 def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
-    """Return the unit of a criterion's bound for `dtype`; bytes where the dtype lacks that unit."""
+    """Return the unit in which a bound is measured for `dtype`: bytes where the dtype lacks it."""
     if asked is Measure.STEPS and dtype not in FLOATS:
         return Measure.BYTES
     return Measure.BYTES if dtype is torch.bool else asked

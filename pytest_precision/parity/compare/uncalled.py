@@ -23,7 +23,7 @@ STEP_NOT_SHOWN = "the weight before the step is not among the steps that were lo
 
 
 class Uncalled:
-    """Substitutes the stored weight where a side did not record the one that a forward read.
+    """Substitutes the stored weight where a run did not record the weight that a forward read.
 
     Args:
         candidate: one side.
@@ -35,7 +35,7 @@ class Uncalled:
         self._names: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
-        """Replace a missing `used_param` of one side by the weight that it stored before.
+        """Replace a `used_param` that one run lacks by the weight that this run stored before.
 
         Args:
             pair: any pair; one that both sides have comes back as it is, and so does one whose

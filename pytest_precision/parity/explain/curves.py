@@ -28,7 +28,7 @@ def summary(log: UpdateLog) -> dict[str, Any]:
 
 
 def table(*sides: Recording) -> dict[str, Any]:
-    """Return columns to plot, one element per train step; None where a run has no value.
+    """Return the curves of each run to plot (loss, gradient norm, lost updates), per train step.
 
     A step's loss is the sum of its microbatches' observed losses.
     """

@@ -32,7 +32,7 @@ MOST = 1 << 26
 
 
 class Diagnosis(NamedTuple):
-    """The error, such as a factor, that all tensors differing at the first divergence show.
+    """The error pattern, such as a constant factor, that all tensors at the first divergence share.
 
     Attributes:
         finding: the one that tells most about it.
@@ -56,7 +56,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(judgement: Judgement) -> Diagnosis:
-    """Recognize the error that the first divergence shows, from all tensors that differ there.
+    """Recognize the error pattern at the first divergence from all tensors that differ there.
 
     Every tensor that differs with the first one, of its kind and at its moment, is looked at. A
     tensor with a telling signature stands for them; of gradients without one, the last in forward
@@ -88,7 +88,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
 
 
 def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
-    """Name a wrong rule of gradient accumulation as the error if no other error was recognized.
+    """Name a mistake in gradient accumulation as the error if no error pattern was recognized.
 
     Args:
         found: of the first divergence.
@@ -103,7 +103,8 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
 
 
 def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagnosis]:
-    """Return the error that all differing tensors have in common, or else the error of each.
+    """Look at all differing tensors: return the one error that they share, or else the error of
+    each.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
@@ -127,7 +128,7 @@ def _microbatch(diagnosis: Diagnosis) -> int | None:
 
 
 def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple[Tensor, Tensor]]]:
-    """Yield the tensors that differ in value at the first divergence's moment, from both sides."""
+    """Yield the tensors that differ in value at the first divergence, each from both runs."""
     seen = 0
     for finding in judgement.spread[first.pair.kind, first.pair.moment.op].findings:
         tensors = _tensors(finding)
@@ -138,7 +139,7 @@ def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple
 
 
 def single(finding: Finding) -> Diagnosis:
-    """Recognize the error that one differing tensor shows, without regard to other tensors."""
+    """Recognize the error pattern of a single differing tensor, without regard to other tensors."""
     tensors = _tensors(finding)
     if tensors is None:
         return Diagnosis(
@@ -156,7 +157,7 @@ def single(finding: Finding) -> Diagnosis:
 
 
 def _tensors(finding: Finding) -> tuple[Tensor, Tensor] | None:
-    """Return the tensors of both sides if only their values differ; None otherwise."""
+    """Return the candidate's and the reference's tensor if only values differ; None otherwise."""
     pair = finding.pair
     if finding.problem != "values" or pair.candidate is None or pair.reference is None:
         return None

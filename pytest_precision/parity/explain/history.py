@@ -32,7 +32,7 @@ LARGEST = 16
 
 
 def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Return which other tensor or step of the reference a wrong tensor equals; None if none.
+    """Recognize a wrong tensor as one of another step or name in the reference; None if it is none.
 
     Args:
         pair: both sides; one tensor of the reference is `reference`.
@@ -51,7 +51,7 @@ def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | 
 
 
 def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature | None:
-    """Recognize a tensor that kept its old value, wholly or in part, or moved by a multiple.
+    """Recognize a tensor that a step left unchanged, wholly or in part, or changed by a multiple.
 
     Args:
         candidate: after the step.

@@ -21,7 +21,7 @@ from pytest_precision.parity.verdict import Divergence, Ruling
 def failed_at(
     finding: Finding, reason: str, details: Iterable[str], culprit: Culprit | None = None
 ) -> Ruling:
-    """Return the failed outcome of a check, with one differing tensor as its first divergence.
+    """Return the ruling `fail`, with one differing tensor as the first divergence.
 
     Args:
         finding: the tensor.

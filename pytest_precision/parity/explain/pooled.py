@@ -38,7 +38,7 @@ ones, whose terms cancel, carry more of the rounding."""
 
 
 class Compared(NamedTuple):
-    """A tensor that differs, of both sides, with the roundoff of what computed it.
+    """A differing tensor of candidate and reference to compare, with the unit roundoff of the runs.
 
     Attributes:
         pair: both sides.
@@ -54,7 +54,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, pair: Pair, ours: Tensor, theirs: Tensor) -> Compared:
-        """Return both sides of a tensor with the coarsest unit roundoff of either run."""
+        """Return a differing tensor with the coarsest roundoff of both runs' matrix products."""
         assert pair.candidate is not None
         assert pair.reference is not None
         sides = pair.candidate.trace, pair.reference.trace
@@ -65,7 +65,7 @@ class Compared(NamedTuple):
 
     @property
     def part(self) -> tuple[int | None, int | None]:
-        """Return the rank and the microbatch that a tensor belongs to; None for a shared one."""
+        """Return the tensor's rank and microbatch; each is None if all of them share the tensor."""
         return self.pair.rank, TensorKey.of(self.pair.kind, self.pair.name).microbatch
 
     @property

@@ -111,7 +111,7 @@ def proposed(
 
 
 def _error_of_gradients(needs: Mapping[str, Mapping[str, Need]]) -> float:
-    """Return the largest relative error of gradients that is no outlier."""
+    """Return the largest relative error of gradients, leaving out outliers."""
     kinds = (needs.get(kind, {}).values() for kind in GRADIENTS_AND_MEANS)
     return max(usual_error([need.rel for need in own if need.numel > 1]) for own in kinds)
 
@@ -166,7 +166,7 @@ def _of_kind(
 
 
 def _bound(need: Need, usual: float, most: float) -> float:
-    """Return the tolerance for one tensor, from its own error and the usual one of such tensors."""
+    """Return the bound for one tensor, from its own error and the usual error of its kind."""
     if need.numel == 1:
         return max(ROOM_OF_NUMBERS * need.rel, CANCELLED * usual)
     return ROOM_OF_OUTLIERS * need.rel if need.rel > max(usual, most) else usual

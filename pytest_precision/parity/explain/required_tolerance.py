@@ -70,7 +70,7 @@ class Bounds:
             self.ulp = max(self.ulp, found.max_ulp)
 
     def fault(self, finding: Finding) -> None:
-        """Count a tensor whose error cannot be computed, such as one with unequal shapes."""
+        """Count a tensor at fault whose error cannot be computed, such as one of another shape."""
         self.tensors += 1
         problem = "digests alone" if finding.problem == "values" else finding.problem
         self.unbounded.add(problem)
@@ -117,7 +117,7 @@ def _measured(finding: Finding) -> Statistics | None:
 
 
 def columns(judgement: Judgement) -> dict[str, Any] | None:
-    """Return the tolerances that each kind of tensor needs, as dicts; None if all are equal."""
+    """Return as dicts the tolerances that each kind of tensor needs; None if nothing differs."""
     found = {
         kind: {
             "tensors": own.tensors,

@@ -22,7 +22,7 @@ MOST_COLUMNS = 40
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return the lines of a table of differences by kind of tensor and step, and what it omits."""
+    """Return a table of the differences by kind and step, then a line per kind left uncompared."""
     left_out = judgement.left_out.items()
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
 
@@ -95,7 +95,7 @@ def _row(judgement: Judgement, kind: str, moments: Iterable[Moment]) -> list[Tal
 
 
 def _columns(judgement: Judgement, most: int) -> list[Moment]:
-    """Return the last moment of up to `most` operations around the divergence, as columns."""
+    """Return up to `most` moments near the first divergence, as the columns of the table."""
     moments = list({moment.op: moment for moment in judgement.moments}.values())
     first = judgement.first.pair.moment.op if judgement.first else moments[0].op
     position = [moment.op for moment in moments].index(first)
@@ -127,7 +127,7 @@ def _largest(figures: Iterable[float | None]) -> float | None:
 
 
 def _state(tally: Tally | None) -> str:
-    """Return a field of the table: `.`, `=`, `~`, or what is wrong other than values.
+    """Return a field of the table: `.`, `=`, `~`, or a problem other than values, such as `shape`.
 
     It is empty if only values differ.
     """
@@ -179,7 +179,7 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
 
 
 def _errors(tally: Tally | None) -> dict[str, float | None]:
-    """Return the largest relative L2 error of each tensor in one operation, rounded for a plot."""
+    """Return the largest relative L2 error of each tensor in one step, save or load, for a plot."""
     if tally is None:
         return {}
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)

@@ -49,7 +49,7 @@ class Need(NamedTuple):
 
 
 class ComparedRun(NamedTuple):
-    """The comparison of two sides on some data, with the recorded run of the reference."""
+    """A run of candidate and reference that was compared, with the reference's recorded tensors."""
 
     judgement: Judgement
     reference: Trace
@@ -125,7 +125,7 @@ def moved_by_noise(
 
 
 def usual_error(errors: list[float]) -> float:
-    """Return the largest error that is at most 4 times the median."""
+    """Return the largest of the errors that are at most 4 times their median, so no outliers."""
     if not errors:
         return 0.0
     median = sorted(errors)[len(errors) // 2]

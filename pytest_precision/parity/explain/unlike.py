@@ -11,7 +11,7 @@ from pytest_precision.parity.words import listed
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
-    """Say which weights only one side's optimizer updates; empty if both update the same.
+    """Name weights that one run's optimizer updates and the other's does not; empty if none.
 
     An optimizer shows the rates of what it updates. The models have weights of the same names, or
     it is these that differ.
@@ -35,7 +35,7 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
 
 
 def other_number(judgement: Judgement, op: int) -> str:
-    """Say how many losses each side has in a step; empty if both have equally many.
+    """Say how many microbatches candidate and reference had in a step; empty if equally many.
 
     Args:
         judgement: of both sides.
@@ -56,7 +56,7 @@ def other_number(judgement: Judgement, op: int) -> str:
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
-    """Say that the sides have different numbers of microbatches, unless their losses show it."""
+    """Say that the runs have different numbers of microbatches, unless the loss itself differs."""
     if finding.pair.kind == "loss":
         return []
     number = other_number(judgement, finding.pair.moment.op)
@@ -64,7 +64,7 @@ def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
 
 
 def rate_has_moved(pair: Pair) -> bool:
-    """Return whether both sides began with the same learning rate, which a schedule then changed.
+    """Return whether both runs began with the same learning rate, which a schedule has moved since.
 
     A script shows its optimizer at the first update; a schedule that is stepped for each microbatch
     has gone on by then.

@@ -67,7 +67,7 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
 
 
 def _lost(finding: Finding) -> str:
-    """Return one line that says which side lacks a tensor."""
+    """Return one line that says whether candidate or reference has lost a tensor."""
     pair = finding.pair
     sides = ("candidate", "reference")
     lacks, has = sides if finding.problem == "missing" else sides[::-1]
@@ -178,7 +178,7 @@ def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
 
 
 def property_of(finding: Finding) -> tuple[str, str]:
-    """Return the dtypes of both sides if these are what differs, else the shapes."""
+    """Return the property that differs, the dtype or the shape, of candidate and reference."""
     assert finding.pair.candidate is not None
     assert finding.pair.reference is not None
     ours, theirs = finding.pair.candidate.pieces[0], finding.pair.reference.pieces[0]
@@ -231,7 +231,7 @@ def likewise_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
-    """Say how model prefixes are dropped, for tensors whose names only one side has."""
+    """Say how wrappers' prefixes are dropped from names, where only one run has a weight's name."""
     lost = finding.problem in ONE_SIDED and finding.pair.kind in WEIGHTS
     if not lost or other_weights(finding, judgement):
         return []
@@ -240,7 +240,7 @@ def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> lis
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
-    """Say which layout runs from whose checkpoint after the sides have swapped checkpoints.
+    """Say which layout runs from whose checkpoint after both layouts have swapped checkpoints.
 
     Args:
         finding: what differs.
@@ -255,7 +255,7 @@ def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
 
 
 def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
-    """Return whether swaps have put a side into the other side's layout at `moment`."""
+    """Return whether a run is, at `moment`, in the other layout, since checkpoints were swapped."""
     # Sides that run different operations are compared in train steps only.
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op

@@ -68,7 +68,7 @@ class Consistency:
 
     @classmethod
     def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
-        """Check whether a run contradicts itself, up to the first contradiction; skip scripts.
+        """Check one run for contradictions within itself, up to the first; scripts are not checked.
 
         Args:
             side: the run, or some steps of it.
@@ -123,7 +123,7 @@ class _Walk:
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
 
     def judged(self) -> Iterator[Judged]:
-        """Yield the results of all checks, in causal order: a contradiction, or None."""
+        """Yield the result of each check of the run in causal order: a contradiction, or None."""
         for moment in self._trace.moments:
             held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
             for entry in self._trace.entries(moment):

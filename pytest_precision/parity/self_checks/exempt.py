@@ -34,7 +34,7 @@ JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY)
 
 @dataclass(frozen=True)
 class Exempt:
-    """The tensors that a test leaves out of checks of one side's run alone, with the reasons.
+    """The tensors that a test leaves out of the checks of a run against itself, with the reasons.
 
     Attributes:
         all: why nothing is; empty where something is.
@@ -46,7 +46,7 @@ class Exempt:
 
     @classmethod
     def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
-        """Read a test's `oracle=`: which tensors are left out of checks of one run alone, and why.
+        """Read a test's `oracle=`: which tensors are not checked within their own run, and why not.
 
         Raises:
             TypeError: for anything else.
@@ -75,7 +75,7 @@ class Exempt:
         return cls(kinds=kinds)
 
     def judges(self, kind: str, name: str) -> bool:
-        """Return whether a tensor is checked within its run alone, without the other side."""
+        """Return whether a tensor is checked against others of its own run."""
         if self.all:
             return False
         return not self.kinds.of_tensor(kind, name).criterion.left_out

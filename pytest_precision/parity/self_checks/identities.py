@@ -104,7 +104,7 @@ class Claim:
     identity: str
 
     def broken(self, got: Tensor, exact: Tensor, bound: Tensor | float) -> Judged:
-        """Return the contradiction if an element differs from its due value by more than `bound`.
+        """Return a contradiction if an element differs from what it should be by more than `bound`.
 
         Elements that are not finite on either side are left out: an overflow has its own words.
 
@@ -143,7 +143,7 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
 
 
 def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
-    """Yield contradictions of one moment, each told whether one factor explains all of them.
+    """Yield a moment's contradictions, and set in each whether one factor explains them everywhere.
 
     Args:
         breaches: of all tensors that were looked at, None where one is as it should be.
@@ -246,7 +246,7 @@ class RunView:
         self._checked = checked
 
     def claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
-        """State what a tensor must be, and count that as a check."""
+        """Return a claim, what a tensor must be equal to, and count it as one check."""
         self._checked[f"{kind} is {identity}"] += 1
         return Claim(moment.step, kind, name, identity)
 

@@ -25,7 +25,7 @@ GRADIENT_ADVICE = (
 
 
 class Broken(NamedTuple):
-    """A side with a weight update that breaks the declared optimizer rule.
+    """A weight update of candidate or reference that breaks the declared optimizer rule.
 
     Attributes:
         side: its name.
@@ -78,7 +78,7 @@ def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
 
 
 def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
-    """Return the sides with an update that breaks the declared optimizer rule."""
+    """Return, for each run that has one, the first update that breaks the optimizer rule."""
     found = ((side, side.oracle.first(exempt.judges)) for side in sides)
     return [Broken(side.name, side.oracle, breach) for side, breach in found if breach is not None]
 
@@ -99,7 +99,7 @@ def breach_headline(sides: Sequence[Broken]) -> str:
 
 
 def breach_lines(side: Recording, exempt: Exempt) -> list[str]:
-    """Return lines on a side's update that breaks the optimizer rule; empty if none does."""
+    """Return a line on a run's first update that breaks the optimizer rule; empty if none does."""
     return [
         f"The update of the {one.side} is not the workload's {one.log.rule}: {one.explanation} "
         f"({one.breach.kind} of {one.breach.name} at step {one.breach.step}: "
@@ -163,14 +163,14 @@ def _as_if(name: str, fitted: float, declared: float) -> str:
 
 
 class WrongGradient(NamedTuple):
-    """A side with a loss or gradient that differs from the one that the workload recomputes."""
+    """A loss or gradient of one run that differs from the one that the workload recomputes."""
 
     side: str
     breach: GradientBreach
 
 
 def wrong_gradients(sides: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
-    """Return the sides with a loss or gradient that differs from the workload's recomputed one."""
+    """Return the first wrong loss or gradient of each run, as recomputed by the workload."""
     found = ((side.name, side.gradients.first(exempt.judges)) for side in sides)
     return [WrongGradient(name, breach) for name, breach in found if breach is not None]
 
@@ -188,7 +188,7 @@ def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
 
 
 def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
-    """Return a line that explains a side's wrong gradients, to stand below a divergence."""
+    """Return a line that explains a run's wrong gradient; empty if none is wrong."""
     return [
         f"Of the {one.side}: {one.breach.kind} of {one.breach.name} is not what the workload gives "
         f"at step {one.breach.step}: {one.breach.words}"

@@ -114,7 +114,7 @@ class Quantization:
                 yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
 
     def loaded(self) -> None:
-        """Skip quantized weights that are not recorded until the next step, as loads move them."""
+        """Forget which quantized weights a step has changed: a loaded checkpoint replaces them."""
         self._stepped.clear()
 
     def _quantized(

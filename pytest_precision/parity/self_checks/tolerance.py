@@ -31,7 +31,7 @@ SAMPLE = 4096
 
 
 class History(NamedTuple):
-    """One rank's piece of a tensor at all moments of the run.
+    """The history of one tensor, or of one rank's shard of it, over all moments of the run.
 
     Attributes:
         entries: its entries at all moments, in order.
@@ -43,7 +43,7 @@ class History(NamedTuple):
 
 
 class Slack(NamedTuple):
-    """How far elements may deviate, compared with how far training moves them.
+    """How many elements a tolerance leaves free to deviate by more than training moves them.
 
     Attributes:
         counted: number of elements that are not zero throughout or, of weights, that move.
@@ -119,7 +119,7 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
 def _histories(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> dict[tuple[str, Elementwise], list[History]]:
-    """Return each tensor's recorded pieces over time, by kind and tolerance, of one replica."""
+    """Return each tensor's pieces over time, by kind and tolerance; of replicas, the first."""
     theirs = candidate.dtypes()
     found: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):

@@ -168,7 +168,7 @@ def _may_begin(pair: Pair, moment: Moment) -> bool:
 
 
 def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
-    """Yield each moment after a save, load or the like, with the state it must equal.
+    """Yield each moment after a save or load, with the earlier moment whose state it must equal.
 
     A layout stores what it loads in its own way. If another layout has saved, as after a swap, the
     other trace shows what the layout holds in that state. Its own run cannot show this: a layout
@@ -227,7 +227,7 @@ def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
 
 
 def computed_elsewhere(trace: Trace, cell: Cell) -> str | None:
-    """Return why a bf16 or fp16 run proves nothing about that precision, or None.
+    """Return why a bf16 or fp16 run has computed nothing in that dtype; None if it has.
 
     One matrix product in the dtype is enough: the layout decides which layers stay in fp32. In a
     model without matrix products, the dtypes of the weights that it used decide.

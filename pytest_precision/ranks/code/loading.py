@@ -44,7 +44,7 @@ def load_module(name: str, file: str | None) -> ModuleType:
 
 
 def _place(file: str) -> str | None:
-    """Return this rank's path of a file of the controlling process; None if it has none."""
+    """Return where this rank has a file of the controlling process; None if it has no such file."""
     place = relocated(file)
     return place if place == file or os.path.isfile(place) else None
 

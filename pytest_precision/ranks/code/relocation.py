@@ -133,7 +133,7 @@ class Relocation:
         return path if self.places is None else str(in_tree(Path(path), *self.places))
 
     def folder_of(self, path: str) -> str:
-        """Return a working directory's folder in the work tree, or the root if it has none."""
+        """Return the work tree's folder for a working directory; the tree's root if it has none."""
         place = self.path_of(path)
         return place if self.places is None or os.path.isdir(place) else str(self.places[1])
 
@@ -173,7 +173,7 @@ class Relocation:
             ) from error
 
     def leaves(self, entry: str) -> bool:
-        """Return whether an entry of `sys.path` is of an interpreter that ranks do not use."""
+        """Return whether an entry of `sys.path` belongs to an interpreter that is left behind."""
         if not self.left:
             return False
         name = os.path.basename(os.path.normpath(entry))
@@ -208,7 +208,7 @@ def relocated(path: str) -> str:
 
 
 def folders_left() -> tuple[str, ...]:
-    """Return the folders with the library and the packages of this process's interpreter."""
+    """Return the folders of this interpreter's packages, which another interpreter leaves out."""
     version = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
     zipped = os.path.join(os.path.dirname(sysconfig.get_path("stdlib")), version)
     return tuple(sorted(folders_of_interpreter() | {zipped}))

@@ -17,7 +17,7 @@ from pytest_precision.ranks.process.worker import Membership
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A message that asks a host process to start a rank, whose the connection then is.
+    """A message that asks a host process to start a rank; the connection then serves that rank.
 
     Attributes:
         membership: membership of the rank; only the declared part of its environment is used.
@@ -63,7 +63,7 @@ class RemoteRank:
 
     @property
     def alive(self) -> bool:
-        """Whether the rank's process is alive: an idle rank sends a message only when it ends."""
+        """Whether the rank's process is alive: an idle rank sends nothing until it ends."""
         return not self._over and not self._line.poll()
 
     def send(self, message: ToRank) -> None:

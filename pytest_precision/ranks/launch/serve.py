@@ -32,7 +32,7 @@ ACCEPT_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message to a host process: its sender lives while this connection is open."""
+    """The first message to a host process: its sender lives as long as this connection is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """A host process's answer to `Hello`, with its clock.
+    """A host process's answer to `Hello`, with the time on its clock.
 
     Attributes:
         clock: time on its monotonic clock.
@@ -82,7 +82,7 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more calls, and wait until the ranks have ended.
+        """Accept no more connections, and wait until the ranks have ended.
 
         The end of the controller has closed all lines, and each closed line ends its rank.
         """
@@ -141,7 +141,7 @@ class Server:
 
 
 def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
-    """Start ranks from this process whenever that of rank 0 asks, until that process ends.
+    """Start ranks in this process for the process of rank 0, whenever it asks and until it ends.
 
     Args:
         launch: this process's place in it.

@@ -51,7 +51,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
-    """Make this process outlive the controlling one, and then remove what both leave behind.
+    """Make this process outlive the controlling one, to end its processes and remove its folders.
 
     Args:
         controller: process number of the controller.
@@ -96,7 +96,7 @@ def end_descendants(process: int, but: Collection[int] = ()) -> None:
 
 
 def descendants(process: int, but: Collection[int] = ()) -> list[int]:
-    """Return the numbers of a process's descendants, without the children in `but` and theirs."""
+    """Return the process numbers of all descendants, except the children in `but` and theirs."""
     children = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended

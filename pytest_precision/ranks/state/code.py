@@ -80,7 +80,7 @@ class Code:
         return (*self._torch.changes(), *(leak for found in changed for leak in found.changes()))
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Restore torch's and the user's saved attributes, but not those that match `but`."""
+        """Restore torch's and the user's saved attributes, except names that match `but`."""
         for namespace in chain(self._torch.namespaces, *self._users.values()):
             namespace.put_back(but)
 

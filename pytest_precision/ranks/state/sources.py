@@ -129,7 +129,7 @@ class Sources:
         self.directories |= others.directories
 
     def hold(self) -> bool:
-        """Return whether all files that were read are known, and still have the same content."""
+        """Return whether all files that ranks read are known and still have that content."""
         return not self.unseen and self.unchanged()
 
     def unchanged(self) -> bool:
@@ -147,7 +147,7 @@ class Sources:
 
 
 def import_path() -> tuple[str, tuple[str, ...]]:
-    """Return the working directory and `sys.path` of this process, as one key."""
+    """Return the working directory and `sys.path` of this process: where imports are looked up."""
     return _current(), tuple(sys.path)
 
 

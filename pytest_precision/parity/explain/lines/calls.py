@@ -117,7 +117,7 @@ def _single(call: SingleCall) -> list[SingleCall]:
 
 
 def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgument:
-    """Return one element of an argument that is a list of `number`; other arguments unchanged."""
+    """Return one element of a list argument of `number` elements; other arguments unchanged."""
     if isinstance(argument, Value):
         return argument
     if isinstance(argument, Constant):
@@ -133,7 +133,7 @@ def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgumen
 def last_maker(
     made: Sequence[SingleCall], before: int, is_meant: Callable[[Value], bool]
 ) -> SingleCall | None:
-    """Return the last call before operation number `before` that made a result of a certain kind.
+    """Return the last call before operation number `before` that made a value which `is_meant`.
 
     Args:
         made: the calls of a rank.

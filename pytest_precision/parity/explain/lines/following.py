@@ -98,7 +98,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Make a `Wrong` of an operation, before it is known whether its value stays to the end."""
+        """Make a `Wrong` of an operation; whether its wrong value lasts to the end is set later."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,
@@ -150,7 +150,8 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether a right result may be absent in the reference, which is sharded otherwise.
+        """Return whether the reference may lack a right result because its tensors are sharded
+        otherwise.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.
@@ -177,7 +178,7 @@ class Follower:
         return self._joined(apart, (place,))
 
     def _joined(self, apart: tuple[int, ...], further: tuple[int, ...]) -> tuple[int, ...]:
-        """Merge lists of suspected operations, one that computes and one that copies per line."""
+        """Join lists of suspected operations; keep per line one that computes, one that copies."""
         if not further:
             return apart
         first: dict[object, int] = {}

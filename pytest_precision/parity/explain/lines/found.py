@@ -61,7 +61,7 @@ def culprit_of(
 
 
 class _Made(NamedTuple):
-    """The operation at fault according to values and settings, and how sure that is.
+    """The operation or assignment that made the error, and whether this is certain.
 
     Attributes:
         culprit: that they name, if any.
@@ -75,7 +75,7 @@ class _Made(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Return whether the line is the user's and explains the difference by itself."""
+        """Return whether it is sure that this line of the user's code explains the difference."""
         found = self.culprit
         if found is None or found.outside or found.file is None:
             return False
@@ -89,7 +89,7 @@ def _made(
     kind: str,
     name: str,
 ) -> _Made:
-    """Return the operation at fault, judged by logged values and by assigned settings.
+    """Return what made the error, judged by logged values and by assignments of options.
 
     See `culprit_of` for the arguments.
     """
@@ -144,7 +144,7 @@ def _wrong_of(
 
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
-    """Return as the error's cause an option or attribute that the sides set differently."""
+    """Return an option or attribute that the runs set differently as what made the error."""
     found = worded.of_setting(setting, root, then)
     return _Made(found, setting.setting.before, setting.mine is None)
 
@@ -189,7 +189,7 @@ def growth_of(
 
 
 def _shows(kind: str, name: str, what: str) -> bool:
-    """Return whether a differing tensor records the option or attribute `what` that a line set."""
+    """Return whether a differing tensor shows the value of the option or attribute `what`."""
     if kind == "lr":
         return what in ("lr", "initial_lr")
     if kind == "hyper":

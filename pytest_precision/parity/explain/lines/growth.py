@@ -22,7 +22,7 @@ LEAST = 8.0
 
 
 class Grown(NamedTuple):
-    """An operation that both sides run at the same place of a module, with its error.
+    """An operation that both runs call at the same place in a module, with how far its error grew.
 
     Attributes:
         operation: of the candidate.
@@ -38,7 +38,7 @@ class Grown(NamedTuple):
 
 
 def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:
-    """Return the error of each operation that both sides run at the same place of a module."""
+    """Return how much error has grown in each operation that both runs call at the same place."""
     return [
         one
         for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False))
@@ -47,7 +47,7 @@ def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) 
 
 
 def most(operations: Sequence[Grown]) -> Grown | None:
-    """Return the operation at which the error grows most; None if none grows it by 8 times."""
+    """Return the operation that multiplies the error most; None if none does so by at least 8."""
     found = max(operations, key=lambda one: one.growth, default=None)
     return found if found is not None and found.growth >= LEAST else None
 
@@ -97,7 +97,7 @@ def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
 
 
 def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOperation]]:
-    """Yield each operation with its module, direction and name, and its number among such ones."""
+    """Yield each operation and its place: module, direction, name and number among such ones."""
     numbers: dict[tuple[object, ...], int] = {}
     for operation in log.operations:
         place = operation.module, operation.backward, operation.base

@@ -63,7 +63,7 @@ IN_GRAPH = (
 
 
 class ErrorKind(NamedTuple):
-    """How an operation that made a wrong value differs from the reference's, as word and phrase.
+    """How an operation that made a wrong value differs from the reference's: a kind and a phrase.
 
     Attributes:
         kind: one of `culprit.CULPRIT_KINDS`.

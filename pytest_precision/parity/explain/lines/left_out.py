@@ -48,7 +48,7 @@ class LeftOut(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of what the function leaves out, or its own where no log shows that."""
+        """Return what the user's function leaves out; its own name if no log shows that."""
         return self.lacking.name if self.lacking is not None else self.line.function
 
     @property
@@ -85,7 +85,7 @@ def too_little(
 def only_other(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the only function that the candidate alone calls and that runs no logged operation.
+    """Return the only function that the candidate alone calls, among those that log no operation.
 
     What computes or sets anything shows by that; what calls a whole layout is no such place.
     """
@@ -100,7 +100,7 @@ def only_other(
 
 
 def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
-    """Return the function that runs the fewest operations, with rank None if all ranks call it."""
+    """Return the first candidate for blame: the function that runs the fewest operations."""
     first = min(found, key=lambda one: (_length(one.entry), one.entry.operations), default=None)
     if first is None:
         return None
@@ -136,7 +136,7 @@ def _inside(log: OperationLog, entry: UserCall) -> list[Effect]:
 
 
 def _lacking(mine: Sequence[Effect], theirs: OperationLog, site: Site) -> Effect | None:
-    """Return the first operation or setting that the reference has at a place and `mine` lacks.
+    """Return the first operation or assignment that the reference makes at `site` and `mine` lacks.
 
     None if nothing is lacking, or if mine has an effect that the reference's function has not: then
     the two do different things, and neither is a part of the other.

@@ -44,7 +44,7 @@ def misplaced(
 def _out_of_place(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> Iterator[tuple[SingleCall, ErrorKind, int]]:
-    """Yield operations that left a value in a tensor which no tensor of the reference ends with."""
+    """Yield the operations that wrote values which only the candidate's tensors end with."""
     left = {
         digest
         for log in reference

@@ -12,7 +12,7 @@ from pytest_precision.trace.operations import OperationLog, Setting
 
 
 class SetOtherwise(NamedTuple):
-    """A setting (an option or attribute) that the two sides assign differently.
+    """An option or attribute that candidate and reference set to different values.
 
     Attributes:
         mine: what the candidate set; None where the reference alone did.
@@ -38,7 +38,7 @@ class SetOtherwise(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Describe which value each side assigned to the option or attribute."""
+        """Describe in words which value candidate and reference set the option or attribute to."""
         if self.mine is None:
             assert self.theirs is not None
             return f"the reference sets it to {self.theirs.value}, the candidate does not"

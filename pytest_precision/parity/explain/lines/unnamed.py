@@ -12,7 +12,7 @@ from pytest_precision.trace.operations import OperationLog
 
 
 def cut_of(logs: Sequence[OperationLog]) -> int:
-    """Return the number of operations after which a log was cut off; 0 if all logs are complete."""
+    """Return after how many operations the shortest log was cut off; 0 if all logs are complete."""
     return min((log.cut for log in logs if log.cut), default=0)
 
 
@@ -51,7 +51,8 @@ def unnamed(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
 
 
 def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
-    """Return whether the sides split weights or their states into different pieces.
+    """Return whether candidate and reference split weights or optimizer state into different
+    pieces.
 
     They do if a tensor has another shape there, or weights have other names, as flat ones do.
 
@@ -66,7 +67,7 @@ def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[Ope
 
 
 def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
-    """Return the wrong operations that can be named although the sides shard tensors differently.
+    """Return the wrong operations that can be told although the runs shard tensors differently.
 
     What is right up to there comes first. Where operations have no counterpart, one of them is
     named if they belong to one line, since nothing tells which of them is right.

@@ -41,7 +41,7 @@ def of_operation(
     following: tuple[Following, ...] = (),
     named: CodeLine | None = None,
 ) -> Culprit:
-    """Describe one operation as the cause of the error, at its own line or at the line `named`."""
+    """Describe one operation as the cause of the error, at its own source line or at `named`."""
     line = named or call.line
     return Culprit(
         text=f"first wrong value: {called_place(call.operation, root)}: {error.words}",

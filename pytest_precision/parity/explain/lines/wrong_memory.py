@@ -44,7 +44,7 @@ class WrongMemory:
         return RIGHT.union(*(region.roots for region in self._touched(value)))
 
     def apart(self, value: Value) -> tuple[int, ...]:
-        """Return the operations whose results in a value's memory the reference cannot confirm."""
+        """Return the operations that left a value's memory without a match in the reference."""
         return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
