@@ -16,7 +16,7 @@ RUN_A_SCRIPT = ("record", "diff", "bisect")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name, and return its exit status.
+    """Run the subcommand that the command line names, such as `record`; return its exit status.
 
     Args:
         arguments: those of the command line unless given.

@@ -55,7 +55,7 @@ class Owner:
 
     @classmethod
     def of(cls, folder: Path) -> Owner | None:
-        """Return the process that made a folder; None if the folder's owner file lacks it."""
+        """Return the process that made a folder; None if the folder has no readable owner file."""
         try:
             machine, boot, process = (folder / LOCK).read_text().split("\n")
             return cls(machine, boot, int(process))
@@ -66,7 +66,7 @@ class Owner:
         return f"{self.machine}\n{self.boot}\n{self.process}"
 
     def is_process(self, process: int | None) -> bool:
-        """Return whether the owner is the process of this number on this machine."""
+        """Return whether this owner is the process with the id `process` on this machine."""
         return (self.process, self.boot) == (process, _boot())
 
     @property
@@ -76,7 +76,7 @@ class Owner:
 
 
 def lives(process: int) -> bool:
-    """Return whether a process of this number is alive on this machine."""
+    """Return whether a process with this id is alive on this machine."""
     if process == os.getppid():
         return True
     try:
@@ -147,7 +147,7 @@ def _age(path: Path) -> float:
 
 
 def _is_of(folder: Path, process: int) -> bool:
-    """Return whether a folder belongs to a process, or is already being removed."""
+    """Return whether the process with this id made a folder, or the folder is being removed."""
     if folder.name.startswith(GONE):
         return True
     owner = Owner.of(folder)

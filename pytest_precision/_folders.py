@@ -134,13 +134,13 @@ SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def folders_of_controllers() -> set[str]:
-    """Return the folders in which a controlling process makes its temporary folders."""
+    """Return the folders in which a process that controls ranks makes its temporary folders."""
     temporary = tempfile.gettempdir()
     return {temporary, short_folder(temporary)}
 
 
 def short_folder(wanted: str, others: tuple[str, ...] = SHORT_FOLDERS) -> str:
-    """Return the first folder whose path is short enough for a Unix socket inside.
+    """Return the first temporary folder whose path is short enough for a Unix socket inside it.
 
     Raises:
         OSError: none of the paths does.

@@ -43,7 +43,7 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Turn the garbage collector off in the block, and exclude what then exists for good.
+    """Turn garbage collection off in the block, and never collect what exists at its end.
 
     Imported modules stay until the process ends. To look at their objects again and again takes a
     quarter of the time in which torch is imported and, at the end of the process, let go.
@@ -80,7 +80,7 @@ class WholeTorch(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return torch's import spec with a loader that delays interrupts; None for others."""
+        """Return torch's import spec with a loader that delays interrupts; None for other names."""
         if name != "torch" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

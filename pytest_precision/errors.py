@@ -89,14 +89,14 @@ def expect_count(name: str, value: object, least: int) -> None:
 
 
 def catchable(kind: _Error) -> _Error:
-    """Show a class of errors as `pytest_precision`'s in tracebacks, for users who catch it."""
+    """Make tracebacks name an error class `pytest_precision.NAME`, where users import it from."""
     kind.__module__ = "pytest_precision"
     return kind
 
 
 @catchable
 class ParityError(AssertionError):
-    """A candidate does not agree with its reference, or the check proves nothing.
+    """The candidate does not agree with its reference, or comparing the two proved nothing.
 
     `parity.check` raises it for every verdict except `pass`. The first line names the defect; the
     command at the end of the message repeats the cell.
@@ -184,7 +184,7 @@ class RankError(RuntimeError):
 
 
 class RanksSkipped(RuntimeError):  # noqa: N818, it is an outcome and no error
-    """All ranks skipped the job. The message is their reason, with which the test is skipped."""
+    """All ranks skipped what they ran; the message is their reason, which skips the test."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(visible(reason))
@@ -226,7 +226,7 @@ class DevicesBusyError(RuntimeError):
 
 @catchable
 class PrecisionLeakWarning(UserWarning):
-    """A job changed process-global state and did not restore it.
+    """A function that ran on the ranks changed process-wide state and did not restore it.
 
     The state could have changed the numbers of the next job, so the ranks were discarded. Restore
     the state in the function: in a `finally`, or with torch's context manager for it. With
@@ -247,7 +247,7 @@ class RecordingError(ValueError):
 
 
 class RevisionError(ValueError):
-    """A commit or an installation cannot be compared with; the message says why."""
+    """The present code cannot be compared with a commit or an installation; the message says why."""
 
 
 class BaselineError(ValueError):
@@ -255,7 +255,7 @@ class BaselineError(ValueError):
 
 
 class NoBaselineError(LookupError):
-    """A check has no expected results for this environment; the message lists what exists."""
+    """No expected results are stored for a test in this environment; the message lists what is."""
 
 
 class ReportError(ValueError):
@@ -266,7 +266,7 @@ class ReportError(ValueError):
 
 
 class NotMeasurableError(ValueError):
-    """An optimizer's state does not determine the exact update.
+    """The exact update of a weight cannot be computed from an optimizer's state.
 
     Lost updates are then not measured for this optimizer; the rest of the check is unaffected.
     """
@@ -274,16 +274,16 @@ class NotMeasurableError(ValueError):
 
 @catchable
 class SequenceError(ValueError):
-    """The text is not a valid sequence; the message gives the position and the grammar."""
+    """The text is no valid sequence of operations, as `train2-save` is; the message says where."""
 
 
 class MatrixError(ValueError):
-    """The arguments of a marker are no valid matrix; the message names argument and choices."""
+    """A marker's arguments make no valid test matrix; the message names argument and choices."""
 
 
 @catchable
 class BackendError(RuntimeError):
-    """Native number formats were requested but are not available here.
+    """Quantization by Transformer Engine's kernels was requested but is not available here.
 
     Use the backend `auto`, which takes native formats where they are available, or `emulated`.
     """

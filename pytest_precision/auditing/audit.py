@@ -119,7 +119,7 @@ def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error")
 
 
 def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
-    """Read what a model and its optimizer will store, compute, reduce and update in.
+    """Find in which dtypes a model is stored, computed, reduced and updated, without running it.
 
     Nothing is run or changed.
 
@@ -138,7 +138,7 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
 
 def audit_built(build: Callable[[], Any]) -> Audit:
-    """Audit the model and optimizer that a function builds; some exceptions are findings.
+    """Audit the parts of a training loop that a function builds; known errors become findings.
 
     Args:
         build: returns the parts of a training loop.

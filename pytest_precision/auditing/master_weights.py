@@ -75,12 +75,12 @@ class Ownership:
 
     @cached_property
     def updated(self) -> list[Updated]:
-        """Every tensor that an optimizer updates, with what it is to the model."""
+        """Every tensor that an optimizer updates, with the parameters that it stands for."""
         return [*self._updated()]
 
     @cached_property
     def by_name(self) -> dict[str, list[Updated]]:
-        """A mapping from parameter name to the tensors that update it."""
+        """The tensors that optimizers update for each parameter, by the parameter's name."""
         found: dict[str, list[Updated]] = {}
         for one in self.updated:
             for name in one.names:

@@ -95,7 +95,7 @@ class Holder:
         return None
 
     def rounding(self, tensor: Tensor, group: Mapping[str, Any]) -> MasterRounding:
-        """Return what becomes of the digits of an update of `tensor` that its dtype cannot hold."""
+        """Return how updates of a tensor are rounded, such as `nearest` or `stochastic`."""
         states = self.states(tensor, group)
         if tensor.dtype in PRECISE or (states and not states.keys().isdisjoint(MASTER_NAMES)):
             return "master"

@@ -17,7 +17,7 @@ AUDITED_KINDS = "modules, optimizers, schedulers, pipeline stages and data loade
 
 @dataclass
 class TrainingSetup:
-    """The parts of a training loop.
+    """A training loop's models, optimizers, schedulers, pipeline stages and data loaders.
 
     Attributes:
         models: the modules that are trained, wrappers included.
@@ -113,7 +113,7 @@ class TrainingSetup:
             )
 
     def _home(self, part: Any) -> list[Any] | None:
-        """Return the list to which a part of the loop belongs by its type; None if to none."""
+        """Return the list, such as `models`, to which a part of the loop belongs; None if to none."""
         if isinstance(part, nn.Module):
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):

@@ -17,7 +17,7 @@ from pytest_precision.auditing.setup import TrainingSetup
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One parameter or buffer with its dtypes and updates.
+    """A row of an audit's table: one parameter or buffer, with its dtypes and its optimizer.
 
     Attributes:
         name: its logical name.
@@ -42,14 +42,14 @@ class TableRow:
     optimizer: str = ""
 
     def is_like(self) -> TableRow:
-        """Return the row without name and size, to merge equal rows."""
+        """Return this table row without name and size, to find rows of like tensors."""
         return replace(self, name="", size=0)
 
 
 def table_rows(
     setup: TrainingSetup, ownership: Ownership, unit_of: Mapping[int, ShardingUnit]
 ) -> Iterator[TableRow]:
-    """Yield a row per tensor: parameters first, then buffers.
+    """Yield a row of the audit's table per tensor: parameters first, then buffers.
 
     Args:
         setup: has the buffers.
@@ -74,7 +74,7 @@ def table_rows(
 
 
 def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
-    """Return a table row's columns on the optimizer: master, states and optimizer name."""
+    """Return the columns on the optimizer in an audit's table: master, states, optimizer's name."""
     states = one.holder.states(one.tensor, one.group) or {}
     return (
         _master(one, states),

@@ -7,7 +7,7 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print text; a reader that closes the pipe early, such as `head`, is no error.
+    """Print text to standard output, also if a reader such as `head` has closed the pipe.
 
     A character that the terminal's encoding lacks is printed as its escape sequence.
     """

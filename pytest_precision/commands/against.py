@@ -51,7 +51,7 @@ class Against:
 
     @staticmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
-        """Add the options of `record` and of `compare`, and `--link`."""
+        """Add the options of `record` and of `compare`, and `--link`, to a command's parser."""
         parser.add_argument(
             "--link",
             metavar="PATH",

@@ -197,7 +197,7 @@ class ChecksOfCommits:
                 raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Raise unless the test computes here what it does at BAD, and not what at GOOD.
+        """Raise unless the test computes the same numbers here as at BAD, and others than at GOOD.
 
         Raises:
             RevisionError: it computes otherwise, or the test cannot be compared with one of them.
@@ -211,7 +211,7 @@ class ChecksOfCommits:
             raise RevisionError(expected_but_got(wanted, "the same"))
 
     def is_good(self, commit: str) -> bool:
-        """Return whether the test computes something else at a commit than here.
+        """Return whether a commit is good: the test computes other numbers there than here.
 
         Raises:
             RevisionError: the test cannot be compared with that commit.

@@ -121,7 +121,7 @@ def lines(verdict: Verdict, *, verbose: bool = False, brief: bool = False) -> li
 
 
 def _brief(verdict: Verdict) -> list[str]:
-    """Return one line on the difference, and one on the line of code that made it."""
+    """Return a verdict in one or two lines: the difference, and the line of code that made it."""
     if verdict.outcome == "pass":
         return [f"{verdict.nodeid}: {verdict.observations} tensors agree"]
     return [verdict.reason, *([f"  {verdict.culprit.text}"] if verdict.culprit else [])]
@@ -151,7 +151,7 @@ _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 
 
 def keyed_criterion(text: str) -> tuple[str, Criterion]:
-    """Parse a `--criterion` into its key (`default` if none) and how equal tensors must be.
+    """Parse a `--criterion` into which tensors it is for and how equal they must be.
 
     Raises:
         argparse.ArgumentTypeError: it names none.

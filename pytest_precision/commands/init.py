@@ -142,7 +142,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _put_new(path: Path, text: str) -> None:
-    """Write a new file completely or not at all; refuse an existing one.
+    """Write a new file completely or not at all; raise OSError if there is one already.
 
     Raises:
         OSError: it is there, also if only since a moment ago, or it cannot be written.

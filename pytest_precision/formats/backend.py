@@ -38,7 +38,7 @@ class Machine(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The chosen number format backend, and why.
+    """The chosen way to quantize, "emulated" or "native", and why it was chosen.
 
     Attributes:
         backend: "emulated" or "native".

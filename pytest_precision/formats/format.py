@@ -51,7 +51,7 @@ class Format(ABC):
 
     @property
     def block_multiple(self) -> int:
-        """The number of which rows and columns must be multiples; layers pad with zeros to that."""
+        """The number by which rows and columns must be divisible; layers pad with zeros to that."""
         return 1
 
     @property
@@ -98,7 +98,7 @@ class Format(ABC):
         """Advance the state of delayed scaling by one step; other formats do nothing."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Note that the owner of the quantized weight, not a layer, will call `update`."""
+        """Leave calls of `update` to the owner of the quantized weight; layers then make none."""
 
 
 class Reducible(Format):

@@ -73,7 +73,7 @@ def quantized_with_less_error(
 
 
 def _each(per_block: torch.Tensor) -> torch.Tensor:
-    """Reshape values per block so that they broadcast over a matrix that is viewed in blocks."""
+    """Reshape one value per block so that it broadcasts over its block of a blocked matrix."""
     return per_block[:, None, :, None]
 
 

@@ -66,7 +66,7 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
 
 
 def checked_usage(usage: Usage) -> tuple[bool, bool]:
-    """Return whether to make the rowwise operand, and whether to make the columnwise one.
+    """Check `usage`; return whether it includes the rowwise operand, and the columnwise one.
 
     Raises:
         ValueError: `usage` is not one of `USAGES`.
@@ -76,7 +76,7 @@ def checked_usage(usage: Usage) -> tuple[bool, bool]:
 
 
 def refuse_random_bits(random_bits: object, name: str) -> None:
-    """Refuse random bits for a format that rounds to nearest.
+    """Raise TypeError if random bits are passed to a format that rounds to nearest.
 
     Raises:
         TypeError: `random_bits` is not None.

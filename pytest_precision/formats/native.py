@@ -61,23 +61,23 @@ class Native(Format):
 
     @property
     def block_multiple(self) -> int:
-        """The number that rows and columns must be multiples of, as when emulated."""
+        """The number by which rows and columns must be divisible, as in the emulated format."""
         return self.emulated.block_multiple
 
     @property
     def stochastic(self) -> bool:
-        """Whether elements are rounded stochastically, as when emulated."""
+        """Whether elements are rounded stochastically, as in the emulated format."""
         return self.emulated.stochastic
 
     @property
     def has_state(self) -> bool:
-        """Whether a cast depends on earlier ones, as when emulated."""
+        """Whether a cast depends on earlier casts, as in the emulated format."""
         return self.emulated.has_state
 
     def random_bits(
         self, source: RandomSource, shape: tuple[int, int], device: torch.device
     ) -> int | None:
-        """Return a seed if rounding is stochastic, since the kernels draw the bits."""
+        """Return a seed from which the kernels draw bits; None unless rounding is stochastic."""
         return source.seed if self.stochastic else None
 
     def of_masters(self) -> Reducible:

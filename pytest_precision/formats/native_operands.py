@@ -144,7 +144,7 @@ def valid(
     storage: Storage,
     shape: tuple[int, int],
 ) -> Operand:
-    """Make an operand of a kernel's bytes and block scales, with their padding cut off.
+    """Make an operand of the valid part of a kernel's bytes and block scales: without padding.
 
     Args:
         data: uint8, as it is stored.

@@ -85,7 +85,7 @@ class Nvfp4(Reducible):
 
     @property
     def block_multiple(self) -> int:
-        """The number that rows and columns must be multiples of: blocks are never partial."""
+        """The number by which rows and columns must be divisible: blocks are never partial."""
         return NVFP4_BLOCK
 
     def quantize(

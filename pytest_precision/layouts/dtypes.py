@@ -21,7 +21,7 @@ UNSCALED = ("fp32", "bf16")
 
 
 def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
-    """Cast or quantize a model's parameters in place, to the format `cell.primary_weight`.
+    """Store a model's parameters in the format `cell.primary_weight`, by casts or quantization.
 
     Buffers keep their dtype: rotary frequencies that are rounded to bf16 encode other positions.
 
@@ -49,7 +49,7 @@ def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
 
 
 def storage_dtype(cell: Cell) -> torch.dtype:
-    """Return the dtype of parameters stored as `cell.primary_weight`; bf16 for quantized ones."""
+    """Return the dtype in which `cell.primary_weight` stores parameters; bf16 if quantized."""
     return DTYPE_OF_NAME.get(cell.primary_weight, torch.bfloat16)
 
 

@@ -159,7 +159,7 @@ def master_adamw(workload: Workload, cell: Cell, *, main_grad: bool = False) -> 
 
 
 class InDdp(Engine):
-    """An engine whose gradients torch's `DistributedDataParallel` reduces inside backward.
+    """A training engine whose gradients torch's `DistributedDataParallel` reduces in backward.
 
     Attributes:
         ddp: the wrapped model.

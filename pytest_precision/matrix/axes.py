@@ -27,7 +27,7 @@ NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
 
 
 class Matrix(NamedTuple):
-    """All cells (combinations of axis values) of one marker, with their test ids.
+    """All cells (combinations of axis values) of a `precision_matrix` marker, with their test ids.
 
     Attributes:
         cells: the cells that make sense; the last axis varies fastest.
@@ -200,7 +200,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _token(name: str, value: AxisValue) -> str:
-    """Return the text by which test ids name an axis value."""
+    """Return how a test's id names an axis value, such as `w2` for two ranks."""
     if name == "grad_accum_fusion":
         return "fused" if value else "unfused"
     if name == "world_size":

@@ -15,7 +15,7 @@ _open: list[set[str]] = []
 
 @contextmanager
 def axes_read() -> Iterator[set[str]]:
-    """Collect, during the block, the names of the user's axes that are read from cells."""
+    """Collect the names of the user's own axes whose values the `with` block reads from cells."""
     found: set[str] = set()
     _open.append(found)
     try:
@@ -25,7 +25,7 @@ def axes_read() -> Iterator[set[str]]:
 
 
 def so_far() -> tuple[str, ...]:
-    """Return the axes that were read since the innermost open `axes_read` block began."""
+    """Return the axes read so far in the innermost `axes_read` block that is open."""
     return tuple(sorted(_open[-1])) if _open else ()
 
 

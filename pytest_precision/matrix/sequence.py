@@ -210,7 +210,7 @@ class Segment(NamedTuple):
 
 @lru_cache(maxsize=256)  # every step of a run asks
 def segments(text: str, world_size: int) -> tuple[Segment, ...]:
-    """Divide a run where a load goes on in new processes or on another number of ranks.
+    """Split a run's sequence at each load in new processes or on another number of ranks.
 
     A load that names the number of ranks that it already has divides nothing.
     """

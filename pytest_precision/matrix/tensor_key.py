@@ -35,7 +35,7 @@ _WRAPPER = re.compile(rf"(?:^|\.)(?:{'|'.join(sorted(WRAPPER_NAMES))})(?![^.:])"
 
 
 class TensorKey(NamedTuple):
-    """The parts of a recorded tensor's name: owner, part and microbatch.
+    """A recorded tensor's name in parts: owner (such as a parameter), part of it, and microbatch.
 
     Attributes:
         owner: what the tensor belongs to: a parameter, a weight, a module.
@@ -50,7 +50,7 @@ class TensorKey(NamedTuple):
 
     @classmethod
     def of(cls, kind: str, name: str) -> TensorKey:
-        """Split a recorded tensor's name into owner, part and microbatch."""
+        """Split a recorded tensor's name into owner (such as a parameter), part and microbatch."""
         found = _MICROBATCH.match(name)
         microbatch, rest = (int(found[1]), name[found.end() :]) if found else (None, name)
         if kind == "hyper":
@@ -65,7 +65,7 @@ class TensorKey(NamedTuple):
         return cls(owner, part, microbatch)
 
     def name(self, kind: str) -> str:
-        """Join owner, part and microbatch to a recorded tensor's name."""
+        """Join owner (such as a parameter), part and microbatch to a recorded tensor's name."""
         joined = self.owner
         if kind == "hyper":
             joined = f"{self.part} of {self.owner}"
@@ -79,12 +79,12 @@ class TensorKey(NamedTuple):
 
     @property
     def operand(self) -> OperandPart | None:
-        """Return which tensor of a quantized weight the part names; None for other parts."""
+        """Return which buffer of a quantized weight this name is of; None for other tensors."""
         return None if self.part in ("", "history") else OperandPart.of(self.part)
 
 
 class OperandPart(NamedTuple):
-    """A tensor of a quantized weight: side (rowwise or columnwise) and field.
+    """One tensor of a quantized weight: a field, such as the scale, of an operand, such as rowwise.
 
     Attributes:
         side: `rowwise` or `columnwise`.
@@ -107,19 +107,19 @@ class OperandPart(NamedTuple):
 
 
 def slot_of(weight: str) -> str:
-    """Return the name under which delayed scaling keeps a weight's scale; empty for other names."""
+    """Return the name of a weight's delayed scaling state; empty if the name is not a weight's."""
     found = _WEIGHT.fullmatch(weight)
     return f"{found[1] or ''}quantizers.{found[2] or 0}.weight" if found else ""
 
 
 def role_of(slot: str) -> str:
-    """Return which GEMM operand a delayed scaling state is of: input, weight or gradient."""
+    """Return the GEMM operand that delayed scaling state is of, such as `input`; empty if of none."""
     found = _SLOT.fullmatch(slot)
     return found[1] if found else ""
 
 
 def inner_kind(kind: str, attribute: str) -> str:
-    """Return `param._data` for `param` and `_data`: the kind of a tensor inside a subclass."""
+    """Join `param` and `_data` to `param._data`, the kind of a tensor inside a tensor subclass."""
     return f"{kind}.{attribute}"
 
 
@@ -142,7 +142,7 @@ def resident_kind(kind: str) -> str:
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether optimizer state, such as `master_param_scale`, describes masters."""
+    """Return whether optimizer state describes masters beside it, as `master_param_scale` does."""
     return kind.startswith("master_")
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class WayIn(NamedTuple):
-    """Advice in messages that depends on whether a training loop is a layout, script or command.
+    """Words in messages that depend on whether a training loop is in a layout, script or command.
 
     Attributes:
         named: how a model is named without the wrapper around it.

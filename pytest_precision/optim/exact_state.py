@@ -15,14 +15,14 @@ from pytest_precision.errors import expected_but_got
 
 
 class ExactStateOptimizer(Optimizer):
-    """An optimizer base class that loads saved state without casts, or refuses it.
+    """An optimizer base class that loads saved state without casts, or raises ValueError.
 
     `Optimizer.load_state_dict` casts what it loads to the parameter's dtype: fp32 moments of a bf16
     parameter lose 16 bits, and an int16 remainder becomes a bf16 number.
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters with its options, or refuse the group and stay unchanged.
+        """Add a group of parameters, or raise ValueError for one that the optimizer cannot update.
 
         Raises:
             ValueError: this optimizer does not support the options or dtypes of the group.
@@ -50,7 +50,7 @@ class ExactStateOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient, and return the result of `closure`."""
+        """Update every parameter that has a gradient; return the loss that `closure` computes."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -12,7 +12,7 @@ from pytest_precision.errors import expected_but_got, named
 
 
 def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -> None:
-    """Refuse a parameter group that Adam cannot update.
+    """Raise ValueError for a parameter group that Adam cannot update.
 
     Args:
         group: a group with `params`, `lr`, `betas`, `eps` and `weight_decay`.
@@ -30,7 +30,7 @@ def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -
 
 
 def check_dtype(name: str, dtype: Any, allowed: Sequence[torch.dtype]) -> None:
-    """Refuse a dtype that is not in `allowed`.
+    """Raise ValueError for a dtype that is not in `allowed`.
 
     Raises:
         ValueError: the dtype is not allowed; the message lists the allowed ones.
@@ -39,7 +39,7 @@ def check_dtype(name: str, dtype: Any, allowed: Sequence[torch.dtype]) -> None:
 
 
 def check_grad(grad: Tensor) -> None:
-    """Refuse a gradient that is not dense, or whose dtype is not fp32, bf16 or fp16.
+    """Raise ValueError for a gradient that is not dense, or not of fp32, bf16 or fp16.
 
     Raises:
         ValueError: the gradient has another layout or dtype, which the message names.

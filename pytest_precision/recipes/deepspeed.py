@@ -21,7 +21,7 @@ Flat = Iterator[tuple[Tensor, list[PieceFields]]]
 
 
 def locate(engine: Any) -> Locate:
-    """Return, for `record(locate=)`, a function from a DeepSpeed tensor to the parameters in it.
+    """Return the `locate` argument of `record`: it finds the parameters in a DeepSpeed tensor.
 
     Parameters of the model that ZeRO 3 has not gathered are not shown; their masters are.
 

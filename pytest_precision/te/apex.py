@@ -35,7 +35,7 @@ def _product(rows: Tensor, gradient: Tensor) -> Tensor:
 
 
 def modules() -> dict[str, ModuleType]:
-    """Return APEX's module name with its stand-in, or nothing if APEX itself is installed."""
+    """Return the stand-in for APEX by its module's name; an empty dict if APEX is installed."""
     if find_spec(MODULE) is not None:
         return {}
     made: Any = ModuleType(MODULE, "The stand-in for APEX's module, on the CPU.")

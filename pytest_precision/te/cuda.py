@@ -126,7 +126,7 @@ def _saying(value: Any) -> Any:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing."""
+    """Do nothing, in the place of functions of `torch.cuda` that need a GPU."""
 
 
 def _context(*_: Any, **__: Any) -> Any:

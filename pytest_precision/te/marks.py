@@ -34,22 +34,22 @@ _passed_on: list[bool] = []
 
 
 def is_marked(tensor: Tensor) -> bool:
-    """Return whether a tensor was explicitly requested on the CPU."""
+    """Return whether a tensor is marked as requested on the CPU, and not on the fake GPU."""
     return hasattr(_memory(tensor), MARK)
 
 
 def mark(tensor: Tensor) -> None:
-    """Make a tensor and its views report the device `cpu`."""
+    """Mark a tensor and its views, so that they report the device `cpu` and not the fake GPU."""
     setattr(_memory(tensor), MARK, True)
 
 
 def passes_on(tensor: object) -> bool:
-    """Return whether a tensor that reports device `cpu` makes its results report `cpu`, too."""
+    """Return whether what is computed from a tensor must report `cpu` as the tensor does."""
     return bool(_passed_on) and type(tensor) in PLAIN and is_marked(tensor)  # type: ignore[arg-type]
 
 
 def pass_on() -> None:
-    """Make results that are computed from tensors on `cpu` report `cpu` too, in this process."""
+    """Patch torch so that what is computed from tensors that report `cpu` reports `cpu`, too."""
     if _passed_on:
         return
     _passed_on.append(True)

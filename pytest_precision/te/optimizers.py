@@ -21,7 +21,7 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
-    """Update parameters by Adam, or update fp32 masters in a fifth list and round them.
+    """Update parameters by Adam; if there is a fifth list, of fp32 masters, update and round those.
 
     The rounded masters are written to the parameters.
     """

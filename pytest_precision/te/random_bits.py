@@ -20,12 +20,12 @@ _GIVEN = "_given_random_bits"
 
 
 def give(quantizer: Any, bits_of: BitsOf) -> None:
-    """Make a Transformer Engine quantizer round stochastically by the bits of `bits_of`."""
+    """Give a Transformer Engine quantizer the function whose random bits it rounds by."""
     setattr(quantizer, _GIVEN, bits_of)
 
 
 def drawn(quantizer: Any, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return a random byte per element of a matrix, for its rowwise and its columnwise operand."""
+    """Return random bytes, given or newly drawn, for a matrix's rowwise and columnwise operands."""
     given: BitsOf | None = getattr(quantizer, _GIVEN, None)
     if given is not None:
         return given(shape)

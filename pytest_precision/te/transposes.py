@@ -88,5 +88,5 @@ def grouped_swizzle_for_gemm(tensor: Any, rowwise: bool, columnwise: bool) -> No
 
 
 def _given(made: Tensor, out: Tensor | None) -> Tensor:
-    """Return `made`, copied to `out` if the caller passed that."""
+    """Return a kernel's result, written to `out` if the caller has given such a tensor."""
     return made if out is None else out.copy_(made.reshape(out.shape))

@@ -91,7 +91,7 @@ class Workload(ABC):
         """
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-        """Return a learning-rate scheduler, which is stepped after every train step, or None.
+        """Return a learning-rate scheduler, stepped per train step; None for a constant rate.
 
         None means that the learning rate is constant.
         """

@@ -53,7 +53,7 @@ class Microbatch(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """The start and stop of the counted positions of each row of a microbatch, int64 `[rows]`."""
+    """Where the positions that count in the loss start and stop in each row, int64 `[rows]`."""
 
     starts: torch.Tensor
     stops: torch.Tensor

@@ -113,7 +113,7 @@ class TrainingRecipe(Workload):
         return int((microbatch.targets != IGNORED).sum())
 
     def loss(self, model: torch.nn.Module, microbatch: Microbatch) -> tuple[torch.Tensor, int]:
-        """Compute the summed cross-entropy of a microbatch in fp32, times its weight."""
+        """Compute a microbatch's summed cross-entropy in fp32, times the microbatch's weight."""
         logits = model(microbatch.inputs).float()
         total = F.cross_entropy(
             logits.flatten(0, 1),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam with decoupled weight decay.
+    """The update rule of AdamW: Adam with decoupled weight decay.
 
     Attributes:
         betas: decay of the moments.
@@ -26,7 +26,7 @@ class AdamW:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam whose weight decay is L2 regularisation, added to the gradient.
+    """The update rule of Adam with weight decay as L2 regularisation, added to the gradient.
 
     Attributes:
         betas: decay of the moments.
@@ -41,7 +41,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent whose weight decay is L2 regularisation.
+    """The update rule of SGD with weight decay as L2 regularisation, added to the gradient.
 
     Attributes:
         momentum: share of the momentum buffer that a step keeps; 0 for no buffer.

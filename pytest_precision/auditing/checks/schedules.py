@@ -20,7 +20,7 @@ ENDLESS = 2**31
 
 
 def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield an error for each scheduler whose total steps no training can make."""
+    """Yield an error for each learning-rate schedule that is too long ever to end."""
     lacking = [type(one).__name__ for one in facts.setup.dataloaders if not has_length(one)]
     why = f", and {lacking[0]} has no length to compute it from" if lacking else ""
     for scheduler in facts.setup.schedulers:
@@ -36,7 +36,7 @@ def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def unknown_length(error: BaseException) -> AuditFinding | None:
-    """Return a finding if an error comes from `len` of data without a length; else None.
+    """Return a finding if an error comes from the length of data that have none; else None.
 
     Args:
         error: raised while the set-up was built, `TypeError` by Python or whatever a data set has.
@@ -87,7 +87,7 @@ HORIZON_NAMES = (
 
 
 def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
-    """Yield the total steps with which a scheduler and those inside it were made."""
+    """Yield (name, number) for the total steps given to a scheduler and to those inside it."""
     for part in (scheduler, *getattr(scheduler, "lr_lambdas", ())):
         known = part.keywords if isinstance(part, functools.partial) else vars(part)
         for name in HORIZON_NAMES:

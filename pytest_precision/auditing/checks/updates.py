@@ -41,7 +41,7 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a note on optimizers with moments below fp32, where their rounding keeps updates."""
+    """Yield a note if an optimizer has moments below fp32 but loses no update to rounding."""
     kept: dict[tuple[str, str], list[str]] = {}
     for one in facts.ownership.updated:
         if one.holder.rounding(one.tensor, one.group) not in ("nearest", "unknown"):

@@ -164,7 +164,7 @@ class Buffer:
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
     def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
-        """Return a quantized parameter's bytes in the buffer, shaped as they are stored.
+        """Return views of a quantized parameter's bytes in this buffer, each in its stored shape.
 
         There are none where parameters are gathered in the memory of the gradients.
         """
@@ -178,13 +178,13 @@ class Buffer:
         }
 
     def zero_grads(self) -> None:
-        """Zero the gradients; fill the padding with NaN, so that a read of it shows."""
+        """Zero the gradients in the buffer; fill the padding with NaN, so that reads of it show."""
         self.grads.fill_(math.nan)
         for slot in self.slots:
             self.view(slot, self.grads).zero_()
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
-        """Return the range of a flattened parameter that this rank updates, or None."""
+        """Return the range of a flattened parameter that this rank updates; None if there is none."""
         both = overlap(self._share(bucket), slot.span)
         if both is None:
             return None

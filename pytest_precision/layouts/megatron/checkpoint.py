@@ -76,7 +76,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
 
 
 def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
-    """Yield views of stored parameters and buffers, unpacked, by name in the original model."""
+    """Yield the original model's parameters and buffers, by name, as views of what is stored."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
         if isinstance(parameter, QuantizedParameter):
@@ -97,7 +97,7 @@ def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
 
 
 def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
-    """Gather the optimizer state of all ranks, by name of the whole tensor that it belongs to.
+    """Gather the optimizer state that all ranks keep, by the names of the unsharded tensors.
 
     It is empty before the first step. Where shards have scales of their own, the scale of every
     element is returned.

@@ -24,7 +24,7 @@ from pytest_precision.optim.fused_adam import FusedAdam, decoupled_owners
 
 
 class GatheredEngine(Engine):
-    """Base class of the distributed optimizer: from reduced gradients to gathered parameters.
+    """Base class of a training engine that updates shards of weights and all-gathers the results.
 
     Attributes:
         options: options of the distributed optimizer.
@@ -42,7 +42,7 @@ class GatheredEngine(Engine):
 
     @property
     def has_masters(self) -> bool:
-        """Return whether masters exist outside the parameters and optimizer state."""
+        """Return whether masters are kept neither as parameters nor in the optimizer's state."""
         if self.options.masters_in_state:
             return False
         return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)
@@ -94,7 +94,7 @@ class GatheredEngine(Engine):
         return cast(FusedAdam, self.optimizer).master(parameter)
 
     def update_weights(self) -> None:
-        """Update the masters, and gather parameters from them, now or when these are next read."""
+        """Update the masters; all-gather parameters from them now, or when a forward needs them."""
         super().update_weights()
         self.stage(shared=False)
         if not self.options.overlap_param_gather:

@@ -48,11 +48,11 @@ class LogicalNames:
         return [name] if shard is None else [part.name for part in shard.held_parts]
 
     def is_sharded(self, name: str) -> bool:
-        """Return whether a name is that of a shard of this rank, or of a model tensor in one."""
+        """Return whether a name is of a parameter sharded on this rank, or of a tensor in one."""
         return name in self._shards or name in self._places
 
     def of(self, name: str) -> str:
-        """Return the original model's name of a stored buffer or of quantized state."""
+        """Convert the name of a stored buffer or quantized state to the original model's name."""
         for stored, logical in self._prefixes.items():
             if name == stored or name.startswith(f"{stored}."):
                 return logical + name.removeprefix(stored)

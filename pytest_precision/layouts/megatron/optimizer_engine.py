@@ -122,7 +122,7 @@ class DistributedOptimizer(GatheredEngine):
         super().forward_backward(step)
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Note whether this is the last microbatch, after which gradients are reduced."""
+        """Note whether this microbatch is the step's last, whose backward may reduce gradients."""
         self._last_microbatch = last
         return nullcontext()
 
@@ -138,7 +138,7 @@ class DistributedOptimizer(GatheredEngine):
         return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
-        """Record accumulated gradients for comparison, if their dtype is not the parameter's."""
+        """Record gradients after a microbatch, if they are not in their parameter's dtype."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None or gradient.dtype == parameter.dtype:
@@ -219,7 +219,7 @@ class DistributedOptimizer(GatheredEngine):
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield comparison records of a tensor; scales and step counters per original tensor."""
+        """Yield the comparison records of a tensor: a shard has one per original tensor in it."""
         if split or not self.names.is_sharded(name):
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
@@ -237,7 +237,7 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().reads(prefix, module)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return a tensor's comparison record; a shard's says which range of the whole it is."""
+        """Return a comparison record of a tensor; a shard's gives its range in the whole tensor."""
         place = self.names.place(name, tensor)
         if place is None:
             return super().piece(kind, name, tensor, local=local)

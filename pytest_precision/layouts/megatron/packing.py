@@ -29,7 +29,7 @@ Parts = Mapping[str, tuple[Part, ...]]
 
 
 def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
-    """Return the single part of a stored tensor that holds one tensor of the original model."""
+    """Describe a stored tensor that is one tensor of the original model alone, not packed."""
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 

@@ -62,7 +62,7 @@ class ShardedMatrix:
         return span, part.to(NOMINAL)
 
     def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
-        """Return the whole padded matrix with this rank's elements, and zeros elsewhere."""
+        """Return the padded matrix with this rank's elements, and with zeros around them."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
         flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)

@@ -24,7 +24,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Arranged(NamedTuple):
-    """Which of the original tensors each parameter of a rearranged model holds, and their names.
+    """Which tensors of the original model each parameter of a rearranged model holds.
 
     Attributes:
         parts: the logical tensors in each parameter that holds more than itself.
@@ -49,7 +49,7 @@ _DTYPES = {
 
 
 def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
-    """Return which kinds of tensors overlapped communication hides from comparison, and why.
+    """Return which recorded tensors overlapped communication hides, such as gradients, and why.
 
     Args:
         options: Megatron-core's, or `Options`, with `overlap_grad_reduce` and
@@ -122,7 +122,7 @@ class Options:
         return made
 
     def _expect_effect(self, cell: Cell) -> None:
-        """Raise where an option would have no effect in `cell`, or another one than it says."""
+        """Raise ValueError for an option that does nothing, or not what it says, in `cell`."""
         if cell.grad_accum_fusion and self.main_grads_dtype != torch.float32:
             raise ValueError(
                 "expected fp32 gradients, which is what GEMMs add to, for grad_accum_fusion=True "

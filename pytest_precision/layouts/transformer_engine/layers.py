@@ -260,7 +260,7 @@ def expect_sizes(name: str, linear: nn.Linear) -> None:
 
 
 def expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
-    """Raise if no layer of the model was replaced."""
+    """Raise ValueError if Transformer Engine's layers can replace no layer of the model."""
     if not found:
         raise ValueError(
             expected_but_got(

@@ -92,7 +92,7 @@ def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
 
 
 def te_quantized_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield kind, name and tensor of all quantized state that outlives a step."""
+    """Yield kind, name and tensor of the quantized weights and scaling state kept between steps."""
     for part in parts:
         for name, weight in stored_weights(part):
             for side, field, tensor in operands_of(weight):
@@ -134,12 +134,12 @@ def te_used_quantized(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tenso
 
 
 def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
-    """Return a parameter, or a cached copy of it, as a list of one weight per name."""
+    """Return each weight that a parameter, or a cached copy of it, holds, as a list."""
     return [held] if len(names) == 1 else members(held)
 
 
 def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield (side, field, tensor) for the bytes, scales and amaxes of a quantized weight.
+    """Yield (rowwise or columnwise, field, tensor) for a quantized weight's bytes, scales, amaxes.
 
     It yields nothing for a bf16 weight.
     """
@@ -160,7 +160,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
-    """Return the bytes, scale or amax of this rank's shard as a part of the whole weight's."""
+    """Return a shard's bytes or block scales as a DTensor of the whole; a common scale as it is."""
     kind = family(weight.to_local())
     transposed = side == "columnwise" and kind != "mxfp8"
     if kind == "tensor" and field == "data":

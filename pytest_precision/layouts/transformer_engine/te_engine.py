@@ -86,7 +86,7 @@ class TransformerEngine(Engine):
                 parameter.main_grad.zero_()  # type: ignore[attr-defined]
 
     def microbatch_done(self) -> None:
-        """Add gradients that no GEMM has added to their buffers, and record the next scales."""
+        """Add gradients that no GEMM has added to their buffers; record delayed scaling's state."""
         for parameter in self._trained if self.cell.grad_accum_fusion else []:
             if getattr(parameter, "grad_added_to_main_grad", False):
                 self._taken.add("fused")
@@ -146,7 +146,7 @@ class TransformerEngine(Engine):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
 
     def paths(self) -> set[str]:
-        """Return names of the code paths that ran so far, such as "fused" accumulation."""
+        """Return the code paths taken so far, such as `fused` for fused gradient accumulation."""
         stored = {
             "grouped": any(map(shown.is_grouped, self._parts)),
             "quantized": any(map(shown.is_quantized, self._parts)),

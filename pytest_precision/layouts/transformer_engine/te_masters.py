@@ -21,7 +21,7 @@ from pytest_precision.workloads.base import Workload
 
 
 def initial_of(parameter: Any) -> Tensor:
-    """Return a parameter's fp32 value from before quantization, as Megatron's masters start.
+    """Return a parameter's fp32 value from before quantization, with which a master weight starts.
 
     It is kept on the CPU since the parameter was made; `FusedAdam` does not ask for it.
     """
@@ -54,7 +54,7 @@ def master_in(optimizer: Any, parameter: Tensor) -> Tensor:
 
 
 class OptimizerMasters(TransformerEngine):
-    """An engine whose masters are state of `FusedAdam`, which casts them into the weights.
+    """A training engine whose masters `FusedAdam` keeps in its state and casts into the weights.
 
     Args:
         workload: what is trained.
@@ -112,7 +112,7 @@ class OptimizerMasters(TransformerEngine):
 
 
 class OutsideMasters(TransformerEngine):
-    """An engine with fp32 masters outside the model, which are cast into weights after a step.
+    """A training engine with fp32 masters outside the model, cast into weights after an update.
 
     This is how Megatron does it, and the only way for a single grouped weight, which has no memory
     of its own that a kernel could update.

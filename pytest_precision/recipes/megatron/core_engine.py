@@ -32,7 +32,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class MegatronEngine(Engine):
-    """Megatron-core's DDP and its optimizer, with checkpoints in the format `torch_dist`.
+    """A training engine of Megatron-core's DDP and optimizer, with `torch_dist` checkpoints.
 
     A step is what `train_step` of Megatron-LM does: zero the buffers, accumulate under `no_sync`,
     `finalize_model_grads`, and `optimizer.step()`, which also clips and gathers. Reduced gradients
@@ -160,7 +160,7 @@ class MegatronEngine(Engine):
                 call_first(module, handle)  # before what observes the gathered weights
 
     def save(self, folder: Path) -> None:
-        """All-gather parameters before a next forward does, and write a whole checkpoint."""
+        """Write a whole checkpoint, after the all-gather that a next forward would begin with."""
         self.gather()
         core_checkpoint.save(self, folder)
 
@@ -187,7 +187,7 @@ class MegatronEngine(Engine):
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the tensors, with kind and name, that a part of a training step made.
+        """Yield comparison records of what a phase of a train step made, such as reduced gradients.
 
         Reduced gradients are copies from before the update.
         """
@@ -222,7 +222,7 @@ class MegatronEngine(Engine):
                 yield name, gradient.detach().flatten()[start:stop]
 
     def _pieces(self, kind: str, name: str, tensor: Tensor) -> Iterator[Observation]:
-        """Yield each of the model's tensors in a parameter or shard, with kind and name."""
+        """Yield a comparison record of each of the model's tensors in a parameter or shard."""
         return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
@@ -250,7 +250,7 @@ class MegatronEngine(Engine):
         return placement.split_pieces(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return `tensor` with kind, name, and its range in the whole flattened tensor."""
+        """Return a tensor's comparison record, with its range in the flattened whole tensor."""
         if isinstance(name, placement.PieceName):
             _, shape, start, stop = name.piece
             return Observation(kind, str(name), tensor, tuple(shape), Span(start, stop), local)
@@ -259,7 +259,7 @@ class MegatronEngine(Engine):
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield the values of a tensor with kind and name, dequantized if it is quantized."""
+        """Yield comparison records of a tensor's values, dequantized if it is quantized."""
         values = values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 
@@ -275,5 +275,5 @@ class MegatronEngine(Engine):
         yield from memory.not_gathered(self.ddp, self.model)
 
     def paths(self) -> set[str]:
-        """Return the code paths that ran, such as fused accumulation, or that the weights imply."""
+        """Return the code paths that ran, such as `fused`, and those that the weights imply."""
         return super().paths() | self._taken | memory.paths_of_weights(self.model)

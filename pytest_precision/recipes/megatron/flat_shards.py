@@ -44,7 +44,7 @@ class OwnShard(NamedTuple):
 
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
-    """Return, for `record(locate=)`, a function from an optimizer's tensor to the parameters in it.
+    """Return the `locate` argument of `record`: it finds the parameters in an optimizer's tensor.
 
     Parameters that tensor parallelism splits are pieces of the whole ones. A single grouped weight
     has the names of the discrete weights in it.

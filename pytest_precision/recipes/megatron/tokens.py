@@ -55,7 +55,7 @@ class Tokens(Workload):
         raise _refusal("groups")
 
     def microbatches(self, cell: Cell, step: int) -> list[Sequences]:
-        """Draw a step's microbatches: as many as candidate and reference ranks share evenly."""
+        """Draw a step's microbatches: as many as candidate and reference ranks can share evenly."""
         generator = torch.Generator().manual_seed(step)
         number = cell.fewest_microbatches if step == SECOND_STEP else cell.microbatches
         return [self._drawn(1 + n % 3, n % 5, generator) for n in range(number)]
@@ -72,7 +72,7 @@ class Tokens(Workload):
         return int(microbatch.counted.sum())
 
     def decisions(self, model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the experts that each token was sent to, and the margin of their logits."""
+        """Return the experts that each token was sent to, and by what margin of router logits."""
         return chosen_experts.last_choices(model)
 
     def loss(self, model: nn.Module, microbatch: Sequences) -> tuple[Tensor, int]:
