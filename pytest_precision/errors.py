@@ -247,7 +247,7 @@ class RecordingError(ValueError):
 
 
 class RevisionError(ValueError):
-    """The present code cannot be compared with a commit or an installation; the message says why."""
+    """A commit or an installation cannot be compared with the code here; the message says why."""
 
 
 class BaselineError(ValueError):

@@ -113,7 +113,7 @@ class TrainingSetup:
             )
 
     def _home(self, part: Any) -> list[Any] | None:
-        """Return the list, such as `models`, to which a part of the loop belongs; None if to none."""
+        """Return the list, such as `models`, that a part of the loop belongs in; None if in none."""
         if isinstance(part, nn.Module):
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):

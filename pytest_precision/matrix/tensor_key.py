@@ -113,7 +113,7 @@ def slot_of(weight: str) -> str:
 
 
 def role_of(slot: str) -> str:
-    """Return the GEMM operand that delayed scaling state is of, such as `input`; empty if of none."""
+    """Return which GEMM operand a delayed scaling state is of, such as `input`; empty if none."""
     found = _SLOT.fullmatch(slot)
     return found[1] if found else ""
 

@@ -184,7 +184,7 @@ class Buffer:
             self.view(slot, self.grads).zero_()
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
-        """Return the range of a flattened parameter that this rank updates; None if there is none."""
+        """Return the range of a flattened parameter that this rank updates; None if it has none."""
         both = overlap(self._share(bucket), slot.span)
         if both is None:
             return None
