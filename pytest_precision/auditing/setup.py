@@ -113,7 +113,7 @@ class TrainingSetup:
             )
 
     def _home(self, part: Any) -> list[Any] | None:
-        """Return the list, such as `models`, that a part of the loop belongs in; None if in none."""
+        """Return the list, such as `models`, in which a loop's part belongs; None if in none."""
         if isinstance(part, nn.Module):
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):
