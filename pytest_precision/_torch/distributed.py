@@ -146,7 +146,7 @@ def _classes(modules: Iterable[ModuleType]) -> Iterator[type]:
 
 
 class FlatPiece(NamedTuple):
-    """A piece of a parameter in a tensor of FSDP1.
+    """A piece of a parameter, and the FSDP1 tensor in which it lies.
 
     Attributes:
         holder: the flat parameter, or the original one, whose memory is a part of it.

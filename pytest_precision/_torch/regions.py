@@ -16,7 +16,7 @@ Run = Callable[[Sequence[Any]], Any]
 
 @contextmanager
 def around_regions(call: Callable[[Run, Sequence[Any], tuple[int, ...]], Any]) -> Iterator[None]:
-    """Make `call(region, inputs, overwritten)` run each region that torch.compile has compiled.
+    """Run `call(region, inputs, overwritten)` in place of each region that torch.compile compiled.
 
     This holds during the block.
 

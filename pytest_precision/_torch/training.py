@@ -80,7 +80,7 @@ def place_of(holder: Any, name: str) -> tuple[Any, str]:
 
 
 def compiled_call(module: nn.Module) -> Any:
-    """Return the function that `Module.compile` has made of a module; None without one.
+    """Return the function that `Module.compile` made of a module; None if not compiled.
 
     No hook of a module is called there, and no public name has it.
     """

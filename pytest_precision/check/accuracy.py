@@ -39,7 +39,7 @@ class SquaredNorms(NamedTuple):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The errors against fp64 of gradients or updates, in two versions of one side.
+    """How far gradients or updates of one run are from fp64, now and in an earlier version.
 
     Attributes:
         here: norm of the error of all tensors now, as a share of that of the exact ones.
@@ -58,7 +58,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
-        """Return the errors of the tensors that both versions have, now and in the old version."""
+        """Compute how far the tensors that two versions have are from fp64 in each version."""
         names = [name for name in here if name in there]
         now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
         grown = {name: now[name].error - then[name].error for name in names}
@@ -76,11 +76,11 @@ class Accuracy:
 
     @property
     def ratio(self) -> float | None:
-        """Return the present error over the earlier one: 1 if both are 0, None if only that is."""
+        """Return the error now over the earlier error; None if only the earlier one is 0."""
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
-        """Describe in a sentence how the errors compare with those of the old version."""
+        """Describe in a sentence how the error against fp64 compares with the earlier version's."""
         said = (
             f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
             f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"
@@ -101,7 +101,7 @@ class Accuracy:
         return f"{said}{where}. The new ones are less accurate"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return both errors and their ratio as a dict, for report.json."""
+        """Return both versions' errors and their ratio as a dict, for report.json."""
         return {**asdict(self), "ratio": self.ratio}
 
 
@@ -117,7 +117,7 @@ Accuracies = Mapping[str, Mapping[str, Accuracy | str]]
 
 
 def measured(made: Mapping[str, Recordings]) -> Accuracies:
-    """Return the errors against fp64 of each side that has a workload, in both versions.
+    """Measure the errors against fp64 of candidate and reference, now and in an earlier version.
 
     Args:
         made: each side to its recordings: as the candidate now, and as the reference then.
@@ -143,7 +143,7 @@ def _compared(here: StepAccuracy, there: StepAccuracy) -> dict[str, Accuracy | s
 
 
 def as_builtins(found: Accuracies) -> dict[str, Any]:
-    """Return the errors of all sides as nested dicts, for report.json."""
+    """Return the errors of candidate and reference as nested dicts, for report.json."""
     return {
         name: {
             kind: {"silent": one} if isinstance(one, str) else one.as_dict()
@@ -154,7 +154,7 @@ def as_builtins(found: Accuracies) -> dict[str, Any]:
 
 
 def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
-    """Yield the lines of a failure that say whether each side is as close to fp64 as it was.
+    """Yield sentences on whether candidate and reference are as close to fp64 as they were.
 
     Args:
         found: see `measured`.

@@ -44,7 +44,7 @@ class BaselinePlace:
 
     @classmethod
     def of_test(cls, root: Path, nodeid: str, number: int) -> BaselinePlace:
-        """Return where a test's check keeps its baselines, in a folder named after the test.
+        """Return the place of a check's baseline files: a folder named after its test.
 
         Args:
             root: folder of all baselines.
@@ -57,7 +57,7 @@ class BaselinePlace:
 
     @classmethod
     def of_name(cls, root: Path, name: str, nodeid: str) -> BaselinePlace:
-        """Return where a baseline is kept that has a name of its own, such as `golden/llama`.
+        """Return the place of baseline files with a name of their own, such as `golden/llama`.
 
         Raises:
             ValueError: the name cannot be that of a folder.

@@ -59,7 +59,7 @@ class KeptMoment(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptSide:
-    """The results of one side of a check that a baseline file holds.
+    """The results that a baseline file keeps of the candidate, or of the reference.
 
     Attributes:
         layout: its import path.

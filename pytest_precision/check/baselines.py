@@ -63,7 +63,7 @@ class KeptCheck:
         number: int,
         golden: str,
     ) -> KeptCheck:
-        """Return how a test's check uses its baseline, by the options and the test's arguments.
+        """Return a check with the place of its baseline, and whether to update that.
 
         Args:
             settings: of the test.
@@ -85,7 +85,7 @@ class KeptCheck:
         return cls(place, settings.baseline == "update", terms, traces)
 
     def ruled(self, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
-        """Return a check's outcome after comparing it with its baseline, and fields for the report.
+        """Compare a check with its baseline, or update that; return the outcome and report data.
 
         Args:
             now: the ruling without it.
@@ -152,7 +152,7 @@ class KeptCheck:
 
     @contextmanager
     def _traces(self, baseline: CheckBaseline) -> Iterator[dict[str, Trace]]:
-        """Yield each side of a baseline as a recorded run, whose files are removed afterwards."""
+        """Yield the results in a baseline as recorded runs, whose files are removed afterwards."""
         found: dict[str, Trace] = {}
         with ExitStack() as stack:
             for name, side in baseline.sides.items():
@@ -191,7 +191,7 @@ class KeptCheck:
 
 @gate
 def golden(now: Ruling, moved: Mapping[str, Ruling], advice: str) -> Ruling | None:
-    """Refuse a candidate whose results differ from its baseline."""
+    """Fail the check if the candidate's results differ from its baseline."""
     if now.outcome != "pass" or not moved:
         return None
     (found,) = moved.values()
@@ -204,7 +204,7 @@ MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))
 
 
 def _key(sides: Iterable[Recording]) -> dict[str, str]:
-    """Return what decides about bits in the sides' environments, such as versions, by name."""
+    """Return the versions and settings that decide about bits: the key to a baseline's file."""
     key: dict[str, str] = {}
     for side in sides:
         for name, value in side.trace.header.environment.items():

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Case:
-    """A candidate and a reference of one check, recorded and compared.
+    """The candidate and the reference of one check, recorded, with the results of comparing them.
 
     Args:
         candidate: the side under test.
@@ -67,7 +67,7 @@ class Case:
 
     @classmethod
     def opened(cls, recordings: Recordings, terms: Terms, *, alone: bool = False) -> Case:
-        """Record both sides: as hashes if these can decide about equality, else as values.
+        """Record candidate and reference: hashes if these suffice for the comparison, else values.
 
         Args:
             recordings: record both sides.
@@ -87,12 +87,12 @@ class Case:
 
     @property
     def _decides(self) -> bool:
-        """Return whether both runs have values, or hashes that can be compared with each other."""
+        """Return whether what was recorded, hashes or values, is enough to compare the runs."""
         digests = {side.trace.header.digests for side in self.sides}
         return len(digests) == 1 and all(side.trace.decisive for side in self.sides)
 
     def beside(self, mine: Recording, recordings: Recordings) -> Case:
-        """Return the comparison of one side's present run with its run at another revision.
+        """Compare a run of candidate or reference with the same run at another revision.
 
         Args:
             mine: the side as it is now.
@@ -117,11 +117,11 @@ class Case:
 
     @property
     def judged(self) -> tuple[Recording, ...]:
-        """Return the recorded runs that are also checked alone: both, or just the candidate's."""
+        """Return the runs that are also checked by themselves: both, or the candidate's alone."""
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:
-        """List each side whose run is also checked alone, with its recorded run."""
+        """List what is checked by itself, candidate and reference, with its recorded run."""
         assert self._again is not None
         made = self._again.candidate, self._again.reference
         return list(zip(made[: len(self.judged)], self.judged, strict=True))
@@ -144,7 +144,7 @@ class Case:
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
-        """Return what measures the reference's rounding noise in extra runs; None if not needed."""
+        """Return a meter of the reference's rounding noise, from extra runs; None if not needed."""
         runs = self.terms.criteria.noise_runs
         if self._again is None or not runs:
             return None
@@ -160,7 +160,7 @@ class Case:
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
-        """Check that no run contradicts itself, and return the findings; empty if turned off."""
+        """Check that no run contradicts itself; return what was found, or {} if exempted."""
         exempt = self.terms.exempt
         if exempt.all:
             return {}
@@ -168,16 +168,16 @@ class Case:
 
     @cached_property
     def logs(self) -> dict[str, OracleLog]:
-        """Return each side's log of how its updates follow the optimizer rule, by side."""
+        """Return the log of comparing each run's weight updates with the optimizer's formula."""
         return {side.name: side.oracle for side in self.judged}
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:
-        """List the sides whose run contradicts itself, each with the first contradiction."""
+        """List the runs that contradict themselves, each with its first contradiction."""
         found = self.consistency.items()
         return [(name, one.breach) for name, one in found if one.breach is not None]
 
     def identities(self) -> dict[str, Any]:
-        """Return as dicts what the checks of each run against contradictions within it found."""
+        """Return for report.json which identities, as weight = cast master, hold in each run."""
         return {name: one.as_dict() for name, one in self.consistency.items()}
 
     def wrong_gradient(self) -> GradientBreach | None:
@@ -186,7 +186,7 @@ class Case:
         return ours[0].breach if ours and not theirs else None
 
     def around(self, step: int) -> Case:
-        """Return the check with tensor values recorded around a step, in place of mere hashes.
+        """Record both runs again with tensor values around a step, if there are only hashes.
 
         It is the same check where there are values already, or where none can be recorded.
         """
@@ -198,7 +198,7 @@ class Case:
         return closer
 
     def otherwise_started(self) -> Case | None:
-        """Record both sides from other initial weights; None for scripts and finished recordings.
+        """Record candidate and reference from other initial weights; None for recordings.
 
         Raises:
             SideFailed: if that run failed.
@@ -216,7 +216,7 @@ class Case:
         return None if self._again is None else self._again.noisy(self._window, 1)
 
     def culprit(self, finding: Finding) -> Named:
-        """Run both sides again with operation logs, and return what made the first wrong value."""
+        """Run candidate and reference again with operation logs; return the operation at fault."""
         # Only here, so that a check that passes does not import what explains one that fails.
         from pytest_precision.check.lines import Named, culprit_named, recorded_lines
 
@@ -260,7 +260,7 @@ class Case:
         return case
 
     def contracts(self, side: Recording) -> list[Contract]:
-        """List the required dtypes and code paths of a side: its cell's, and the test's own.
+        """List the dtypes and code paths required of a run, by its cell and by the test.
 
         Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
         """
@@ -269,7 +269,7 @@ class Case:
         return cell if asked is None else [*cell, asked]
 
     def figures(self) -> dict[str, Any]:
-        """Return counts and measurements for the report that do not depend on the outcome.
+        """Return counts and measurements of a check for report.json, whatever its outcome.
 
         Those that tell both sides apart are left out where the candidate is alone.
         """

@@ -77,13 +77,13 @@ class CheckedTest:
         )
 
     def _terms(self, asked: Terms) -> Terms:
-        """Return the conditions of a check, completed by the test's settings."""
+        """Return a check's terms (criteria, limits), completed by the test's settings."""
         return asked._replace(
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
 
     def _checked(self, sides: tuple[Side, ...], terms: Terms, golden: str = "") -> RecordAndRule:
-        """Return a function that records the sides and decides the outcome of the check.
+        """Return a function that records candidate and reference and decides the outcome.
 
         Args:
             sides: the candidate, and the reference if there is one.
@@ -95,7 +95,7 @@ class CheckedTest:
         return partial(ruled_check, sides, terms, self._further(terms, golden), self._record)
 
     def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
-        """List the comparisons beyond the two sides: with another revision, baseline or mutants."""
+        """List what else a check compares with: another revision, a baseline, planted defects."""
         found: list[FurtherRule] = []
         if self.then is not None:
             from pytest_precision.check.then import since_then
@@ -117,7 +117,7 @@ class CheckedTest:
         return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Record and decide a check, and return the outcome, also where recording fails.
+        """Call `rule`, which records and compares; turn an exception into the check's outcome.
 
         Args:
             refused: why nothing is recorded; None if something is.
@@ -141,7 +141,7 @@ class CheckedTest:
     def _verdict(
         self, side: Side, reference: str, criterion: str, ruled: tuple[Ruling, dict[str, Any]]
     ) -> Verdict:
-        """Store and return the result of a check, or raise it as a failure.
+        """Make a verdict of a check's outcome; store and return it, or raise it if not passed.
 
         Args:
             side: the candidate.
@@ -167,7 +167,7 @@ class CheckedTest:
         )
 
     def _kept(self, verdict: Verdict) -> Verdict:
-        """Store the result of a check and return it, or raise it if the check has not passed.
+        """Keep a check's verdict for the report; return it, or raise it if not passed.
 
         Raises:
             ParityError: with any verdict but `pass`, and a `drift` that is only reported.

@@ -107,7 +107,7 @@ def _compared(
 
 
 def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
-    """Yield a line for each condition, such as a version, in which two recordings differ."""
+    """Yield in words each difference in how two recordings were made, such as a version."""
     ours, theirs = _conditions(candidate), _conditions(reference)
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
@@ -116,7 +116,7 @@ def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
 
 
 def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
-    """Refuse two recordings with different numbers of steps.
+    """Raise if two recordings have different numbers of steps.
 
     Raises:
         RecordingError: with both numbers.
@@ -133,7 +133,7 @@ def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
 
 
 def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
-    """Refuse two recordings with different selections of tensors or steps.
+    """Raise if two recordings have different selections of tensors or steps.
 
     A pattern that no weight has matched is refused, too, since nothing would be compared. Ranks
     cannot tell, each of which may have a stage of its own.
@@ -179,7 +179,7 @@ def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:
-    """Refuse a tolerance for tensors of which a recording keeps only hashes.
+    """Raise if a tolerance applies to tensors of which a recording keeps only hashes.
 
     Raises:
         RecordingError: with the first of them, and with the command that keeps values.
@@ -200,7 +200,7 @@ def expect_values(side: Recording, criteria: Criteria) -> None:
 
 
 def expect_no_noise(criteria: Criteria) -> None:
-    """Refuse the criterion `noise()`, which needs more runs than two recordings have.
+    """Raise for the criterion `noise()`, which needs more runs than two recordings have.
 
     Raises:
         RecordingError: with what to use instead.

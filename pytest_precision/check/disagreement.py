@@ -24,7 +24,7 @@ PARTITIONED = (
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
-    """Return the failed outcome of a check whose sides differ, with its explanation.
+    """Explain why candidate and reference disagree, and return that as a failed outcome.
 
     Args:
         case: both sides, as they were compared.
@@ -65,7 +65,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
 
 
 def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
-    """Return the lines that describe a difference: its statistics, explanation and spread."""
+    """Return the lines that describe a difference: statistics, explanation, and how it spreads."""
     return (
         *wording.name_lines(found.finding, closer.judgement, *case.sides),
         *wording.statistics_lines(found.finding),
@@ -90,7 +90,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
 
 
 def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
-    """Yield notes on broken rules of training loops, and on how to record what is missing.
+    """Yield advice on the training loop's mistakes, and on how to record what is missing.
 
     These are values instead of digests, and what lies in tensors that no module holds.
     """

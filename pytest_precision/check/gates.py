@@ -40,7 +40,7 @@ WIDER = {"float32": ("float64", "complex64", "complex128")}
 
 @gate
 def same_data(case: Case) -> Ruling | None:
-    """Refuse a workload that gave different microbatches to two ranks or two runs."""
+    """Fail the check if the workload gave two ranks or two runs different microbatches."""
     unlike = data_check.other_data(case.candidate.data, case.reference.data, case.cells)
     if not unlike:
         return None
@@ -49,7 +49,7 @@ def same_data(case: Case) -> Ruling | None:
 
 @gate
 def agreement(case: Case) -> Ruling | None:
-    """Refuse a check in which a pair of tensors violates its comparison criterion."""
+    """Fail the check if any pair of tensors differs more than its criterion allows."""
     if case.judgement.first is None:
         return None
     # Only here, so that a check that passes does not import what explains one that fails.
@@ -60,7 +60,7 @@ def agreement(case: Case) -> Ruling | None:
 
 @gate
 def undisturbed(case: Case) -> Ruling | None:
-    """Refuse an evaluation, save or skipped step that changed training state, or a wrong load."""
+    """Fail the check if an evaluation, save, load or skipped step disturbed training state."""
     for number, side in enumerate(case.judged):
         found = _disturbed(case, number)
         if found is not None:
@@ -82,7 +82,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 
 @gate
 def contract(case: Case) -> Ruling | None:
-    """Refuse a side that broke a promise of its layout or stored tensors in a wrong dtype."""
+    """Fail the check if a run breaks a contract: the dtypes and other promises required of it."""
     for side in case.judged:
         declared = side.trace.header.violations
         if declared:
@@ -101,7 +101,7 @@ def contract(case: Case) -> Ruling | None:
 
 
 def _violation(trace: Trace, contract: Contract) -> str | None:
-    """Return a sentence on the first dtype that a contract forbids; None if there is none."""
+    """Return a sentence on the first dtype that breaks a contract; None if there is none."""
     held = trace.dtypes()
     for kind, dtype in contract.dtypes.items():
         for name, own in held.get(kind, {}).items():
@@ -116,7 +116,7 @@ def _violation(trace: Trace, contract: Contract) -> str | None:
 
 @gate
 def vacuity(case: Case) -> Ruling | None:
-    """Refuse a side that trained nothing, or did not compute as its configuration asks."""
+    """Fail the check if a run trained nothing, or did not compute as its configuration asks."""
     for side in case.judged:
         words = (
             vacuous(side.trace, side.cell, case.terms.criteria)
@@ -129,7 +129,7 @@ def vacuity(case: Case) -> Ruling | None:
 
 
 def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
-    """Return a required code path that a side did not take; None if it took all."""
+    """Return in words a required code path that a run did not take; None if it took all."""
     held = trace.dtypes()
     for contract in contracts:
         for path in contract.paths:
@@ -143,7 +143,7 @@ def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
 
 @gate
 def declared_rule(case: Case) -> Ruling | None:
-    """Refuse a side whose updates break the optimizer rule that the workload declares."""
+    """Fail the check if updates do not follow the optimizer that the workload declares."""
     wrong = breached(case.judged, case.terms.exempt)
     if not wrong:
         return None
@@ -157,7 +157,7 @@ def declared_rule(case: Case) -> Ruling | None:
 
 @gate
 def consistent(case: Case) -> Ruling | None:
-    """Refuse a side whose run contradicts itself, such as a weight that is not its master, cast."""
+    """Fail the check if a run contradicts itself, as by a weight that is not its cast master."""
     found = case.contradictions()
     if not found:
         return None
@@ -169,7 +169,7 @@ def consistent(case: Case) -> Ruling | None:
 
 @gate
 def loop_rules(case: Case) -> Ruling | None:
-    """Refuse a script that breaks a rule of every loop, such as one that adds to old gradients."""
+    """Fail the check if a training loop makes a mistake, such as adding to old gradients."""
     broken = {words: kind for side in case.judged for words, kind in side.broken_rules.items()}
     for words, kind in broken.items():
         if case.terms.exempt.judges(kind, ""):
@@ -182,7 +182,7 @@ def loop_rules(case: Case) -> Ruling | None:
 
 @gate
 def workload_gradients(case: Case) -> Ruling | None:
-    """Refuse a side whose losses or gradients are not those of the workload's model and loss."""
+    """Fail the check if losses or gradients are not those of the workload's model and loss."""
     wrong = wrong_gradients(case.judged, case.terms.exempt)
     if not wrong:
         return None
@@ -191,7 +191,7 @@ def workload_gradients(case: Case) -> Ruling | None:
 
 @gate
 def lost_updates(case: Case) -> Ruling | None:
-    """Refuse a candidate in which rounding loses more weight updates than the test allows."""
+    """Fail the check if rounding loses more of the candidate's updates than the test allows."""
     limit = case.terms.max_lost_updates
     log = case.candidate.updates
     if limit is None:
@@ -205,7 +205,7 @@ def lost_updates(case: Case) -> Ruling | None:
 
 @gate
 def hidden_kinds(case: Case) -> Ruling | None:
-    """Refuse kinds of tensors that an engine cannot show, unless the test has accepted that."""
+    """Fail the check if an engine hides kinds of tensors and the test has not accepted that."""
     for side in case.judged:
         found = hidden(side.trace, case.terms.criteria, case.compared)
         if found is not None:
@@ -220,13 +220,13 @@ def hidden_kinds(case: Case) -> Ruling | None:
 
 @gate
 def compared(case: Case) -> Ruling | None:
-    """Refuse two sides that have no tensor in common."""
+    """Fail the check if candidate and reference have no tensor in common to be compared."""
     return None if case.judgement.observations else _vacuous("nothing was compared")
 
 
 @gate
 def known_kinds(case: Case) -> Ruling | None:
-    """Refuse a criterion whose kind or name pattern matches no compared tensor."""
+    """Fail the check if a criterion names a kind or pattern that no compared tensor has."""
     held = case.candidate.trace.dtypes()
     names = {kind: names for kind, names in held.items() if kind in case.compared}
     return _vacuous(case.terms.criteria.unknown(names))
@@ -234,7 +234,7 @@ def known_kinds(case: Case) -> Ruling | None:
 
 @gate
 def tolerances(case: Case) -> Ruling | None:
-    """Refuse a tolerance that is so loose that any value would satisfy it."""
+    """Fail the check if a tolerance is so loose that any value would satisfy it."""
     if case.terms.criteria.bitwise:
         return None
     # Only here, so that a check without a tolerance does not import what judges one.
@@ -247,12 +247,12 @@ def tolerances(case: Case) -> Ruling | None:
 
 
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
-    """Return the outcome of the first gate that refuses a check; None if none does."""
+    """Return the outcome of the first gate that fails the check; None if all let it pass."""
     return next(filter(None, (one(case) for one in gates)), None)
 
 
 def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
-    """Return the outcome of the first gate that refuses a check, or else a pass."""
+    """Return the outcome of the first gate that fails the check, or else a pass."""
     return refused(case, gates) or Ruling(in_part=not case.terms.criteria.exact)
 
 

@@ -33,7 +33,7 @@ Logs = tuple[list[OperationLog], list[OperationLog]]
 
 
 class Named(NamedTuple):
-    """The operation at fault that a further run has found, or the reason why none is named.
+    """The operation that a further run names as the cause, or why it names none.
 
     Attributes:
         culprit: what it found, if anything.
@@ -52,7 +52,7 @@ def culprit_named(
     *,
     tolerates: bool,
 ) -> Named:
-    """Run both sides again with operation logs, and find the operation that caused the error.
+    """Run candidate and reference again with operation logs, and name the operation at fault.
 
     Whatever happens in these runs, the verdict of those before stands.
 
@@ -82,7 +82,7 @@ def culprit_named(
 
 
 def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted) -> Logs:
-    """Run both sides again, and return the logs of the operations of all their ranks."""
+    """Run candidate and reference again, and return the operation logs of all their ranks."""
     ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
     return _read(*ours, wanted), _read(*theirs, wanted)
 
@@ -90,7 +90,7 @@ def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wa
 def _named(
     logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
 ) -> Named:
-    """Find the operation that caused the error, in the operation logs of both sides.
+    """Name the operation that caused the error, from the operation logs of both runs.
 
     Args:
         logs: of both.
@@ -115,7 +115,7 @@ def _named(
 def recorded_lines(
     finding: Finding, sides: tuple[Recording, Recording], root: Path, *, tolerates: bool
 ) -> Named:
-    """Find the operation that caused the error, in logs that were recorded with both runs.
+    """Name the operation that caused the error, from logs recorded along with both runs.
 
     Args:
         finding: where they part.
@@ -147,7 +147,7 @@ def recorded_lines(
 
 
 def _to_record(sides: Sequence[Recording], ranks: int) -> str:
-    """Return the commands that record sides with logs of operations; empty if there are none."""
+    """Return in words the commands that record runs with operation logs; empty if unknown."""
     commands = [one.manifest.again(lines=ranks) for one in sides if one.manifest is not None]
     return f"To name the line, record with: {'; '.join(commands)}" if commands else ""
 
@@ -162,7 +162,7 @@ def _ranks(side: Recording) -> range:
 
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
-    """Read the operation logs of a side's ranks, from the last part of the run that has some."""
+    """Read the operation logs of a run's ranks, from its last part that has some."""
     segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(segment.world_size for segment in segments)
     found = [

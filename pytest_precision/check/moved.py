@@ -22,7 +22,7 @@ SHOWN_DIFFERENCES = 12
 
 @dataclass(frozen=True)
 class Moves:
-    """How the results of each side differ from its own at another revision or in a baseline.
+    """How candidate and reference moved: how each differs from itself at an earlier revision.
 
     Attributes:
         name: what messages call then.
@@ -44,16 +44,16 @@ class Moves:
 
     @cached_property
     def accuracy(self) -> Accuracies:
-        """Return each side's error against fp64 now and then, measured at the first call."""
+        """Return each run's error against fp64 now and then, measured at the first call."""
         return self.measure()
 
     @cached_property
     def disagreement(self) -> Ruling | None:
-        """Return how the sides differed at the other revision; None if they agreed there."""
+        """Return how candidate and reference disagreed at the other revision; None if not."""
         return self.apart()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return how both sides changed since the other revision, as a dict for report.json."""
+        """Return as a dict for report.json how both have moved since the other revision."""
         moved = {name: ruling.reason for name, ruling in self.rulings.items()}
         found = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
         measured = self.__dict__.get("accuracy")
@@ -61,7 +61,7 @@ class Moves:
 
 
 def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
-    """Return the outcome of a check after comparing each side with its earlier results.
+    """Return a check's outcome and report data, given what moved since another revision.
 
     It comes with data for the report.
     """
@@ -71,7 +71,7 @@ def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
 
 @gate
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
-    """Refuse a side whose results alone changed, and sides that changed and no longer agree."""
+    """Fail the check if one of candidate and reference moved alone, or their agreement changed."""
     found = moves.rulings
     lost = now.gate == agreement.__name__
     if not found or (now.outcome != "pass" and not lost):
@@ -98,7 +98,7 @@ def moved(now: Ruling, moves: Moves) -> Ruling | None:
 
 @gate
 def drifted(now: Ruling, moves: Moves) -> Ruling | None:
-    """Refuse sides whose results both changed since the other revision, but still agree."""
+    """Fail the check if candidate and reference both moved since another revision, yet agree."""
     found = moves.rulings
     if now.outcome != "pass" or len(found) < 2:
         return None
@@ -121,7 +121,7 @@ TIME_GATES = (moved, drifted)
 
 
 def _unmoved(now: Ruling, moves: Moves) -> Ruling:
-    """Return the present outcome, with notes on what was found at the other revision."""
+    """Return the check's present outcome, with notes on what moved since the other revision."""
     if now.outcome == "pass":
         return now
     if not moves.rulings:
@@ -137,7 +137,7 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
-    """Return the comparison of a side with its earlier self as the outcome of its check."""
+    """Return how a run differs from its own at another revision as the check's outcome."""
     return replace(
         ruling,
         details=(
@@ -149,7 +149,7 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
 
 
 def _others(now: Ruling, moves: Moves) -> Iterator[str]:
-    """Yield lines on whether the sides agree now and did before, and on other changed sides."""
+    """Yield lines on whether candidate and reference agree, and on the other if it moved, too."""
     if now.outcome == "fail":
         yield f"Now the two sides differ: {now.reason}"
     elif moves.disagreement is not None:
@@ -168,5 +168,5 @@ def _environment(moves: Moves) -> Iterator[str]:
 
 
 def told_first(ruling: Ruling, words: Iterable[str]) -> Ruling:
-    """Return an outcome with lines added before its details."""
+    """Return an outcome with these lines told first, before its details."""
     return replace(ruling, details=(*words, *ruling.details))

@@ -20,7 +20,7 @@ NOT_PLANTED = f"{NotPlantedError.__module__}.{NotPlantedError.__qualname__}"
 
 
 def ruled_by_mutants(share: float, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
-    """Plant defects into a passing candidate; return whether enough were noticed, and which.
+    """Plant defects (mutants) into a passing candidate; fail it if too few are noticed.
 
     Args:
         share: of them that it must notice, from 0 to 1.
@@ -69,7 +69,7 @@ def mutants(case: Case) -> dict[str, Any]:
 
 @gate
 def noticed(found: dict[str, Any], share: float) -> Ruling | None:
-    """Refuse a check that notices a smaller share of the planted defects than required.
+    """Fail the check if it noticed a smaller share of planted defects than required.
 
     Args:
         found: what `mutants` has returned.

@@ -30,7 +30,7 @@ __tracebackhide__ = is_bad_input
 
 
 class Parity(CheckedTest):
-    """The fixture `parity`: runs and compares the two sides of one test."""
+    """The fixture `parity`: runs the candidate and the reference of a test and compares them."""
 
     def __repr__(self) -> str:
         return f"<parity of {self.nodeid}>"
@@ -47,7 +47,7 @@ class Parity(CheckedTest):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Verdict:
-        """Train both sides through the cell's sequence of steps and compare all their tensors.
+        """Train candidate and reference through the same steps and compare all their tensors.
 
         Args:
             candidate: the layout under test: a module-level callable `(workload, cell) -> Engine`,
@@ -113,7 +113,7 @@ class Parity(CheckedTest):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Verdict:
-        """Run a layout several times and expect each rank to have the same bytes in all runs.
+        """Run a layout several times; raise unless each rank has the same bytes in all runs.
 
         The second run is on the ranks of the first one, the third on new ranks with another seed of
         Python's hashes, and so on in turn. On several GPUs there is one more, in which each rank

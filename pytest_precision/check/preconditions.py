@@ -28,7 +28,7 @@ from pytest_precision.recorders.scripts.script import unrecordable
 
 @gate
 def unpatched(definitions: Definitions | None) -> Ruling | None:
-    """Refuse a test with monkeypatches, which ranks do not see.
+    """Fail the check if the test has monkeypatches, which its ranks do not see.
 
     Args:
         definitions: what modules of this process defined; None where it runs the sides itself, or
@@ -49,7 +49,7 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
 
 @gate
 def distinct(same: bool, what: str) -> Ruling | None:
-    """Refuse a side that is compared with itself, since it would always agree."""
+    """Fail the check if the reference is the candidate itself, which would always agree."""
     if not same:
         return None
     reason = f"the candidate and the reference are the same {what}"
@@ -59,7 +59,7 @@ def distinct(same: bool, what: str) -> Ruling | None:
 
 @gate
 def recordable(*sides: Side) -> Ruling | None:
-    """Refuse a script whose sequence has operations, such as a swap, that it cannot run."""
+    """Fail the check if a script cannot run its sequence, as with a swap of engines."""
     for side in sides:
         lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
         if side.way_in != LAYOUT and lacking:
@@ -69,7 +69,7 @@ def recordable(*sides: Side) -> Ruling | None:
 
 @gate
 def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
-    """Refuse a candidate and a reference whose sequences have different numbers of train steps."""
+    """Fail the check if candidate and reference have different numbers of train steps."""
     cells = candidate.cell, reference.cell
     ours, theirs = (cell.operations.count("train") for cell in cells)
     if ours == theirs:
@@ -85,37 +85,37 @@ def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
 
 @gate
 def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
-    """Refuse a machine with too few devices, if the session requires them."""
+    """Fail the check since there are too few devices for its ranks."""
     return Ruling(outcome="error", reason=f"{lacking}, which --precision-require forbids")
 
 
 @gate
 def baseline_there(lacking: NoBaselineError) -> Ruling | None:
-    """Refuse a check without a baseline for this environment, if one is required."""
+    """Fail the check since its baseline for this environment is missing."""
     return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
 
 
 @gate
 def baseline_sound(failed: BaselineError) -> Ruling | None:
-    """Refuse a baseline that cannot be read or written."""
+    """Fail the check since its baseline cannot be read or written."""
     return Ruling(outcome="error", reason=str(failed))
 
 
 @gate
 def recorded(failed: SideFailed) -> Ruling | None:
-    """Refuse a side that could not be recorded."""
+    """Fail the check since its candidate or its reference could not be recorded."""
     return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
 
 
 @gate
 def readable(failed: OSError) -> Ruling | None:
-    """Return the ruling `error` on recordings that cannot be read."""
+    """Fail the check since a recording cannot be read."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
 
 @gate
 def computable(failed: RuntimeError) -> Ruling | None:
-    """Refuse a comparison that torch cannot compute in pytest's process."""
+    """Fail the check since torch cannot compute the comparison in pytest's process."""
     first, *rest = str(failed).splitlines() or [""]
     told = traceback.format_exception(type(failed), failed, failed.__traceback__)
     return Ruling(
@@ -141,7 +141,7 @@ PRECONDITIONS = (
 
 
 def before(candidate: Side, reference: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return why two sides must not be recorded, as the outcome of the check; None to go on.
+    """Return a failed outcome if candidate and reference cannot be compared; None to go on.
 
     Args:
         candidate: the side under test.
@@ -157,7 +157,7 @@ def before(candidate: Side, reference: Side, definitions: Definitions | None) ->
 
 
 def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return why a single side must not be recorded, as the outcome; None to go on.
+    """Return a failed outcome if a layout's repeated runs cannot be compared; None to go on.
 
     Args:
         side: what is recorded several times.
@@ -167,7 +167,7 @@ def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
 
 
 def after(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
-    """Turn an exception from recording or reading into an outcome; return None for others.
+    """Turn an exception from recording or reading into a failed outcome; None for others.
 
     Args:
         error: what was raised.

@@ -60,7 +60,7 @@ def _noise(case: Case) -> ComparedRun | None:
 
 
 def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
-    """Return tolerances that all runs pass and that are not too loose, or why there are none."""
+    """Return tolerances under which all runs pass and that prove something; else why not."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
     for floors in (True, False):
@@ -76,7 +76,7 @@ def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criter
 def _without_freedom(
     case: Case, criteria: dict[str, Criterion]
 ) -> tuple[dict[str, Criterion], str]:
-    """Drop the tolerances that prove nothing; say so if no other one is left for a kind."""
+    """Drop proposed tolerances that any value satisfies; say so if a kind has no other."""
     candidate, reference = (side.trace for side in case.sides)
     for free in proves_nothing(candidate, reference, Criteria.of(criteria), case.compared):
         if criteria.get(free.kind) == free.tolerance:
@@ -95,6 +95,6 @@ def _holds(case: Case, criteria: Mapping[str, Criterion]) -> bool:
 
 
 def _left_out_by_the_test(case: Case) -> dict[str, Criterion]:
-    """Return the criteria by which the test leaves out tensors, for a proposal to keep."""
+    """Return the test's criteria that leave out tensors, to repeat them in a proposal."""
     rules = case.terms.criteria.rules
     return {rule.key: rule.criterion for rule in rules if rule.criterion.left_out}

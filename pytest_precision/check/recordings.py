@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Recordings:
-    """Records both sides of a check on demand, and removes the candidate's files at the end.
+    """Records candidate and reference on demand; removes the candidate's files at the end.
 
     Args:
         candidate: the side under test, recorded anew each time.
@@ -83,7 +83,7 @@ class Recordings:
         return self._read("candidate", ours, window), self.theirs(window)
 
     def theirs(self, window: Window | None) -> Recording:
-        """Record the reference alone, or return its recording from the session's cache.
+        """Return the reference's recording, made now or found in the session's cache.
 
         Args:
             window: see `both`.
@@ -94,7 +94,7 @@ class Recordings:
         return self._read("reference", self._kept(self.reference, window), window)
 
     def noisy(self, window: Window | None, number: int) -> Recording:
-        """Record the reference with random rounding, or return such a run from the cache.
+        """Return a recording of the reference with random rounding, made now or cached.
 
         Args:
             window: see `both`.
@@ -107,7 +107,7 @@ class Recordings:
         return self._read("reference", folder, window)
 
     def otherwise_started(self, window: Window | None) -> tuple[Recording, Recording]:
-        """Record both sides with other initial weights and, if possible, other data.
+        """Record candidate and reference from other initial weights and other data.
 
         Args:
             window: see `both`.
@@ -145,7 +145,7 @@ class Recordings:
         return self._read("candidate", self._own(side, window), window)
 
     def logged(self, wanted: Wanted) -> tuple[Path, Path]:
-        """Run both sides with logs of their operations, and return the folders of the logs.
+        """Run candidate and reference with operation logs; return the folders of the logs.
 
         A reference with another sequence makes the same train step in another operation of its own.
 
@@ -162,7 +162,7 @@ class Recordings:
         return self._own(replace(self.candidate, logged=wanted), window), reference
 
     def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
-        """Run both sides' first step, and return its errors against the same step in fp64.
+        """Run candidate and reference up to step 1, and return its errors against fp64.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
@@ -188,7 +188,7 @@ class Recordings:
             self._traces.drop(folder)
 
     def _kept(self, side: Side, window: Window | None) -> Path:
-        """Return the folder of a reference's run, recorded now or found in the cache."""
+        """Return the folder in which a run of the reference is kept, recorded now or cached."""
         asked = side, window
         if asked not in self._references:
             key = *asked, import_path()
@@ -205,14 +205,14 @@ class Recordings:
         return self._references[asked]
 
     def _own(self, side: Side, window: Window | None) -> Path:
-        """Record a candidate into a new folder, which `close` deletes."""
+        """Record the candidate's own run into a new folder, which `close` deletes."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
             self._record(side, window, folder, self._known(window))
         self._folders.append(folder)
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return the reference's checked gradients, where they also hold for the candidate."""
+        """Return the reference's checked gradients if they are right for the candidate, too."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))
@@ -224,7 +224,7 @@ class Recordings:
     def _record(
         self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
     ) -> Sources:
-        """Record a side's run, part by part on groups of ranks; return the files that it read.
+        """Record one run, part by part on groups of ranks; return the files that it read.
 
         Args:
             side: which.
@@ -273,7 +273,7 @@ class Recordings:
 
     @contextmanager
     def _recording(self, side: str) -> Iterator[None]:
-        """Time the block, and re-raise its exceptions with the name of the side."""
+        """Time the recording in this context; raise its errors with the name of the side."""
         started = time.perf_counter()
         try:
             yield

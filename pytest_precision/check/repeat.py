@@ -34,7 +34,7 @@ HASH_SEED = "PYTHONHASHSEED"
 
 
 class FurtherRun(NamedTuple):
-    """A repeated run of a layout, with what is different in it, such as the hash seed.
+    """A repeated run of a layout, and how it differs from the first, as by the hash seed.
 
     Attributes:
         words: what is different in it, for messages.
@@ -48,7 +48,7 @@ class FurtherRun(NamedTuple):
 def further_runs(
     side: Side, runs: int, threads: int | None, mode: str, devices: Sequence[str] = ()
 ) -> Iterator[FurtherRun]:
-    """Yield the runs that must have the same bits as the first, each under other conditions.
+    """Yield further runs, which must have the first one's bits under other conditions.
 
     Args:
         side: what is recorded first.
@@ -77,7 +77,7 @@ def further_runs(
 
 
 def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
-    """Return the GPUs of a side's ranks if each has a GPU of its own; else none.
+    """Return the names of the GPUs of a run's ranks; () unless each rank has one of its own.
 
     Args:
         side: what is recorded.
@@ -91,7 +91,7 @@ def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
 def repeated(
     runs: Sequence[FurtherRun], first: Side, terms: Terms, record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Run a layout several times; return the outcome of comparing the runs, and measurements.
+    """Run a layout repeatedly; return the outcome of comparing the runs, and measurements.
 
     Args:
         runs: further runs, at least one.
@@ -120,7 +120,7 @@ def repeated(
 
 @gate
 def repeats(case: Case, where: str) -> Ruling | None:
-    """Refuse a layout if a repeated run has other bits than the first one.
+    """Fail the check if a repeated run of a layout has other bits than the first one.
 
     Args:
         case: a further run, as the candidate, and the first.
@@ -142,12 +142,12 @@ def repeats(case: Case, where: str) -> Ruling | None:
 
 
 def _first(case: Case) -> Finding | None:
-    """Return the first tensor whose bytes differ on a rank, or that only one run has."""
+    """Return the first tensor that differs from the first run, on any rank; None if none does."""
     return differs(case.candidate, case.reference) or case.judgement.first
 
 
 def _with(side: Side, **variables: str) -> Side:
-    """Return a side that runs on new ranks with additional environment variables."""
+    """Return the same layout to run on new ranks with additional environment variables."""
     environment = side.needs.environment
     declared = tuple(sorted({**dict(environment.declared), **variables}.items()))
     needs = replace(side.needs, environment=environment.declaring(declared), fresh=True)

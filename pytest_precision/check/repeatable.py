@@ -17,7 +17,7 @@ from pytest_precision.trace.recording import Recording
 
 
 def unrepeatable(case: Case) -> str:
-    """Run a failing candidate again, and describe how that run differs; empty if it does not.
+    """Run a failing candidate again; say in words how that run differs, empty if it does not.
 
     A race, memory that nobody initialised and an order that threads decide look like any other
     divergence in one run.
@@ -36,7 +36,7 @@ def unrepeatable(case: Case) -> str:
 
 @gate
 def races(case: Case) -> Ruling | None:
-    """Refuse a candidate whose bits change if one of its ranks is delayed."""
+    """Fail the check if the candidate's bits change when one of its ranks is late."""
     cell = case.candidate.cell
     runs = case.terms.jitter
     sizes = {segment.world_size for segment in cell.segments}
@@ -65,7 +65,7 @@ def can_race(cell: Cell) -> bool:
 
 
 def _race(case: Case, delays: int) -> Finding | None:
-    """Return the first tensor that differs from the undelayed run if ranks are delayed.
+    """Return the first tensor that changes when ranks are delayed; None if none does.
 
     First, a run is observed where its steps end, since any other look waits for the device and may
     heal the race. If that differs, another is looked at after each phase, to see where it starts.
@@ -81,7 +81,7 @@ def _differs(case: Case, delays: int = 0, *, ends_only: bool = False) -> Finding
 
 
 def differs(again: Recording, first: Recording, criteria: Criteria | None = None) -> Finding | None:
-    """Return the first tensor whose bits differ in two runs, at moments that both recorded.
+    """Return the first tensor whose bits differ between two runs; None if none does.
 
     Args:
         again: one run.
@@ -101,7 +101,7 @@ def differs(again: Recording, first: Recording, criteria: Criteria | None = None
 
 
 def _same(pair: Pair) -> bool:
-    """Return whether each rank has the same bytes of a tensor in both runs."""
+    """Return whether each rank holds the same bytes of a tensor in both runs."""
     if pair.candidate is None or pair.reference is None:
         return False
     again = pair.candidate
@@ -113,6 +113,6 @@ def _same(pair: Pair) -> bool:
 
 
 def what_differs(found: Finding) -> str:
-    """Describe which tensor differs, and when."""
+    """Describe in words which tensor differs, and at which step and phase."""
     pair = found.pair
     return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"

@@ -23,7 +23,7 @@ FurtherRule = Callable[[Ruling, Case], tuple[Ruling, dict[str, Any]]]
 def ruled_check(
     sides: tuple[Side, ...], terms: Terms, further: Sequence[FurtherRule], record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Record the sides of a check, decide its outcome, and return that with measurements.
+    """Record candidate and reference; return the check's outcome and measurements.
 
     Args:
         sides: the candidate and the reference, or the candidate alone.

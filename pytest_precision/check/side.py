@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a check: a layout or a script that runs in one cell of the test matrix.
+    """The candidate or the reference: a layout or script to run in one cell of the matrix.
 
     Equal sides give equal recordings.
 
@@ -110,14 +110,14 @@ class Side:
         return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
     def computes_as(self, other: Side) -> bool:
-        """Return whether two sides are equal in all but the ranks that they run on.
+        """Return whether this run computes the same as another: all but their ranks is equal.
 
         What they may leave on ranks makes no difference either.
         """
         return self._has_variables_of(other) and replace(self, needs=other.needs) == other
 
     def judges_as(self, other: Side) -> bool:
-        """Return whether gradients checked on one side need not be checked on the other one.
+        """Return whether gradients checked in one of two runs need no check in the other.
 
         That is so of the same workload in the same cell, for a step that shows the same bits. Ranks
         of another commit judge by their own code.

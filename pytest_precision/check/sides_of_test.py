@@ -23,7 +23,7 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class SidesOfTest:
-    """Makes the sides of a test's checks, with what its callables declare.
+    """Makes candidate and reference of a test's checks, from what its callables declare.
 
     Attributes:
         settings: of the test.
@@ -41,7 +41,7 @@ class SidesOfTest:
         cells: tuple[Cell, Cell],
         terms: Terms,
     ) -> tuple[Side, Side]:
-        """Make the candidate's and the reference's side of a check from the test's callables.
+        """Make the pair of candidate and reference of a check from the test's callables.
 
         Args:
             candidate: the layout or the script under test.
@@ -87,7 +87,7 @@ class SidesOfTest:
         cell: Cell,
         terms: Terms,
     ) -> Side:
-        """Make the side of a check that has only a candidate.
+        """Make the candidate of a check that has no reference.
 
         Raises:
             TypeError: see `pair`.

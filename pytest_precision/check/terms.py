@@ -18,7 +18,7 @@ __tracebackhide__ = is_bad_input
 
 
 class Terms(NamedTuple):
-    """The conditions of a check: criteria, limits, contract and exemptions.
+    """The terms of a check: criteria, limits, required dtypes and exemptions.
 
     Attributes:
         criteria: how equal two tensors must be.
@@ -48,7 +48,7 @@ class Terms(NamedTuple):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Terms:
-        """Make the conditions of a check from the arguments that a test passed.
+        """Make the terms of a check from the arguments that the test passed to it.
 
         Raises:
             TypeError: for a criterion, a limit, a contract or an oracle of another type.

@@ -25,7 +25,7 @@ from pytest_precision.ranks.pool import RankPool
 
 @dataclass(frozen=True)
 class Then:
-    """Another commit or installation, with whose results each side is compared.
+    """Another commit or installation, whose results then are compared with those now.
 
     Attributes:
         name: what messages call it.
@@ -42,7 +42,7 @@ class Then:
 def since_then(
     then: Then, record: MakeRecordings, now: Ruling, case: Case
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Run the sides at another revision, too, and return the check's outcome and report fields.
+    """Run candidate and reference at another revision, too; return the check's outcome.
 
     Args:
         then: the other commit or installation.
@@ -65,7 +65,7 @@ def since_then(
 
 
 def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStack) -> Moves:
-    """Run the sides at the other revision, and return how their results have changed.
+    """Record candidate and reference at another revision; return how they have moved.
 
     Args:
         now: both sides now, or the candidate alone.
@@ -103,7 +103,7 @@ def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStac
 
 
 def _moved_of(case: Case) -> Ruling | None:
-    """Return how a side's results differ from those at the other revision; None if they do not.
+    """Return how a run moved: how it differs from that at another revision; None if it does not.
 
     Of a tensor in which ranks disagree at both ends there is no whole one to compare, so that each
     rank is compared with itself.
@@ -132,7 +132,7 @@ def _torn_at_both_ends(found: Finding) -> bool:
 def differences_in_time(
     cases: Iterable[Case], packages: Mapping[str, list[str]]
 ) -> Mapping[str, list[str]]:
-    """Return the settings and package versions in which two environments differ.
+    """Return the settings and versions that differ between another revision and now.
 
     Packages that one of the two lacks come last: they are many, and most of them decide nothing.
     """

@@ -16,7 +16,7 @@ OPTION = "--precision-te"
 
 
 def refuse_stand_in(settings: Settings) -> None:
-    """Refuse a session that requires Transformer Engine's emulation where it cannot run.
+    """Raise if a session requires Transformer Engine's CPU stand-in where it cannot run.
 
     Raises:
         pytest.UsageError: it was asked for; the message says what is missing.

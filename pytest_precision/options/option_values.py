@@ -81,14 +81,14 @@ def planted_share(text: str) -> float | None:
 
 
 def module(text: str) -> str:
-    """Return a text, if it is the dotted name of a Python module."""
+    """Return a text if it is the dotted name of a Python module; else raise ValueError."""
     if not all(part.isidentifier() for part in text.split(".")):
         raise ValueError(text)
     return text
 
 
 def revision(text: str) -> str:
-    """Parse a revision of git; refuse text that git would take for an option."""
+    """Return a revision of git; raise ValueError if git would take the text for an option."""
     if not text or text.startswith("-"):
         raise ValueError(text)
     return text
@@ -102,14 +102,14 @@ def program(text: str) -> Path:
 
 
 def pattern(text: str) -> str:
-    """Return a text, if it is not empty."""
+    """Return a pattern that is not empty; else raise ValueError."""
     if not text:
         raise ValueError(text)
     return text
 
 
 def leak_pattern(text: str) -> str:
-    """Return an `fnmatch` pattern, if it is not empty and all of its brackets are closed."""
+    """Return an `fnmatch` pattern; raise ValueError if it is empty or has an unclosed bracket."""
     if not text or unclosed(text):
         raise ValueError(text)
     return text
@@ -125,7 +125,7 @@ def unclosed(pattern: str) -> bool:
 
 
 def folder(text: str) -> Path:
-    """Parse the path of a folder."""
+    """Parse the path of a folder; raise ValueError if it is empty."""
     if not text:
         raise ValueError(text)
     return Path(text)

@@ -79,12 +79,12 @@ class Settings:
 
     @property
     def compares_in_time(self) -> bool:
-        """Return whether options ask to compare with another commit or interpreter."""
+        """Return whether to compare in time: with another commit or interpreter."""
         return bool(self.against) or self.against_python is not None
 
     @property
     def in_time(self) -> str:
-        """Return the options that compare with other revisions, as on a command line."""
+        """Return, as command line text, the options that compare with a commit or a baseline."""
         given = {
             "against": self.against,
             "against-python": self.against_python,

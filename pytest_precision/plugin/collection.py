@@ -192,7 +192,7 @@ class Collection:
         return next((cell for _, _, cell in self._entries([item])), None)
 
     def written(self, item: pytest.Item) -> list[Cell]:
-        """List the matrix cells of a test that match `--precision-select`."""
+        """List the cells written in a test's marker that match `--precision-select`."""
         cells = self.plans[test_of(item.nodeid)].matrix.cells
         return [cell for cell in cells if matches(cell, self.settings.select)]
 

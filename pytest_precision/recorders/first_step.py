@@ -77,7 +77,7 @@ class FirstStepRun(EngineRecorder):
         self.gradients.updating(lambda: effective_weights(self.engine))
 
     def judged(self, ranks: list[list[ShownStep]]) -> StepAccuracy:
-        """Return the step's gradients and updates with fp64 ones to judge by, or why it cannot."""
+        """Judge the step: return its gradients and updates with fp64 ones, or why none exist."""
         devices = [torch.cuda.current_device()] if self.cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:

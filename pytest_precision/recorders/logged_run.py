@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import Holding
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
-    """Run an engine up to one step, load or save, and log the tensor operations in that.
+    """Run a layout's engine up to one step, load or save; log the tensor operations in that.
 
     Args:
         job: what is run.

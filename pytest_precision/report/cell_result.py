@@ -14,7 +14,7 @@ from pytest_precision.report.status import PASSING, STATUSES, worst_status
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check of a test, or of a test that ended without a check.
+    """The result of one check, as of `parity.check`, or of a test that ended without any check.
 
     Attributes:
         status: one of `STATUSES`.
@@ -98,12 +98,12 @@ class CellResult:
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The names of the steps of a check that refused it, each once."""
+        """The names of the gates (the conditions of a check) that failed the test, each once."""
         return tuple(dict.fromkeys(c.entry["gate"] for c in self.checks if "gate" in c.entry))
 
     @property
     def passing(self) -> bool:
-        """Whether all checks passed, be it under a tolerance or with kinds left out."""
+        """Whether all checks of the test passed, also under a tolerance or of some tensors only."""
         return self.status in PASSING
 
     @property

@@ -56,7 +56,7 @@ class Results:
         self._reruns: Counter[RunKey] = Counter()
 
     def add(self, report: pytest.TestReport) -> tuple[RunKey, CellResult] | None:
-        """Take pytest's report of one phase; return the test's result if it has now ended."""
+        """Add pytest's report of one test phase; return the test's result if it has now ended."""
         cell = self._cell(report)
         if cell is None:
             return None
@@ -180,7 +180,7 @@ def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str,
 
 
 def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
-    """Return ends of a test beyond its checks: outcome, status, pytest's word and reason."""
+    """Return each end of a test, such as an error in teardown, that none of its checks reports."""
     found = []
     for when, (word, reason) in run.phases.items():
         if word == "error":

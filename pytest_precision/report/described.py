@@ -35,7 +35,7 @@ TYPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def expect_described(content: Any) -> None:
-    """Check the content of a report.json against its schema.
+    """Raise unless the content of a report.json is as its schema describes.
 
     Raises:
         ValueError: it names the first value that is not as described, and where it is.

@@ -173,14 +173,14 @@ class JsonFile:
 
 
 def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop from an entry the environment variables and versions that both sides share."""
+    """Drop from a report entry the versions and variables that candidate and reference share."""
     unlike = differing(entry.get("environment", {}))
     others = {name: value for name, value in entry.items() if name != "environment"}
     return others | ({"environment": unlike} if unlike else {})
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Encode a mapping as strict JSON in one ASCII line; NaN and infinities become text.
+    """Encode a dict as strict JSON in one ASCII line; NaN and infinities become text.
 
     Half of a surrogate pair, which strict readers refuse, becomes the text of its escape sequence.
     """

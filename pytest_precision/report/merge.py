@@ -53,7 +53,7 @@ def _environment(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge mappings: keep a value that all share, else write all different ones as one text."""
+    """Join dicts of several reports: keep equal values, else join different ones as text."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(chain.from_iterable(found)):
         values = [own[name] for own in found if name in own]

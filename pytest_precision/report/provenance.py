@@ -36,7 +36,7 @@ def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the settings and versions that the sides do not share, for each side."""
+    """Return, for candidate and reference, the settings and versions in which they differ."""
     names = {name for own in sides.values() for name in own}
     unlike = {name for name in names if len({own.get(name) for own in sides.values()}) > 1}
     return {

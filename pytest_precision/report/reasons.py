@@ -95,7 +95,7 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
 
 
 def kinds_of(cell: CellResult) -> set[tuple[object, ...]]:
-    """Return keys of a test's failures; two tests with equal keys failed for the same reasons."""
+    """Return the kinds of failures of a test; tests with equal ones failed for the same reasons."""
     failing = [check for check in cell.checks if check.status in FAILING]
     return {_kind(check, _text(cell, check)) for check in failing}
 
@@ -119,7 +119,7 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
 
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
-    """Count tests by the kinds of tensors left out and the reason, most tests first."""
+    """Count the tests that left kinds of tensors uncompared, by kinds and reason, most first."""
     found: Counter[str] = Counter()
     for cell in cells:
         kinds: dict[str, dict[str, None]] = {}

@@ -85,7 +85,7 @@ class SessionReport:
             self._file.plan(cells)
 
     def add(self, report: pytest.TestReport) -> None:
-        """Take pytest's report of one test phase, and write the test's result once it has ended."""
+        """Add pytest's report of one test phase; write the test's result once it has ended."""
         ended = self.results.add(report)
         if self.results.total:  # an xdist controller collects nothing; reports contain the total
             self.plan(self.results.total)
@@ -104,7 +104,7 @@ class SessionReport:
             write_line(reporter, line)
 
     def end(self) -> None:
-        """Note that the test loop was not interrupted."""
+        """Note for the report that the test loop ended without an interruption."""
         self._ended = True
 
     def finish(self) -> None:

@@ -62,14 +62,14 @@ def write_summary(
 
 
 class _Section:
-    """Writes the parts of the section in pytest's terminal summary."""
+    """Prints the section on precision tests in pytest's terminal summary, part by part."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self.terminal = terminal
         self.width = terminal.config.get_terminal_writer().fullwidth
 
     def grids(self, cells: Sequence[CellResult]) -> None:
-        """Write one table of results per test, or one line if no axis varies."""
+        """Print one table (grid) of results per test, or one line if no axis varies."""
         tests = {of_test[0].test: of_test for of_test in by_test(cells)}
         grids = {test: grid(of_test, self.width) for test, of_test in tests.items()}
         long = sum(map(len, grids.values())) > MAX_LINES
@@ -88,13 +88,13 @@ class _Section:
             self.terminal.write_line("")
 
     def fixed(self, cells: Sequence[CellResult]) -> None:
-        """Write the axes that have one value in all cells of a test."""
+        """Print the axes that have one fixed value in all cells of a test."""
         text = ", ".join(f"{name}={value}" for name, value in fixed(cells))
         if text:
             self.paragraph(f"with {text}", "  ", "  ")
 
     def legend(self, cells: Sequence[CellResult]) -> None:
-        """Write what `partial` means, and which kinds of tensors were not compared and why."""
+        """Print what `partial` means, and which kinds of tensors were not compared and why."""
         if any(cell.status == "partial" for cell in cells):
             mark = STATUSES["partial"].mark
             self.paragraph(f"{mark} {IN_PART}", "", "  ")
@@ -109,7 +109,7 @@ class _Section:
             self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:
-        """Write why tests were skipped, were expected to fail, or passed only in part."""
+        """Print the reasons of other tests than failing ones: skipped, or passed only in part."""
         reasons = fold(cells, [name for name in STATUSES if name not in FAILING])
         told = [reason for reason in reasons if reason.text]
         if told:
@@ -117,7 +117,7 @@ class _Section:
             self.terminal.write_line("")
 
     def failures(self, cells: Sequence[CellResult]) -> None:
-        """Write the failing tests, grouped by shared axis values and then by reason."""
+        """Print the failing tests, grouped by shared axis values and then by reason."""
         failing = [cell for cell in cells if cell.failing]
         if not failing:
             return
@@ -132,7 +132,7 @@ class _Section:
         self.terminal.write_line("")
 
     def reasons(self, reasons: Sequence[Reason]) -> None:
-        """Write each reason with its mark, number of tests and first test (all tests with -v)."""
+        """Print each reason with its mark, number of tests and first test (all tests with -v)."""
         verbose = self.terminal.verbosity > 0
         for reason in reasons if verbose else reasons[:MAX_REASONS]:
             status = STATUSES[reason.status]
@@ -148,7 +148,7 @@ class _Section:
             self.terminal.write_line(f"  and {len(reasons) - MAX_REASONS} more; -v shows all")
 
     def counts(self, cells: Sequence[CellResult], seconds: float) -> None:
-        """Write the number of tests per status, the session's time, and notes."""
+        """Print the number of tests per status, the session's time, and notes."""
         found = Counter(cell.status for cell in cells)
         line: Line = [(f"{count(len(cells), 'cell')} in {duration(seconds)}: ", "")]
         for name in reversed(STATUSES):
@@ -170,7 +170,7 @@ class _Section:
             self.unjudged(cells)
 
     def mutants(self, cells: Sequence[CellResult]) -> None:
-        """Write how many planted defects the checks noticed, and which ones none did."""
+        """Print how many planted defects the checks noticed, and which ones none did."""
         planted = [check.entry.get("mutants", {}) for cell in cells for check in cell.checks]
         killed = sum(len(one.get("killed", ())) for one in planted)
         counted = killed + sum(len(one.get("survived", ())) for one in planted)
@@ -190,7 +190,7 @@ class _Section:
         self.of_tests("never noticed in", found)
 
     def timing(self, cells: Sequence[CellResult]) -> None:
-        """Write how the tests' time was spent; times of xdist workers overlap."""
+        """Print how the tests' time was spent; times of xdist workers overlap."""
         seconds = sum(cell.seconds for cell in cells)
         entries = [check.entry for cell in cells for check in cell.checks]
         timings = [entry.get("timing", {}) for entry in entries]
@@ -205,7 +205,7 @@ class _Section:
         self.paragraph(f"time of the tests: {words}", "", "  ")
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
-        """Write what no run of a test exercised, such as clipping."""
+        """Print which features, such as clipping, no run of a test exercised."""
         found = {}
         for of_test in by_test(cells):
             entries = [check.entry for cell in of_test for check in cell.checks]
@@ -214,7 +214,7 @@ class _Section:
         self.of_tests("never exercised in", found)
 
     def unjudged(self, cells: Sequence[CellResult]) -> None:
-        """Write why a test's weight updates were not checked against the optimizer's rule."""
+        """Print why a test's weight updates were not checked against the optimizer's formula."""
         found = {
             of_test[0].test: {
                 reason
@@ -227,7 +227,7 @@ class _Section:
         self.of_tests("updates not judged by a rule in", found)
 
     def of_tests(self, head: str, found: Mapping[str, Collection[str]]) -> None:
-        """Write a note of a test on one line, together with all tests that have the same note."""
+        """Print each note once, in one line with the names of all tests that have it."""
         tests: dict[tuple[str, ...], list[str]] = {}
         for test, words in found.items():
             tests.setdefault(tuple(sorted(words)), []).append(test)
@@ -236,13 +236,13 @@ class _Section:
                 self.paragraph(f"{head} {', '.join(names)}: {'; '.join(words)}", "", "  ")
 
     def line(self, line: Line) -> None:
-        """Write one line of coloured pieces of text."""
+        """Print one line of coloured pieces of text."""
         for text, name in _joined(line):
             self.terminal.write(visible(text), **({STATUSES[name].colour: True} if name else {}))
         self.terminal.write_line("")
 
     def paragraph(self, text: str, first: str, others: str, **markup: bool) -> None:
-        """Write text wrapped at blanks only, so that ids can be copied whole."""
+        """Print text wrapped at blanks only, so that ids can be copied whole."""
         for line in textwrap.wrap(
             text,
             self.width,
@@ -266,7 +266,7 @@ def _joined(line: Iterable[tuple[str, str]]) -> Line:
 
 
 def unjudged(entry: Mapping[str, Any]) -> set[str]:
-    """Return the reasons why a check's weight updates were not held to the optimizer's rule."""
+    """Return why a check's weight updates were not compared with the optimizer's formula."""
     sides = entry.get("oracle", {}).values()
     reasons = (
         why

@@ -35,7 +35,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def called(revision: str, commit: str, python: Path | None) -> str:
-    """Return how messages name a commit and, if given, another interpreter."""
+    """Return what a commit, with another interpreter if given, is called in messages."""
     name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
     return f"{name} with {python}" if python else name
 
@@ -49,7 +49,7 @@ def link_package(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Installation:
-    """An interpreter, and the files that it runs.
+    """A Python interpreter, and the commit or present files of the repository that it runs.
 
     Attributes:
         name: what messages call it.
@@ -64,7 +64,7 @@ class Installation:
     tree: Path | None = None
 
     def words(self, package: Path, function: str) -> list[str]:
-        """Return the command that runs a function in the interpreter.
+        """Return the words of the command that runs a function in this interpreter.
 
         Args:
             package: first folder of its `sys.path`; for this package see `link_package`.
@@ -79,7 +79,7 @@ class Installation:
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """Return the repository's root and the commit's work tree; empty without a work tree."""
+        """Return the repository's root and the work tree in its place; () without a work tree."""
         return () if self.root is None or self.tree is None else (str(self.root), str(self.tree))
 
     def place_of(self, path: Path) -> Path:

@@ -111,7 +111,7 @@ class OtherRanks:
             return self._host.wait()
 
     def _answered(self, seconds: float) -> int:
-        """Return the port of the process that starts the ranks; kill it if it is late."""
+        """Wait for the port of the process that starts the ranks; kill it if it is late."""
         if self._port is None:
             assert self._host.stdout is not None
             if not wait([self._host.stdout.fileno()], seconds):

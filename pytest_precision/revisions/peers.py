@@ -21,7 +21,7 @@ _PREFIX = "pytest-precision/"
 
 
 class Peers:
-    """The processes of a torchrun launch that run one command together; else one process.
+    """The processes of a torchrun launch that run one command together, or this process alone.
 
     Attributes:
         rank: of this process.

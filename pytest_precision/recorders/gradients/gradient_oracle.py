@@ -82,7 +82,7 @@ class GradientOracle:
 
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Keep the inputs and results of a `forward_backward` around which this context is put."""
+        """Keep inputs and results of the `forward_backward` in this context, if it is checked."""
         begun = self._look(lambda: self._begin(engine, step)) if self._due else None
         yield
         if begun is not None:
@@ -133,7 +133,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Return what a function reads from the engine; if it raises, return None and stop."""
+        """Return what a function reads from the engine; None if it raises, which ends checks."""
         if not self._whole or self._log.silent:
             return None
         try:

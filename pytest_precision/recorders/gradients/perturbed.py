@@ -51,7 +51,7 @@ def judge_perturbed(
     first_given: PlainMicrobatch,
     single: Sequence[PlainMicrobatch],
 ) -> None:
-    """Log the gradients further from the recomputed ones than those of perturbed weights are.
+    """Log gradients that differ from the recomputed ones by more than perturbed weights explain.
 
     Args:
         log: has the gradients that are absent.

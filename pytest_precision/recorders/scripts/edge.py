@@ -30,7 +30,7 @@ class Edge:
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
-        """Take this call of a module as the next step's first, or as later than one taken so.
+        """Note a module's call that may begin the next step; at a repeated one, read state again.
 
         Args:
             module: it.
@@ -56,7 +56,7 @@ class Edge:
             reading()
 
     def leave(self) -> None:
-        """Forget the functions that read the loop's state, as the next step has begun."""
+        """Leave the edge: forget the functions that read state, as the next step has begun."""
         self._readings.clear()
         self._model = None
 

@@ -115,7 +115,7 @@ class Record(CurrentRecord):
 
 @contextmanager
 def followed(steps: Steps, *others: torch_hooks.LoopEvents) -> Iterator[None]:
-    """Report the loop's torch calls to `steps` inside the context; end the loop in time."""
+    """Follow a loop: report its torch calls to `steps`, and end it after its last step."""
     with closing(steps.hooks), record.opened(steps), _quiet_threads(), suppress(StopRecording):
         with torch_hooks.opened(steps, *others):
             yield

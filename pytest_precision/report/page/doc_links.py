@@ -64,12 +64,12 @@ ERRORS_WITH_A_ROW = (
 
 
 def of_kind(kind: str) -> str:
-    """Return the URL of the advice on failures whose first difference is in a tensor of `kind`."""
+    """Return the URL of advice on failures that begin in a tensor of `kind`, such as `grad`."""
     row = f"first-{kind}" if kind in KINDS_WITH_A_ROW else "where-to-look-by-the-first-kind"
     return f"{WHERE_TO_LOOK}#{row}"
 
 
 def of_error(error: str) -> str:
-    """Return the URL that explains an error pattern, such as `factor`; empty if there is none."""
+    """Return the URL of advice on an error pattern, such as `factor`; empty if there is none."""
     known = error in ERRORS_WITH_A_ROW
     return f"{LOOKS_LIKE}#error-{error.replace(' ', '-')}" if known else ""

@@ -33,7 +33,7 @@ Classes = Callable[[CellResult], str]
 
 
 class Fact(NamedTuple):
-    """A row of a table: name, value, and URL of an explanation."""
+    """A fact about a failing test, as a row of a table: name, value and URL of an explanation."""
 
     name: str
     value: str

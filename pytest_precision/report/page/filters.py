@@ -91,7 +91,7 @@ class Filters:
         return FilterGroup(self._axes[place], f"g{place}", choices, classes)
 
     def _values(self, cell: CellResult, place: int) -> tuple[str, ...]:
-        """Return a test's values for one filter, as `repr`; several if several gates refused."""
+        """Return the values, as `repr`, by which one filter selects a test, such as its gates."""
         if place == 0:
             return (repr(cell.status),)
         if place == 1:

@@ -73,7 +73,7 @@ class Plot(NamedTuple):
 def lines(
     title: str, steps: Sequence[int], columns: Mapping[str, Column], *, logarithmic: bool = False
 ) -> Plot | None:
-    """Return a plot of columns over train steps; None if it would be empty.
+    """Return a line plot of named values over train steps; None if it would be empty.
 
     Args:
         title: what the columns are.

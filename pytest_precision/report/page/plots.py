@@ -48,7 +48,7 @@ def plots(entry: Mapping[str, Any]) -> list[Plot]:
 
 
 def _divergence(entry: Mapping[str, Any]) -> Plot | None:
-    """Plot the relative difference of the sides over the steps, on a log scale."""
+    """Plot how far candidate and reference differ at each step, relatively, on a log scale."""
     spread = entry.get("spread", {"step": [], "operation": [], "kinds": {}})
     at = [n for n, operation in enumerate(spread["operation"]) if operation == "train"]
     steps = [spread["step"][n] for n in at]
@@ -65,7 +65,7 @@ def _sides(columns: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
 
 
 def _difference(columns: Mapping[str, Sequence[Any]]) -> Column:
-    """Return the absolute difference of both sides at each step; None where one has no value."""
+    """Return |candidate - reference| at each step; None at a step where one has no value."""
     sides = _sides(columns)
     pairs = zip(sides["candidate"], sides["reference"], strict=True)
     return [None if a is None or b is None else abs(a - b) for a, b in pairs]
