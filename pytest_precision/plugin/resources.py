@@ -55,8 +55,7 @@ class Resources:
         return self._ranks[key]
 
     def then(self, settings: Settings) -> Then | None:
-        """Return the commit or interpreter to compare with, and its ranks; None if there is none.
-        """
+        """Return the commit or interpreter to compare with, and its ranks; None if none is set."""
         if self._other_side is None:
             return None
         # Only here, so that a session that compares nothing does not import torch.

@@ -86,7 +86,7 @@ class EngineRecorder:
         self.engine.start(self.capture)
 
     def run(self) -> None:
-        """Run the operations up to the last step to record, and record the engine after each."""
+        """Run the sequence's operations up to the last to record; record the engine after each."""
         start, stop = self.segment.start, self.segment.stop
         if self.segment.number:
             self.op = start

@@ -121,7 +121,7 @@ def _cudnn() -> str:
 
 
 def _driver() -> str:
-    """Return the release of NVIDIA's kernel module; empty without one."""
+    """Return the release of NVIDIA's kernel module; empty if it is not loaded."""
     try:
         first = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
     except OSError:

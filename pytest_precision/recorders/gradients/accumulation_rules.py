@@ -164,7 +164,7 @@ def _rules(
 def _divisors(
     dealt: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch], size: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield (divisor, words) for wrong divisors of a gradient; 0 if one is impossible here."""
+    """Yield (divisor, words) for each wrong way to divide a gradient; 0 if impossible here."""
     tokens = sum(one.tokens for one in own)
     here = sum(one.tokens for one in dealt)
     positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats

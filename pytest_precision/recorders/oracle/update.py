@@ -81,7 +81,7 @@ class State(NamedTuple):
 
 
 class UpdateScalars(Protocol):
-    """The scalars of one step of an optimizer rule, which compute its result."""
+    """The scalars of one step of an optimizer, and how its result is computed from them."""
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, ...]:
         """Return the moments and the weight after the step, each with an error bound.

@@ -45,7 +45,7 @@ class WrongRule(NamedTuple):
 def wrong_rules(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield the known mistakes that a parameter group's step after `made` others may have.
+    """Yield the known optimizer mistakes that a group's step after `made` others may have.
 
     Args:
         plan: what the workload declares.

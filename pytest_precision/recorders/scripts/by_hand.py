@@ -21,7 +21,7 @@ LARGEST_LEAF = 1 << 16
 
 
 class ByHand:
-    """Detects loops that update weights without an optimizer, by comparing them at each backward.
+    """Detects loops that update weights without an optimizer: compares weights at each backward.
 
     Args:
         steps: number of train steps that the loop is to make.
@@ -33,7 +33,7 @@ class ByHand:
         self._moves = 0
 
     def backward(self, loss: Tensor, backwards: int) -> None:
-        """Compare the weights that a loss depends on with those at the previous backward.
+        """Raise if the loss's weights moved too often between backwards, without an optimizer.
 
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.

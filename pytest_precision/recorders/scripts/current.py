@@ -107,10 +107,10 @@ class CurrentRecord:
             self._steps.skipped()
 
     def _begin(self) -> None:
-        """Do nothing; `Record` overrides this to refuse a second `with record():`."""
+        """Do nothing; `Record` overrides this to raise at a second `with record():`."""
 
     def _expect_open(self) -> None:
-        """Do nothing; `Record` overrides this to refuse calls before `with record():`."""
+        """Do nothing; `Record` overrides this to raise if called before `with record():`."""
 
     def _block(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -99,7 +99,7 @@ def finished(
     way: WayIn,
     meter: UpdateMeter | None = None,
 ) -> int:
-    """Complete a script's trace and the logs beside it; return the number of observations."""
+    """Finish a script's trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.place.rank)
     (meter or UpdateMeter()).write(folder, trace.place.rank)
     trace.writer.close(

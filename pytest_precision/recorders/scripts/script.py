@@ -72,7 +72,7 @@ def is_script(function: object) -> bool:
 
 
 def way_in(function: object) -> WayIn:
-    """Return whether a callable describes an engine, a script function or a command line."""
+    """Return the way in which a callable gives training: as an engine, a script or a command."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 

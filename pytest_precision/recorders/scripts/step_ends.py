@@ -83,7 +83,7 @@ class StepEnds:
             raise StopRecording
 
     def overflowed(self, loss: Tensor) -> Tensor:
-        """Return the loss to backpropagate: infinite on the last rank in a step to skip.
+        """Return the loss to backpropagate: infinite on the last rank in a step to be skipped.
 
         Raises:
             RuntimeError: such a step does not end.
