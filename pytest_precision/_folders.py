@@ -38,7 +38,7 @@ class OwnFolder:
 
     @property
     def present(self) -> bool:
-        """Whether the folder still exists; someone may empty the temporary folder."""
+        """Whether this temporary folder still exists; something may have removed it meanwhile."""
         try:
             there = (self.path / LOCK).stat()
             opened = os.fstat(self._lock or -1)
@@ -61,7 +61,7 @@ class OwnFolder:
         return True
 
     def close(self) -> None:
-        """Remove the folder; do nothing in a forked child, or in a second call."""
+        """Remove this temporary folder; do nothing in a forked child, or in a second call."""
         if os.getpid() != self._owner:
             return
         remove(self.path)
@@ -115,13 +115,13 @@ class SharedFolder:
         return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
     def touch(self) -> None:
-        """Update the folder's time, so that no process removes it as old."""
+        """Update the shared folder's time, so that no process removes the folder as old."""
         with contextlib.suppress(FileNotFoundError):
             os.utime(self.path / LOCK)
             os.utime(self.path)
 
     def remove(self) -> None:
-        """Remove the folder and its contents."""
+        """Remove this shared folder and its contents."""
         remove(self.path)
 
 

@@ -111,7 +111,7 @@ class ParityError(AssertionError):
 
 
 class NotPlantedError(RuntimeError):
-    """A known defect could not be put into a training loop, so no check could notice it."""
+    """A known defect could not be planted in a training loop, so no comparison can notice it."""
 
 
 @catchable
@@ -161,7 +161,7 @@ class SideFailed(Exception):  # noqa: N818, it reads as what happened
 
 @catchable
 class RankError(RuntimeError):
-    """A rank failed. The error shows the failure that happened first in its group.
+    """A rank failed; the error shows the failure that happened first in its group of ranks.
 
     The group has been ended; the next run gets a new one. The message lists the failures of the
     other ranks as consequences: a rank whose peer is gone fails too, a little later and with a

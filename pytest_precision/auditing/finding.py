@@ -56,7 +56,7 @@ class AuditFinding:
 
     @property
     def message(self) -> str:
-        """Return reason, remedy and names in one line."""
+        """Return a finding in one line: its reason, its remedy and the names of its tensors."""
         at = f" ({self.where})" if self.names else ""
         return f"{self.reason}{at}; {self.remedy}"
 

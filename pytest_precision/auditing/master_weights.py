@@ -125,7 +125,7 @@ class Ownership:
                     return
 
     def _is_copy(self, tensor: Tensor, name: str) -> bool:
-        """Return whether a tensor is a separate copy of a parameter, at least as precise."""
+        """Return whether a tensor is a separate copy of a parameter, in its dtype and shape."""
         own = self.parameters[name]
         alike = (tensor.dtype, tensor.shape) == (own.dtype, own.shape)
         return alike and _flat(tensor).data_ptr() != _flat(own).data_ptr()

@@ -87,7 +87,7 @@ class StageOutput:
 
     @property
     def sends(self) -> tuple[torch.dtype, ...]:
-        """The dtypes that go to the next stage, as far as they are known."""
+        """The dtypes that a pipeline stage sends to the next one, as far as they are known."""
         if self.is_last:
             return ()
         return self.declared or ((self.returns,) if self.returns else ())

@@ -22,7 +22,7 @@ SAMPLED_ELEMENTS = 1 << 16
 
 
 def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
-    """Return the share of a tensor's elements that an update leaves unchanged, and its size.
+    """Return the share of a tensor's elements that an update leaves unchanged, and how many it has.
 
     Half of the elements move up and half down, so both directions count.
 

@@ -65,7 +65,7 @@ class Against:
         add_judging_options(parser)
 
     def run(self, body: Callable[[Against], int]) -> int:
-        """Call `body`, remove the command's temporary files, and return the exit status."""
+        """Call `body` to run a command, remove its temporary files, and return the exit status."""
         given = self.given
         # From Ctrl-C, a runner that cancels a job, or a terminal that is closed: what was made is
         # removed, and where this command was at that moment is of no interest.

@@ -68,7 +68,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Audit what the named function builds, print the findings, and return the exit status."""
+    """Audit what the function named on the command line builds; return the exit status."""
     try:
         with _started_here(given.build), _printed_as_errors():
             build = _function(given.build)

@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
 
 
 def add_judging_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options on how equal tensors must be, and on what is printed."""
+    """Add options to a parser: how equal tensors must be, and what is printed on a comparison."""
     parser.add_argument(
         "--criterion",
         metavar="[KIND[:NAMES]=]CRITERION",
@@ -128,7 +128,7 @@ def _brief(verdict: Verdict) -> list[str]:
 
 
 def write_report(folder: Path, verdict: Verdict) -> None:
-    """Write report.json and report.html for this single check.
+    """Write report.json and report.html on one comparison into a folder.
 
     Raises:
         pytest.UsageError: the folder cannot be written to.

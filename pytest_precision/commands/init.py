@@ -117,7 +117,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Write a first test file into the folder, and return the exit status."""
+    """Write a first test file, to be edited, into a folder, and return the exit status."""
     text = OF_ITS_OWN
     if given.file is not None:
         if not given.file.is_file():

@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run one of the subcommands on report.json files, and return the exit status."""
+    """Run a subcommand of `report` on report.json files, and return the exit status."""
     try:
         text = given.make(given)
     except (ReportError, OSError, RecursionError) as error:

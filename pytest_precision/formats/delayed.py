@@ -101,7 +101,7 @@ class DelayedScaling(PerTensor):
         torch.fmax(self.history[:1], amax, out=self.history[:1])
 
     def update(self) -> None:
-        """Advance the history by one step and compute the scale of the next step.
+        """Advance the amax history by one step, and compute the scale of the next step from it.
 
         Call it once per training step: after the forward pass for inputs and weights, after the
         backward pass for gradients. While the amax that the scale is computed from is infinite, the

@@ -71,7 +71,7 @@ def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
 
 
 def expect_saved_dtype(name: str, own: Tensor, saved: Tensor) -> None:
-    """Raise if a saved tensor and the tensor that it is loaded into have different dtypes.
+    """Raise ValueError if a saved tensor and the tensor that it is loaded into differ in dtype.
 
     Raises:
         ValueError: the two have different dtypes.

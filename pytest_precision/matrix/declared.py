@@ -49,7 +49,7 @@ class Declared:
         )
 
     def allowing(self, patterns: tuple[str, ...]) -> Declared:
-        """Return a copy with more patterns of state that a function may leave changed."""
+        """Return a copy that allows a function to leave more process-wide state changed."""
         return replace(self, may_leave=(*self.may_leave, *patterns))
 
 

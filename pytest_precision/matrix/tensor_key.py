@@ -102,7 +102,7 @@ class OperandPart(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Return the text of this tensor in names, such as `rowwise.data`."""
+        """Return how names spell this part of a quantized weight, such as `rowwise.data`."""
         return f"{self.side}.{self.field}" if self.field else self.side
 
 

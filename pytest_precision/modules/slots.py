@@ -70,7 +70,7 @@ class DelayedScalingState(nn.Module, Reducible):
         return self._current().quantize_with(x, amaxes, usage=usage)
 
     def update(self) -> None:
-        """Advance the history by one step and compute the scale of the next step."""
+        """Advance the amax history by one step, and compute the scale of the next step from it."""
         self._current().update()
 
     def _current(self) -> DelayedScaling:

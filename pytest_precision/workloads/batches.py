@@ -128,7 +128,7 @@ _JUMPS = 0.1
 def token_chain(
     generator: torch.Generator, rows: int, length: int, vocabulary: int
 ) -> torch.Tensor:
-    """Draw sequences with `t[i + 1] = (5 t[i] + 3) mod vocabulary`, but a tenth of random tokens.
+    """Draw sequences with `t[i + 1] = (5 t[i] + 3) mod vocabulary`, a tenth of it random tokens.
 
     Returns:
         int64 `[rows, length]` on the CPU.

@@ -36,7 +36,7 @@ BUCKET_MULTIPLE = 128
 
 @dataclass(frozen=True)
 class BufferSlot:
-    """The place of one parameter in a buffer.
+    """The place of one parameter in a buffer of many parameters and their gradients.
 
     Attributes:
         name: the parameter's name in its model.
@@ -51,7 +51,7 @@ class BufferSlot:
 
 @dataclass
 class Bucket:
-    """A contiguous part of a buffer that is reduced and gathered as a whole.
+    """A contiguous part of a parameter buffer that is reduced and all-gathered as a whole.
 
     Attributes:
         span: its elements in the buffer, padding included; a multiple of the number of ranks.
@@ -218,7 +218,7 @@ class Buffer:
         ]
 
     def wait(self, bucket: Bucket) -> None:
-        """Wait for the collectives of a bucket, and sum the gradients that it received."""
+        """Wait for the collectives of a bucket, and sum the gradients that this rank received."""
         for work in bucket.works:
             work.wait()
         bucket.works = []

@@ -38,7 +38,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Return the name of the parameter whose elements these are."""
+        """Return the name of the parameter of which this shard holds elements."""
         return self.slot.name
 
     @property

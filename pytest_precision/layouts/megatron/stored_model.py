@@ -108,7 +108,7 @@ class Options:
 
     @classmethod
     def of(cls, cell: Cell, **options: Any) -> Options:
-        """Make options of keyword arguments, with dtypes given by name.
+        """Make the distributed optimizer's options of keyword arguments, with dtypes given by name.
 
         Raises:
             ValueError: for an unknown dtype, an invalid size, and an option without effect.

@@ -49,7 +49,7 @@ class EngineLayer(NamedTuple):
 
     @property
     def weights(self) -> list[tuple[str, tuple[str, ...]]]:
-        """The weights of the module's GEMMs: their names in it and in the original model."""
+        """The names of the weights of a module's GEMMs, in the module and in the original model."""
         named = self.logical.items()
         return [(own, names) for own, names in named if _WEIGHT.fullmatch(own)]
 

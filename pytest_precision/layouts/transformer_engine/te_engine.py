@@ -189,7 +189,7 @@ class TransformerEngine(Engine):
         self.load_state_beside_weights(state)
 
     def begin(self) -> None:
-        """Make the next forward quantize the weights again."""
+        """Begin a step or an evaluation: make the next forward quantize the weights again."""
         for padded in self._padded:
             padded.first = True
 

@@ -200,7 +200,7 @@ class MegatronEngine(Engine):
                 yield from self._operand("used_quantized", held, held.operand.part, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield all tensors that outlive a step, with the bytes and scales of quantized weights."""
+        """Yield comparison records of all tensors kept between steps, with quantized bytes."""
         yield from super().observe_state(capture)
         weights = self.model.named_parameters()
         for held in memory.weights_in_memory(self._parts, weights):
