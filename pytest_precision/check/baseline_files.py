@@ -112,7 +112,7 @@ class BaselinePlace:
         return True
 
     def _lacking(self, key: Mapping[str, str]) -> str:
-        """Say that an environment has no baseline, and for which environments there are some."""
+        """Return in words that an environment has no baseline, and which environments have one."""
         update = "make one with --precision-baseline=update"
         pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
         there = [read_baseline(path).key for path in sorted(self.folder.glob(pattern))]

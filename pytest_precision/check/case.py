@@ -121,7 +121,7 @@ class Case:
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:
-        """List what is checked by itself, candidate and reference, with its recorded run."""
+        """List the candidate, and the reference if it is judged, each with its recorded run."""
         assert self._again is not None
         made = self._again.candidate, self._again.reference
         return list(zip(made[: len(self.judged)], self.judged, strict=True))
@@ -198,7 +198,7 @@ class Case:
         return closer
 
     def otherwise_started(self) -> Case | None:
-        """Record candidate and reference from other initial weights; None for recordings.
+        """Record candidate and reference from other initial weights; None if impossible.
 
         Raises:
             SideFailed: if that run failed.

@@ -157,7 +157,7 @@ def declared_rule(case: Case) -> Ruling | None:
 
 @gate
 def consistent(case: Case) -> Ruling | None:
-    """Fail the check if a run contradicts itself, as by a weight that is not its cast master."""
+    """Fail the check if a run contradicts itself, as a weight that differs from its cast master."""
     found = case.contradictions()
     if not found:
         return None

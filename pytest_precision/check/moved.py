@@ -71,7 +71,7 @@ def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
 
 @gate
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
-    """Fail the check if one of candidate and reference moved alone, or their agreement changed."""
+    """Fail the check if one run's results alone moved since another revision, or agreement did."""
     found = moves.rulings
     lost = now.gate == agreement.__name__
     if not found or (now.outcome != "pass" and not lost):

@@ -162,7 +162,7 @@ class Recordings:
         return self._own(replace(self.candidate, logged=wanted), window), reference
 
     def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
-        """Run candidate and reference up to step 1, and return its errors against fp64.
+        """Run candidate and reference up to step 1, and return that step's errors against fp64.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
@@ -273,7 +273,7 @@ class Recordings:
 
     @contextmanager
     def _recording(self, side: str) -> Iterator[None]:
-        """Time the recording in this context; raise its errors with the name of the side."""
+        """Time a recording in this context; re-raise its errors, naming candidate or reference."""
         started = time.perf_counter()
         try:
             yield

@@ -82,7 +82,7 @@ class Side:
         way_in: WayIn = LAYOUT,
         resumes: bool = False,
     ) -> Side:
-        """Make a side from import paths, the cell and what the callables declare.
+        """Make a candidate or reference from import paths, a cell and what the callables declare.
 
         The other side's layout is a part of it only if the sequence has a `swap`.
 
@@ -110,7 +110,7 @@ class Side:
         return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
     def computes_as(self, other: Side) -> bool:
-        """Return whether this run computes the same as another: all but their ranks is equal.
+        """Return whether this run computes the same as another, though maybe on other ranks.
 
         What they may leave on ranks makes no difference either.
         """
@@ -203,7 +203,7 @@ class Side:
         return log_script(script, self.cell, folder, window, segment, self.logged)
 
     def _skip_unless_there(self) -> None:
-        """Skip on a rank of another commit whose code lacks the layout or the workload."""
+        """Skip the test on a rank of another commit that lacks the layout or the workload."""
         paths = (self.layout, self.other, self.workload)
         lacking = [path.lacking() for path in paths if path is not None]
         if any(lacking):

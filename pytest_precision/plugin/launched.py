@@ -52,7 +52,7 @@ class Process:
             self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
     def refuse(self) -> None:
-        """Tell the other launched processes of errors of test collection, if there are any."""
+        """Refuse the session: tell the other launched processes of collection errors, if any."""
         failures = [*self._failures, *self.collection.errors]
         if failures:
             refuse_rank(self.launch, "\n".join(failures))

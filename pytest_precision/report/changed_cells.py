@@ -81,7 +81,7 @@ class ChangedCells:
         return ", ".join(f"{len(cells)} {name}" for name, cells in kinds.items())
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the heading and the node ids of each group of tests, such as new failures."""
+        """Yield heading and node ids for each group of changed tests, such as new failures."""
         failed = {"New failures": self.new, "Known failures": self.known} | self._over
         for head, cells in failed.items():
             if cells:
@@ -94,11 +94,11 @@ class ChangedCells:
         return {"Fixed": self.fixed, "Failed, and did not run now": self.gone}
 
     def markdown(self) -> str:
-        """Return the differences as Markdown, for the page of a CI job."""
+        """Return the differences between two reports as Markdown, for a CI job's page."""
         return "".join(self.sections())
 
     def sections(self) -> Iterator[str]:
-        """Yield the sections of the Markdown text: heading, number of cells, and each group."""
+        """Yield the sections of that Markdown: heading, number of cells, and each group."""
         yield f"## Precision matrix since the last report: {self.words}\n"
         yield f"\n{count(self.cells, 'cell')}.\n"
         if not self.finished:

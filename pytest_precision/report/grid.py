@@ -186,7 +186,7 @@ class GridTable:
         return starts, end
 
     def _label(self, level: int, value: GridPlace) -> int:
-        """Return the width of a column axis's label in characters; 1 without a column axis."""
+        """Return the width of a label of columns in characters; 1 if there is no value to label."""
         return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
 
     @property

@@ -91,7 +91,7 @@ class JsonFile:
             ) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add or replace a test's entries, and write the file now or soon."""
+        """Add or replace a test's entries in report.json, and write the file now or soon."""
         entries = list(entries)
         found = [side for entry in entries for side in entry.get("environment", {}).values()]
         encoded = b",\n".join(encode(_lean(entry)) for entry in entries)
@@ -110,13 +110,13 @@ class JsonFile:
                 self._timer.start()
 
     def plan(self, cells: int) -> None:
-        """Set how many tests of the matrix will run, and write the file."""
+        """Set in report.json how many tests of the matrix will run, and write the file."""
         with self._lock:
             self.planned = cells
             self._try_to_write(finished=False)
 
     def close(self, *, finished: bool = True) -> None:
-        """Write the file for the last time.
+        """Write report.json for the last time.
 
         Args:
             finished: whether all planned cells ran.
@@ -133,7 +133,7 @@ class JsonFile:
                 self._try_to_write(finished=False)
 
     def _try_to_write(self, *, finished: bool) -> None:
-        """Write the file; keep an error for the summary instead of ending the tests."""
+        """Write report.json; keep an error for the summary instead of ending the tests."""
         self._timer = None
         start = self._clock()
         try:
@@ -206,7 +206,7 @@ def _strict(value: Any) -> Any:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove temporary files that killed sessions of this machine left."""
+    """Remove temporary files of report.json that killed sessions of this machine left."""
     for left in folder.glob("report.json.*.tmp"):
         process = left.suffixes[-2].removeprefix(".")
         if process.isdecimal() and not lives(int(process)):

@@ -58,7 +58,7 @@ class Report:
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Read and check a report.json.
+    """Read a report.json; raise if it is missing or not as its schema describes.
 
     Args:
         path: the file, or its folder.

@@ -60,7 +60,7 @@ TO_COPY = ("Repeat with:", "Draw again with:", "To have this cell,", "python ")
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap a line of text to the terminal's width, but no commands to copy."""
+    """Wrap a line of text to the terminal's width, but not a command that users may copy."""
     if len(text) <= width or text.strip().startswith(TO_COPY):
         return [text]
     indent = " " * (2 + len(text) - len(text.lstrip()))

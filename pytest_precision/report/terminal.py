@@ -34,7 +34,7 @@ def write_summary(
     problem: str = "",
     page: Path | None = None,
 ) -> None:
-    """Write the terminal section: nothing if no cell ran, and only failures with `-q`.
+    """Write the report's terminal section: nothing if no cell ran, only failures with `-q`.
 
     Args:
         terminal: pytest's terminal reporter.

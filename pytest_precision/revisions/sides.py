@@ -23,7 +23,7 @@ GRACE_SECONDS = 10.0
 
 @dataclass
 class Sides:
-    """Recordings of a script in several revisions, made by all processes of a launch.
+    """Records the sides to compare: a script in several revisions, on all processes of a launch.
 
     Attributes:
         script: the file and its arguments, as they are written in the user's folder.
@@ -57,7 +57,7 @@ class Sides:
 
     @property
     def repository(self) -> Path:
-        """Return the root of the repository that has the script, or the file of a node id.
+        """Return the root of the repository that has the script, or the file of a test's node id.
 
         Raises:
             RevisionError: it is in none.

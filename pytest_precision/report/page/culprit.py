@@ -22,7 +22,7 @@ class ShownLine(NamedTuple):
 
 
 class ShownCulprit(NamedTuple):
-    """The operation that made the first wrong value, as the page shows it.
+    """The operation that made the first wrong value, as the HTML report shows it.
 
     Attributes:
         text: what it did and where, a sentence.
@@ -48,7 +48,7 @@ class ShownCulprit(NamedTuple):
 
 
 def shown_culprit(entry: Mapping[str, Any]) -> ShownCulprit | None:
-    """Return the operation that caused a check's failure, ready for the page; None if unknown."""
+    """Return the operation that caused a check's failure, for the HTML report; None if unknown."""
     if "culprit" not in entry:
         return None
     found = Culprit.of(entry["culprit"])

@@ -49,7 +49,7 @@ class Listed(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One failing test with all details, as the page shows it.
+    """One failing test with all details, as the HTML report shows it.
 
     Attributes:
         anchor: what the names of its elements begin with.
@@ -75,7 +75,7 @@ class Example(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """All tests that failed for one reason, as the page shows them.
+    """All tests that failed for one reason, as the HTML report shows them.
 
     Attributes:
         anchor: the element.
@@ -124,7 +124,7 @@ class Failures:
         return self._anchors.get(id(cell), "")
 
     def of(self, cells: Iterable[CellResult], classes: Classes) -> list[Failure]:
-        """Group failing tests by reason, each with its examples for the page."""
+        """Group failing tests by reason, each with its examples for the HTML report."""
         return [self._failure(reason, classes) for reason in fold(cells, FAILING)]
 
     def _failure(self, reason: Reason, classes: Classes) -> Failure:

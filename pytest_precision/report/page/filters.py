@@ -42,7 +42,7 @@ class FilterGroup(NamedTuple):
 
 
 class Filters:
-    """All filters of a page, which are made from the tests on it.
+    """All filters of the HTML report, which are made from the tests in it.
 
     Args:
         cells: all cells of the page.
@@ -120,7 +120,7 @@ class Filters:
 
 
 def _axes(cells: Iterable[CellResult]) -> dict[str, dict[str, str]]:
-    """Return the values of each axis that can be filtered, as `repr` to text, in order."""
+    """Return, for each axis to filter by, its values in order, each as `repr` and as shown text."""
     axes: dict[str, dict[str, object]] = {}
     for cell in cells:
         for axis, value in cell.axes.items():

@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class PageGrid(NamedTuple):
-    """The table of one test's results on the page.
+    """The table of one parametrized test's results in the HTML report.
 
     Attributes:
         test: node id without parameters.
@@ -83,7 +83,7 @@ def page_grid(
     target: Callable[[CellResult], str],
     classes: Callable[[CellResult], str],
 ) -> PageGrid:
-    """Arrange the results of one parametrized test as a table for the page.
+    """Arrange the results of one parametrized test as a table for the HTML report.
 
     Args:
         cells: cells of one test.
