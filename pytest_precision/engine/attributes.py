@@ -35,7 +35,7 @@ Leaves = Iterator[tuple[str, Any]]
 
 
 def own_class(module: nn.Module) -> type:
-    """Return a module's class from before `fully_shard` (FSDP2) put a subclass in its place."""
+    """Return a module's own class, not the subclass that `fully_shard` (FSDP2) puts there."""
     bases = (one for one in type(module).__mro__ if not one.__module__.startswith(SHARDING))
     return next(bases)
 

@@ -242,7 +242,7 @@ class Engine(Dealing):
         self.clip([p for _, p in self.masters() if p.grad is not None])
 
     def clip(self, owners: list[Tensor]) -> None:
-        """Undo the loss scale in the gradients of `owners`, then clip their norm to `max_norm`."""
+        """Undo the loss scale in the parameters' gradients, then clip their norm to `max_norm`."""
         gradients = [p.grad for p in owners if p.grad is not None]
         if self.scaler is not None:
             for gradient in gradients:

@@ -51,7 +51,7 @@ def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[
 
 
 def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for a module that averages weights, except for sharded DTensors."""
+    """Yield (name, tensor) for a module that averages weights; sharded tensors are left out."""
     for tensors in (module.named_parameters(), module.named_buffers()):
         for path, tensor in tensors:
             if not is_dtensor(tensor) and not unreadable(tensor):

@@ -161,7 +161,8 @@ class Observable:
         return parameter.grad
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the high-precision weight that the optimizer keeps for a parameter.
+        """Return the effective weight of a parameter: the most precise one that its optimizer
+        keeps.
 
         It has the parameter's shape, and is the parameter unless overridden. An optimizer that
         keeps a master, a remainder or a compensation for it has a more precise weight than

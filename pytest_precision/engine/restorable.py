@@ -88,7 +88,7 @@ class Restorable(Observable):
             yield from self._show_further(state, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield all state carried to the next step, with the checkpoint's further entries."""
+        """Yield all state carried to the next step, and further entries that a checkpoint has."""
         yield from super().observe_state(capture)
         yield from self._show_further(self.state_beside_weights(), capture)
 

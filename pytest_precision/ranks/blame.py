@@ -47,12 +47,12 @@ class Evidence:
 
     @property
     def silent(self) -> list[int]:
-        """The ranks that sent no answer."""
+        """The silent ranks: those whose answer never came."""
         return [rank for rank in range(self.world_size) if rank not in self.received]
 
     @property
     def aborted(self) -> list[int]:
-        """The ranks whose process died after its stacks were taken, as NCCL's watchdog ends it."""
+        """The aborted ranks: their process died after its stacks were taken, as NCCL aborts it."""
         died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Ended))
         return [rank for rank in died if rank in self.stacks]
 

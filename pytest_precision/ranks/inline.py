@@ -38,7 +38,7 @@ class InlineGroup:
         self._variables = environment.of_rank(0, 1, 0, 1)
 
     def serves(self, timeout: float) -> bool:
-        """Return True: the calling process can run any job."""
+        """Return True: the calling process can serve any function call."""
         return True
 
     def run(self, job: Job, timeout: float) -> list[Any]:

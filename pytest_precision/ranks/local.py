@@ -111,7 +111,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether the ranks can run one more job: alive, unchanged, with timeout enough.
+        """Return whether the ranks can serve one more job: alive, unchanged, with enough timeout.
 
         What they have imported and read must be what a new group would import and read now.
         """

@@ -20,7 +20,7 @@ from pytest_precision.errors import expected_but_got
 
 
 def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
-    """Write `value` as JSON so that the file is never seen half written.
+    """Write `value` to `path` as JSON, so that no reader ever sees the file half written.
 
     Args:
         path: where to.

@@ -129,7 +129,7 @@ class OracleLog:
         return next((own for own in self.breaches if judges(own.kind, own.name)), None)
 
     def break_at(self, breaches: Iterable[Breach]) -> None:
-        """Add wrong updates, and keep only the first of each kind and tensor."""
+        """Add updates that break the optimizer's rule; keep the first of each kind and tensor."""
         first: dict[tuple[str, str], Breach] = {}
         for breach in sorted([*self.breaches, *breaches], key=lambda own: (own.when, -own.ratio)):
             first.setdefault((breach.kind, breach.name), breach)

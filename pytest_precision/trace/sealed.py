@@ -52,7 +52,7 @@ def seals(folder: Path, rank: int) -> dict[str, Seal]:
 
 
 def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | None:
-    """Write the digests of a rank's files; return those of all ranks if no other is missing.
+    """Write the digests of a rank's files; return those of all ranks, or None if one is missing.
 
     Two that end at the same time may both be the last.
     """

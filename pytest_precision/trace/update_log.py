@@ -70,7 +70,7 @@ class Counts:
 
 @dataclass
 class UpdateLog:
-    """How many weight updates a run has lost, per step and tensor.
+    """How many weight updates rounding lost in a run, per step and tensor.
 
     Attributes:
         steps: train step to logical tensor to its counts.
@@ -82,7 +82,7 @@ class UpdateLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
-        """Read and join the counts of all ranks; a shard that several ranks hold counts once."""
+        """Read the lost updates of all ranks; a shard that several ranks hold counts once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for _, place, rank in holders(folder, world_sizes):

@@ -152,7 +152,7 @@ class TraceWriter:
         return self._append(held) if held.nbytes < WRITTEN_ONCE else self._offsets[self._once(held)]
 
     def _once(self, held: Tensor) -> str:
-        """Write a tensor's bytes unless equal ones are in the file; return their digest."""
+        """Write a tensor's bytes only once, however many tensors equal it; return their digest."""
         digested = digest(held)
         if digested not in self._offsets:
             self._offsets[digested] = self._append(held)

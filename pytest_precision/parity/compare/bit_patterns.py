@@ -92,7 +92,7 @@ def widened(bits: Bits, dtype: torch.dtype) -> Working:
 
 
 def step_at(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the spacing of representable values of `dtype` at each of `values`."""
+    """Return the step between representable values of `dtype` at each of `values`."""
     limits = torch.finfo(dtype)
     _, exponent = torch.frexp(values.abs().clamp(min=limits.tiny))
     return torch.ldexp(torch.full_like(values, limits.eps), exponent - 1)

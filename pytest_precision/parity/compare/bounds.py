@@ -27,7 +27,7 @@ FEWEST_RUNS = 5
 
 @dataclass(frozen=True)
 class Bitwise(Elementwise):
-    """Requires equal bytes: -0 is not +0, and the payload of a NaN counts."""
+    """Requires equal bytes in both tensors: -0 is not +0, and the payload of a NaN counts."""
 
     tolerates = False
     words = "bitwise"
@@ -271,7 +271,7 @@ class Unchecked(Criterion):
 
     @property
     def left_out(self) -> str:
-        """Return the reason why the tensors are not compared."""
+        """Return the reason why tensors are left out of the comparison."""
         return self.reason
 
     @property

@@ -36,7 +36,7 @@ class Criterion:
 
     @property
     def left_out(self) -> str:
-        """Return why the tensors are not compared; empty if they are."""
+        """Return why tensors with this criterion are left out of the comparison; empty if not."""
         return ""
 
     @property
@@ -51,7 +51,7 @@ class Criterion:
 
     @property
     def tolerates(self) -> bool:
-        """Return whether compared tensors may differ in value."""
+        """Return whether the criterion tolerates any difference in value."""
         return not self.left_out
 
     def measured(self, error: Callable[[float], float]) -> Criterion:

@@ -115,7 +115,7 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Add a chunk to the statistics by numpy vectors; return False if sparse or not finite.
+    """Add a chunk to the statistics by numpy vectors; return False if few differ or not finite.
 
     `figures` is then unchanged.
 

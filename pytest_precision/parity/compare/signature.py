@@ -81,7 +81,7 @@ NO_SIGNATURE = Signature()
 
 
 def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Return the error pattern of a tensor that has NaN, is all zero, or differs in signs of zero.
+    """Return the error pattern of an extreme difference: NaN, all zero, or other signs of zero.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype.
@@ -145,7 +145,7 @@ def times(ratio: float, *, exact: bool = True) -> str:
 
 
 def is_measured(tensor: Tensor) -> bool:
-    """Return whether a tensor is of floats of 2 bytes or more, whose differences have a meaning."""
+    """Return whether a tensor's differences can be measured: it has floats of 2 bytes or more."""
     return tensor.is_floating_point() and tensor.dtype.itemsize > 1
 
 

@@ -96,7 +96,7 @@ def beyond(log: UpdateLog, limit: float) -> str | None:
 
 
 def unmeasured(log: UpdateLog) -> str | None:
-    """Return why the run's lost weight updates cannot be held to `max_lost_updates`, or None."""
+    """Return why the run's lost updates cannot be held to `max_lost_updates`; None if they can."""
     for name, reason in log.unmeasured.items():
         return f"the updates of {name} cannot be measured: {reason}"
     if not any(counts.updates for counts in log.totals().values()):

@@ -127,7 +127,7 @@ def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None
 
 
 def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
-    """Return the error pattern of one factor per rank, in the first microbatch that differs."""
+    """Return the error pattern of one factor per part (rank and microbatch); None if none fits."""
     parts: dict[tuple[int | None, int | None], list[Compared]] = {}
     for one in compared:
         parts.setdefault(one.part, []).append(one)

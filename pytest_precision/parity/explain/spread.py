@@ -95,7 +95,7 @@ def _row(judgement: Judgement, kind: str, moments: Iterable[Moment]) -> list[Tal
 
 
 def _columns(judgement: Judgement, most: int) -> list[Moment]:
-    """Return up to `most` moments near the first divergence, as the columns of the table."""
+    """Return up to `most` moments around the first divergence, as columns of the report's table."""
     moments = list({moment.op: moment for moment in judgement.moments}.values())
     first = judgement.first.pair.moment.op if judgement.first else moments[0].op
     position = [moment.op for moment in moments].index(first)
@@ -127,7 +127,7 @@ def _largest(figures: Iterable[float | None]) -> float | None:
 
 
 def _state(tally: Tally | None) -> str:
-    """Return a field of the table: `.`, `=`, `~`, or a problem other than values, such as `shape`.
+    """Return a field of the table of differences: `.`, `=`, `~`, or a problem such as `shape`.
 
     It is empty if only values differ.
     """

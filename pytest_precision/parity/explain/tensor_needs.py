@@ -49,7 +49,7 @@ class Need(NamedTuple):
 
 
 class ComparedRun(NamedTuple):
-    """A run of candidate and reference that was compared, with the reference's recorded tensors."""
+    """A comparison of candidate and reference, with the reference's recorded tensors."""
 
     judgement: Judgement
     reference: Trace

@@ -67,7 +67,7 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
 
 
 def _lost(finding: Finding) -> str:
-    """Return one line that says whether candidate or reference has lost a tensor."""
+    """Return one line that says whether candidate or reference lacks a tensor."""
     pair = finding.pair
     sides = ("candidate", "reference")
     lacks, has = sides if finding.problem == "missing" else sides[::-1]
@@ -93,7 +93,7 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
 
 
 def disturbance(finding: Finding, side: str) -> str:
-    """Return one line on state that an operation, such as a save, changed but must leave alone."""
+    """Return one line on a tensor that a save, or the like, changed but must leave alone."""
     pair = finding.pair
     what = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ONE_SIDED:

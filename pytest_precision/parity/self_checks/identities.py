@@ -246,7 +246,7 @@ class RunView:
         self._checked = checked
 
     def claim(self, moment: Moment, kind: str, name: str, identity: str) -> Claim:
-        """Return a claim, what a tensor must be equal to, and count it as one check."""
+        """Return a claim of what a tensor must be equal to, and count it as one check."""
         self._checked[f"{kind} is {identity}"] += 1
         return Claim(moment.step, kind, name, identity)
 

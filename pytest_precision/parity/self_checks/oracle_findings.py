@@ -39,7 +39,7 @@ class Broken(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """Say which optimizer options differ and which wrong rules fit, or that none fits."""
+        """Explain a wrong update: which optimizer options differ, which wrong rules would fit."""
         told = [*self.log.apart.get(str(self.breach.group), ())]
         groups = sorted({breach.group for breach in self.log.breaches})
         alone = f", in parameter group {' and '.join(map(str, groups))} alone"
@@ -84,7 +84,7 @@ def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
 
 
 def breach_headline(sides: Sequence[Broken]) -> str:
-    """Return one line: which update breaks the optimizer's rule, and which other one it follows.
+    """Return one line: which update breaks the optimizer's rule, and which wrong rule explains it.
 
     Args:
         sides: those with such an update, at least one.

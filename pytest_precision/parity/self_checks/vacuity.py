@@ -109,7 +109,7 @@ def _unchecked(criteria: Criteria, kind: str) -> bool:
 
 
 def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
-    """Return the first kind of tensor that an engine hides without the test's consent, and why.
+    """Return the first kind of tensor that an engine hides and the test did not exempt, and why.
 
     Reduction inside backward leaves no local gradients to show, but their sum is compared. Errors
     in anything else that an engine hides, and that no other kind shows, would go unseen.

@@ -173,7 +173,7 @@ class Relocation:
             ) from error
 
     def leaves(self, entry: str) -> bool:
-        """Return whether an entry of `sys.path` belongs to an interpreter that is left behind."""
+        """Return whether a `sys.path` entry is of the interpreter that ranks leave for another."""
         if not self.left:
             return False
         name = os.path.basename(os.path.normpath(entry))

@@ -48,7 +48,7 @@ def loader(name: str, file: str) -> SourceFileLoader:
 
 
 class _Rewriting(SourceFileLoader):
-    """An import loader that rewrites asserts, or takes pytest's cached bytecode with them."""
+    """An import loader that rewrites asserts, or takes rewritten bytecode from pytest's cache."""
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the code of the module with rewritten asserts."""
@@ -66,7 +66,7 @@ class _Rewriting(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """An import finder of modules whose asserts are rewritten, in the places where Python looks."""
+    """An import finder that makes pytest rewrite asserts, for modules found where Python looks."""
 
     names: frozenset[str] = frozenset()
 

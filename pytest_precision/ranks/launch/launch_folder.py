@@ -80,11 +80,11 @@ class LaunchRendezvous:
         self.folder = self._shared.path
 
     def register(self, address: Address) -> None:
-        """Write a file with the address of this process."""
+        """Write the address of this process into a file of its own in the launch folder."""
         self._write({"address": asdict(address)})
 
     def refuse(self, reason: str) -> None:
-        """Write a file that says why this process cannot hold a rank."""
+        """Write into this process's file in the launch folder why it cannot hold a rank."""
         self._write({"refusal": f"{_name()}, holds no rank: {reason}"})
 
     def find(self, rank: int) -> Address | None:

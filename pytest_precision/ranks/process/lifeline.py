@@ -56,7 +56,7 @@ def tie(folder: Path) -> None:
 
 @contextmanager
 def tied_imports(controller: int, leave: Callable[[], None]) -> Iterator[None]:
-    """Watch the process that controls this fork server during the block, and end with it.
+    """End this fork server if the process that controls it ends while the block imports modules.
 
     The kernel cannot do that: it would do so at the end of the thread that has started the server.
 

@@ -133,7 +133,7 @@ def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgumen
 def last_maker(
     made: Sequence[SingleCall], before: int, is_meant: Callable[[Value], bool]
 ) -> SingleCall | None:
-    """Return the last call before operation number `before` that made a value which `is_meant`.
+    """Return the last call before operation `before` that made a value which `is_meant` accepts.
 
     Args:
         made: the calls of a rank.

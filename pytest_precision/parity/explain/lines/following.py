@@ -98,7 +98,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Make a `Wrong` of an operation; whether its wrong value lasts to the end is set later."""
+        """Return a `Wrong` for an operation; whether its wrong value lasts is found out later."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,

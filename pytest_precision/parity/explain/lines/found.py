@@ -156,7 +156,7 @@ def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | 
 
 
 def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> bool:
-    """Return whether every final value of the candidate's tensors also occurs in the reference."""
+    """Return whether all final values of the candidate's tensors are known from the reference."""
     left = [value for log in candidate for held, value in log.left.items() if held.kind == kind]
     return bool(left) and all(value in known and not is_common(value) for value in left)
 

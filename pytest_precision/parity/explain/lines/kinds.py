@@ -108,7 +108,7 @@ def _replayed(wrong: Wrong) -> SingleCall | None:
 
 
 def _given(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain a wrong input that no operation of the candidate made, such as other data."""
+    """Explain a wrong input, such as other data, that was given to the candidate from outside."""
     value = next(one for one in wrong.unlike)
     counterpart = most_alike(wrong.call, known)
     what = f"a {value.dtype} tensor of shape {[*value.shape]}"
@@ -142,7 +142,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
 
 
 def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
-    """Explain results that differ although inputs and constant arguments are the same."""
+    """Explain a result of another form, such as dtype, although inputs and constants are equal."""
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED, other)
     dtypes = [one.results[0].dtype for one in (call, other) if one.results]
@@ -204,7 +204,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain a backward that starts at the wrong scale, for the loss was not divided or scaled.
+    """Explain a backward that starts at the wrong scale because its loss was not divided or scaled.
 
     A loss that is divided in another function than it is computed in has its division there.
     """

@@ -100,7 +100,7 @@ def only_other(
 
 
 def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
-    """Return the first candidate for blame: the function that runs the fewest operations."""
+    """Return the function to blame first: the one that runs the fewest operations; None if none."""
     first = min(found, key=lambda one: (_length(one.entry), one.entry.operations), default=None)
     if first is None:
         return None

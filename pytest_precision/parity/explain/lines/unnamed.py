@@ -67,7 +67,7 @@ def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[Ope
 
 
 def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
-    """Return the wrong operations that can be told although the runs shard tensors differently.
+    """Return the wrong operations that can be told from right ones although sharding differs.
 
     What is right up to there comes first. Where operations have no counterpart, one of them is
     named if they belong to one line, since nothing tells which of them is right.

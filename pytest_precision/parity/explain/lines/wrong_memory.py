@@ -48,7 +48,7 @@ class WrongMemory:
         return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
-        """Mark the memory that a value covers as wrong, with the operations that made it so."""
+        """Mark the memory that a value is put into as wrong, with the operations that did it."""
         before = self.roots(value), self.apart(value)
         self.clear(value)
         roots = frozenset(sorted(roots | before[0])[:MOST_ROOTS])
