@@ -19,7 +19,7 @@ HeldLeaves = Iterable[tuple[str, Any]]
 
 
 class Changes:
-    """Compares named values with those at the start of training, and yields those that changed.
+    """Compares named values with those before the first update, and yields those that changed.
 
     Args:
         kind: of what is shown.
@@ -34,12 +34,12 @@ class Changes:
         self.begun = False
 
     def begin(self, held: HeldLeaves) -> None:
-        """Remember each named value at the start of training, unless the name already has one."""
+        """Remember each named value before the first update, unless the name already has one."""
         self.begun = True
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
-        """Yield an observation of each value that has changed since the start of training."""
+        """Yield an observation of each value that differs from that before the first update."""
         for name, leaf in held:
             if self.differs(name, leaf):
                 tensor = as_tensor(leaf)
@@ -47,13 +47,13 @@ class Changes:
                 yield whole(self._kind, name, tensor)
 
     def differs(self, name: str, leaf: Any) -> bool:
-        """Return whether a value has changed since the start of training; False for a new name."""
+        """Return whether a value has changed since `begin` saved it; False for a new name."""
         now = fingerprint(leaf) if self.begun else None
         return self.begun and self._start.setdefault(name, now) != now
 
 
 class Since:
-    """The values of settings and attributes at the start of training, to find later changes.
+    """The first values of a run's settings and attributes, to find what has changed since.
 
     Attributes:
         settings: of torch's modules; see `modes.module_settings`.

@@ -93,7 +93,7 @@ class EngineState(TrainingState):
                 yield whole("average", path, tensor)
 
     def policies(self) -> Leaves:
-        """Yield (name, value) for the counters and settings of the engine's rate schedulers."""
+        """Yield (name, value) for the counters and settings of learning rate schedulers."""
         return further.policies(vars(self._engine).values())
 
     def attributes(self) -> Leaves:

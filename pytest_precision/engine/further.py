@@ -62,7 +62,7 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def policies(held: Iterable[object]) -> Leaves:
-    """Yield (name, value) for the attributes of the rate schedulers among some objects."""
+    """Yield (name, value) for the attributes of learning rate schedulers among some objects."""
     numbers: dict[str, int] = {}
     for one in held:
         if isinstance(one, LRScheduler):

@@ -89,7 +89,7 @@ def trained(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, bool]:
 
 
 def thawed(now: Mapping[str, bool], start: Mapping[str, bool]) -> Iterator[Observation]:
-    """Yield an observation for each parameter whose `requires_grad` differs from the start."""
+    """Yield an observation for each parameter that was frozen or thawed since the start."""
     for name, own in now.items():
         if own != start.get(name, own):
             change = "is trained since" if own else "is frozen since"

@@ -116,7 +116,7 @@ class Observable:
         return EngineState(self, capture, self._since)
 
     def watch_changes(self) -> None:
-        """Remember the start values of Python attributes, so that changes can be found later.
+        """Remember the Python attributes after the first backward, to find changes later.
 
         It is called after the first forward and backward, in which frameworks finish to set things
         up.

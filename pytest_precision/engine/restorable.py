@@ -59,7 +59,7 @@ class Restorable(Observable):
     rank: int
 
     def expect_world_sizes(self, world_sizes: Collection[int]) -> None:
-        """Raise, before training, if ranks change though the engine's checkpoints forbid it.
+        """Raise, before training, if the number of ranks changes but checkpoints do not allow that.
 
         Args:
             world_sizes: numbers of ranks that run a part of the sequence.

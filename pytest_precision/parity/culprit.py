@@ -134,7 +134,7 @@ class Culprit:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Culprit:
-        """Rebuild a culprit from `as_dict`; keys of later releases are ignored."""
+        """Rebuild a culprit from the dict of `as_dict`; keys of later releases are ignored."""
         known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         rows = {
             "source": _rows(SourceLine, known.get("source", ())),

@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def silent(self) -> list[int]:
-        """The silent ranks: those whose answer never came."""
+        """The silent ranks: those whose answer to the function call never came."""
         return [rank for rank in range(self.world_size) if rank not in self.received]
 
     @property

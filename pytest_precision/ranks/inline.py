@@ -84,7 +84,7 @@ class InlineGroup:
 
     @contextmanager
     def _on_device(self, seconds: float) -> Iterator[dict[str, str]]:
-        """Lock this process's GPU during the block; yield the variables that select it."""
+        """Lock this process's GPU during the block; yield environment variables that select it."""
         if self._device != "cuda":
             yield {}
             return

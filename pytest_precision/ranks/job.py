@@ -59,7 +59,7 @@ class Job:
         return cls(call, tuple(sys.path), os.getcwd(), rewriting.rewritten(), name or call.name)
 
     def enter(self) -> None:
-        """Set this process's working directory and `sys.path` to those of the job's sender."""
+        """Set the working directory and `sys.path` of this process to those of the job's sender."""
         moves = relocation_of_process()
         os.chdir(self.directory if moves is None else moves.folder_of(self.directory))
         path = list(self.sys_path) if moves is None else moves.import_path(self.sys_path)

@@ -47,7 +47,7 @@ raise; and a signal wakes what sleeps in native code, so that stacks are not tak
 
 
 class LocalGroup:
-    """N processes with one process group: gloo on the CPU, nccl and gloo on GPUs.
+    """N local rank processes in one process group: gloo on the CPU, nccl and gloo on GPUs.
 
     Args:
         world_size: number of ranks.
@@ -111,7 +111,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether the ranks can serve one more job: alive, unchanged, with enough timeout.
+        """Return whether the ranks can serve one more call: alive, unchanged, with enough timeout.
 
         What they have imported and read must be what a new group would import and read now.
         """
@@ -122,7 +122,7 @@ class LocalGroup:
         return lasts and untouched and current and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:
-        """Run a job on all ranks and return their results in rank order; raise if a rank failed."""
+        """Call a function on all ranks; return results in rank order, or raise if a rank failed."""
         __tracebackhide__ = True
         payload = Payload.of(pickle.dumps(job, pickle.HIGHEST_PROTOCOL), self._home.path / "job")
         task = RunJob(payload, secrets.token_hex(8))

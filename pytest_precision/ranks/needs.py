@@ -11,7 +11,7 @@ from pytest_precision.ranks.state.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The requirements of a job on its ranks, such as variables or fresh processes.
+    """What a function call needs of its ranks, such as environment variables or fresh processes.
 
     Attributes:
         environment: environment that they run with.
@@ -30,7 +30,7 @@ class Needs:
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:
-        """Return what a call requires of its ranks, such as variables or fresh processes.
+        """Return what a function call needs of its ranks, such as variables or fresh processes.
 
         Calls of the user's functions share a group of ranks if the functions are in one module.
         """

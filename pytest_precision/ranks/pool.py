@@ -41,10 +41,10 @@ class RankGroup(Protocol):
     room: float
 
     def serves(self, timeout: float) -> bool:
-        """Return whether the group can run a job of up to `timeout` seconds."""
+        """Return whether the group can run one more function call, of up to `timeout` seconds."""
 
     def run(self, job: Job, timeout: float) -> list[Any]:
-        """Call `job` once on every rank, and return the results in rank order.
+        """Call the job's function once on every rank, and return the results in rank order.
 
         Raises:
             RankError: a rank failed, or `timeout` seconds have passed.
@@ -79,7 +79,7 @@ GroupKey = tuple[int, Needs]
 
 
 class RankPool:
-    """Runs functions on groups of ranks; no process starts before the first job.
+    """Calls functions on groups of ranks; no process starts before the first call.
 
     Args:
         start: starts one rank: by default on this machine; `hosts.Hosts` starts it in a launch.

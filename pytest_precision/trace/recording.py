@@ -52,7 +52,7 @@ class Recording:
         window: Window | None,
         way_in: WayIn = LAYOUT,
     ) -> Recording:
-        """Read the trace that the ranks of one test cell wrote into a folder."""
+        """Read the trace that the ranks of one cell of the test matrix wrote into a folder."""
         trace = Trace(folder, *(segment.world_size for segment in recorded_segments(cell, window)))
         note(trace.header.read)  # the ranks' cells were copies, and the trace may be a kept one
         return cls(name, cell, trace, way_in=way_in)

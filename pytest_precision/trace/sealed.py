@@ -132,13 +132,13 @@ class SealedFiles(TraceFiles):
         return path.name in self._held
 
     def data(self, path: Path) -> Any:
-        """Return the parsed content of a JSON file; callers must not change it."""
+        """Return the parsed content of a JSON file of the recording; callers must not change it."""
         if path.name not in self._said:
             self._said[path.name] = json.loads(self._held[path.name].numpy().tobytes())
         return self._said[path.name]
 
     def bytes(self, path: Path) -> Tensor:
-        """Return the bytes of a file as a tensor of uint8, mapped copy-on-write."""
+        """Return the bytes of a file of the recording as a uint8 tensor, mapped copy-on-write."""
         return self._held[path.name]
 
 

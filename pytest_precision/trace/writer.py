@@ -62,7 +62,7 @@ class TraceWriter:
         *,
         digests: bool | None = None,
     ) -> None:
-        """Write the observations of a moment, in place of any earlier ones of that moment.
+        """Write the observations of a moment to the trace, in place of any earlier ones of it.
 
         A tensor that occurs twice among them is written once.
 
@@ -107,7 +107,7 @@ class TraceWriter:
         self._moments[moment] = [(slot, kept[identity]) for slot, identity in entries]
 
     def keep(self, seen: Observation) -> Observation:
-        """Write a tensor's values now; return a stand-in to give to `add` later.
+        """Write a tensor's values to the trace now; return a stand-in to give to `add` later.
 
         The stand-in of a large tensor has only a digest. What later phases overwrite is not copied
         for this.

@@ -243,7 +243,7 @@ class Noise(Elementwise):
         return replace(self, rel=error(self.safety))
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether the relative L2 error is within the bound; False until it is measured."""
+        """Return whether the relative L2 error is within the measured bound; False without one."""
         return self.rel is not None and within(statistics, self.rel)
 
 

@@ -72,7 +72,7 @@ class Signature(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether an error pattern other than NaN or infinities was recognized."""
+        """Whether the error pattern tells more than that there are NaN or infinities."""
         return self.error not in ("", "not finite")
 
 

@@ -51,7 +51,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether an error pattern other than NaN or infinities was recognized."""
+        """Whether the error pattern tells more than that there are NaN or infinities."""
         return self.error in ERRORS and self.error != "not finite"
 
 

@@ -238,7 +238,7 @@ class _Walk:
         return ranks == 1 or dealt
 
     def _normed(self, moment: Moment, norms: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield a contradiction if the norm is not that of the updated weights' gradients."""
+        """Yield a contradiction if the gradient norm is not that of the weights' gradients."""
         if moment.phase != "clip_grads" or moment.operation != "train":
             return
         self._norms = norms

@@ -158,7 +158,7 @@ def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
 
 
 def cast(claim: Claim, got: Tensor, exact: Tensor) -> Judged:
-    """Check that `got` is `exact`, rounded to nearest in its dtype.
+    """Return a contradiction if `got` is not `exact`, cast to its dtype by rounding to nearest.
 
     Ties may go either way.
     """
@@ -177,7 +177,7 @@ def cast(claim: Claim, got: Tensor, exact: Tensor) -> Judged:
 def summed(
     claim: Claim, trace: Trace, got: Tensor, reduced: Iterable[Entry], parts: list[Entry]
 ) -> Judged:
-    """Check that a reduced gradient is the sum of the gradients of the ranks.
+    """Return a contradiction if a reduced gradient is not the sum of the ranks' gradients.
 
     A sum of n terms in any order, scaled once before it and once after it, is off by n + 3 unit
     roundoffs of the sum of their magnitudes, in the coarsest dtype that it was stored in.
@@ -209,7 +209,7 @@ def summed(
 
 
 def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float) -> Judged:
-    """Check that a recorded gradient norm is the L2 norm of the gradients.
+    """Return a contradiction if a recorded gradient norm is not the L2 norm of the gradients.
 
     Infinities and NaN are left out.
 
@@ -258,7 +258,7 @@ class RunView:
         got: Tensor | None,
         exact: Tensor | None,
     ) -> Judged:
-        """Check that two tensors have equal bytes, and count the check; skip if one is missing.
+        """Return a contradiction if two tensors have unequal bytes; None also if one is missing.
 
         Args:
             moment: at which it was observed.

@@ -98,7 +98,7 @@ class ImportPath:
 
     @property
     def name(self) -> str:
-        """The text `module:qualified name`, without bound arguments."""
+        """The callable's name as `module:qualified name`, without bound arguments."""
         return f"{self.module}:{self.qualname}"
 
     @property

@@ -65,7 +65,7 @@ def expect_moved(root: Path, tree: Path) -> None:
 
 
 def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
-    """Yield each folder of the repository as the same folder of a work tree, if that exists.
+    """Yield, for each folder of the repository, the same folder in a work tree if it exists there.
 
     Args:
         paths: folders, of which those outside the repository stay.

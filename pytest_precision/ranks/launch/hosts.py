@@ -25,7 +25,7 @@ from pytest_precision.ranks.state.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Another process that torchrun or srun started, which starts ranks for this controller.
+    """Another process that torchrun or srun started, which starts ranks for the controlling one.
 
     Attributes:
         address: address for calls to it.
@@ -110,7 +110,7 @@ class Hosts:
         return RemoteRank(line, start, host.ahead)
 
     def close(self, status: int) -> None:
-        """Tell all other processes that torchrun or srun started this one's exit status.
+        """Send this process's exit status to all other processes that torchrun or srun started.
 
         They leave after it: a launcher that sees a process fail ends all remaining ones.
         """

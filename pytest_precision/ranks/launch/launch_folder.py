@@ -107,7 +107,7 @@ class LaunchRendezvous:
         missing: Callable[[], str],
         tell: Callable[[str], object],
     ) -> None:
-        """Wait until all processes of a torchrun or srun launch are here; raise if some are late.
+        """Wait until all processes of a torchrun or srun launch have come; raise if some are late.
 
         Args:
             arrived: returns whether all processes have arrived.

@@ -176,7 +176,7 @@ def shortened(text: str) -> str:
 
 
 def _is_of_ranks(names: dict[str, Any]) -> bool:
-    """Return whether a frame with these globals belongs to a module of `ranks`."""
+    """Return whether a frame with these globals is in code of this package that runs the ranks."""
     return f"{names.get('__package__')}.".startswith("pytest_precision.ranks.")
 
 

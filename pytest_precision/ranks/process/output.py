@@ -35,7 +35,7 @@ def redirect(log: Path, stacks: Path) -> None:
 
 
 def restart(log: Path) -> None:
-    """Empty this rank's log file before a job, so that long-lived ranks do not fill the disk."""
+    """Empty this rank's log file before each function call, so that it does not fill the disk."""
     flush()
     os.truncate(log, 0)
 

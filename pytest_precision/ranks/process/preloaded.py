@@ -30,7 +30,7 @@ _refusals: list[str] = []
 
 
 def missing_modules(names: Iterable[str]) -> Iterator[str]:
-    """Yield the modules whose package is not installed; none is imported."""
+    """Yield those of some modules whose package is not installed, without importing any."""
     for name in names:
         try:
             found = find_spec(name.partition(".")[0])

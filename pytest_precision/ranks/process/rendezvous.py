@@ -30,7 +30,7 @@ class FileRendezvous:
     world_size: int
 
     def store(self, seconds: float) -> Store:
-        """Return torch's file store of the group; its operations wait at most `seconds`."""
+        """Return torch's file store of the process group; its operations wait at most `seconds`."""
         import torch.distributed as dist
 
         store = dist.FileStore(str(self.file), self.world_size)  # type: ignore[attr-defined]

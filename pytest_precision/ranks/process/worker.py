@@ -99,12 +99,13 @@ class Membership:
 
     @property
     def seen(self) -> Path:
-        """The file that lists what the rank's last job read, if that list is too large to send."""
+        """The file that lists what the last function call read, if that is too much to send."""
         return self.folder / f"rank{self.rank}.seen"
 
 
 def run_rank(membership: Membership, connection: Connection) -> NoReturn:
-    """Run a rank's process: join the group, run jobs until told to stop, end by `os._exit`.
+    """Run a rank's process: join the group, run function calls until told to stop, end by
+    `os._exit`.
 
     After a failure or a skip the process ends at once, without a barrier and without destroying the
     process group: its end frees the peers that wait for it in a collective of gloo.
@@ -227,7 +228,7 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
 
 
 def _run(job: Job, membership: Membership) -> Outcome:
-    """Run a job, and raise if it used code of the user's checkout instead of the rank's commit."""
+    """Run a function call; raise if it used the user's checkout instead of the rank's commit."""
     from pytest_precision.ranks.state import baseline
 
     run, moves = baseline.baseline_of_process().run, relocation_of_process()

@@ -13,7 +13,7 @@ from pytest_precision.ranks.state.leaks import Leak
 
 
 class Outcome(NamedTuple):
-    """A job's result, and the process-wide state that it changed and did not restore.
+    """A function's result, and the process-wide state that it changed and did not restore.
 
     Attributes:
         result: result of the call.
@@ -27,14 +27,14 @@ class Outcome(NamedTuple):
 
 
 class Baseline:
-    """The state of this process before its first job, to find what a job changes."""
+    """The state of this process before its first function call, to find what each call changes."""
 
     def __init__(self) -> None:
         self.code = Code()
         self._outdated = False
 
     def run(self, job: Job, threads: int = 1) -> Outcome:
-        """Reset this process, run a job, and return its result with the state that it left changed.
+        """Reset this process, call a function, and return its result and what it left changed.
 
         Changes by the imports count as leaks, except in the state that `reset` sets.
         """
@@ -56,13 +56,13 @@ class Baseline:
 
 @cache
 def baseline_of_process() -> Baseline:
-    """Return the saved state of this process before its first job; a fork inherits its parent's."""
+    """Return the state of this process before its first function call; a fork has its parent's."""
     return Baseline()
 
 
 @cache
 def baseline_of_caller() -> Baseline:
-    """Return the saved state to which jobs that run in the calling process are compared.
+    """Return the saved state to which function calls in the calling process are compared.
 
     Each such job saves it anew before it starts.
 

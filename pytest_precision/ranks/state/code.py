@@ -38,7 +38,7 @@ COMPUTING = (
 
 
 class Code:
-    """The code and module data of this process, to find what a job changes in them."""
+    """The code and module data of this process, to find what a function call changes in them."""
 
     def __init__(self) -> None:
         self._torch = _Unchanging(_torchs())

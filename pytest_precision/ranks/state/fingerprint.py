@@ -141,7 +141,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
 
 
 def read_state() -> dict[str, object]:
-    """Return the process-wide settings of torch, Python and the system that a job must restore.
+    """Return the process-wide settings of torch, Python and the system that calls must restore.
 
     The states of random number generators are not included, since every job is seeded.
     """

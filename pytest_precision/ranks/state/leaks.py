@@ -14,7 +14,7 @@ ABSENT = "absent"
 
 
 class Leak(NamedTuple):
-    """One piece of process-wide state that a job left changed, as picklable text.
+    """One piece of process-wide state that a function call left changed, as picklable text.
 
     Attributes:
         what: name of the state.
@@ -43,7 +43,7 @@ def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[
 def warn(
     doing: str, leaks: Sequence[Sequence[Leak]], then: str = "Its ranks are discarded"
 ) -> bool:
-    """Warn about the state that a job left changed on its ranks.
+    """Warn about the state that a function call left changed on its ranks.
 
     Args:
         doing: name of the function that ran.

@@ -14,7 +14,7 @@ from pytest_precision.ranks.state.leaks import Leak, short_text
 
 
 class Namespace:
-    """The attributes of one module or class, to find what a job changes.
+    """The attributes of one module or class, to find what a function call changes.
 
     Args:
         name: name of the holder, for messages.
@@ -33,15 +33,15 @@ class Namespace:
 
     @property
     def before(self) -> Collection[object]:
-        """The values that the attributes had when this object saved them."""
+        """The values that the module or class had in its attributes when this object saved them."""
         return self._before.values()
 
     def is_as_it_was(self) -> bool:
-        """Return whether every attribute is the object that was saved, with unchanged data."""
+        """Return whether every attribute of the module or class is as it was when it was saved."""
         return self._same_as(_attributes(self.holder))
 
     def changes(self) -> tuple[Leak, ...]:
-        """Return the attributes that were changed since they were saved, but not by torch itself.
+        """Return the attributes of the module or class that something other than torch changed.
 
         If there are none, the present attributes are saved instead.
         """
@@ -51,7 +51,7 @@ class Namespace:
         return leaks
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Restore the saved attributes, except those whose name matches one of the patterns."""
+        """Restore the attributes of the module or class, except names that match a pattern."""
         for name, leak in list(self._changed()):
             if leak.is_one_of(but):
                 continue

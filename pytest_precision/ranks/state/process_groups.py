@@ -20,7 +20,7 @@ from pytest_precision.ranks.state import accelerator
 
 
 def close_unused() -> None:
-    """Destroy process groups of earlier jobs that nothing refers to; all ranks must call it.
+    """Destroy process groups of earlier calls that nothing refers to; all ranks must take part.
 
     Call it between two jobs, when no rank can be waiting in one of these groups.
     """

@@ -77,14 +77,14 @@ class Reads:
         sys.addaudithook(hear)
 
     def begin(self) -> None:
-        """Start the record of a new job; that of the first job includes what was read before it."""
+        """Start the record of a new function call; the first includes what was read before it."""
         if self._begun:
             self._read, self._relative = {}, False
         self._made, self._unseen, self._begun = {}, {}, True
         self._children = open_files.children_ended()
 
     def seen(self) -> Seen:
-        """Return the files that the job has read and written."""
+        """Return the files that the present function call has read and written."""
         for path in open_files.readable_files():
             known = path in self._read or path in self._before or self._is_no_source(path)
             if not known and not self._is_made(path):

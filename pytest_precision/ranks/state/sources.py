@@ -78,7 +78,7 @@ def _content(path: str, status: os.stat_result) -> str:
 
 
 class Seen(NamedTuple):
-    """The files that one rank read and wrote in one job.
+    """The files that one rank read and wrote in one function call.
 
     Attributes:
         read: each file that it read, with its digest and the time when it was first opened.
@@ -95,7 +95,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Sources:
-    """The files that the ranks of a group read in all of their jobs.
+    """The files that the ranks of a group read in all of their function calls.
 
     Attributes:
         digests: of each file when it was read; files that the same job had made are left out.
@@ -108,7 +108,7 @@ class Sources:
     directories: set[str] = field(default_factory=set)
 
     def take_in(self, ranks: Iterable[Seen], directory: str) -> None:
-        """Add to this record the files that the ranks have read in one job."""
+        """Add to this record the files that the ranks have read in one function call."""
         ranks = list(ranks)
         made = [seen.made for seen in ranks]
         for seen in ranks:

@@ -13,7 +13,7 @@ from pytest_precision.ranks.state.accelerator import generator_states, set_gener
 
 
 def reset(threads: int = 1, *, warn_only: bool = False) -> None:
-    """Put this process into the defined state in which each job begins.
+    """Put this process into the defined state in which each function call begins.
 
     - torch, numpy and `random` are seeded with 0, on every rank alike;
     - torch has `threads` threads, one unless more are declared, so that no reduction depends on the

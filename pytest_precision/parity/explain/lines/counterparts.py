@@ -127,7 +127,7 @@ def _terms(value: Value, known: Known) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's nearest call of an operation that is missing where the error is."""
+    """Return the candidate's call, nearest to the error, of an operation that is missing there."""
     same = [
         call
         for call in wrong.calls
