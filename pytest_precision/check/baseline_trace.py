@@ -64,7 +64,7 @@ def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
 
 
 def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace:
-    """Write a baseline's results into a folder as a recorded run, and open that run."""
+    """Write one run's results in a baseline into a folder as a recorded run; open and return it."""
     for number, _ in enumerate(side.world_sizes):
         folder_of(folder, number).mkdir(exist_ok=True)
     with ExitStack() as stack:

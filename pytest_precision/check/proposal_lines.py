@@ -60,7 +60,7 @@ def _noise(case: Case) -> ComparedRun | None:
 
 
 def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
-    """Return tolerances under which all runs pass and that prove something; else why not."""
+    """Return tolerances under which all runs pass and that are not too loose; else why not."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
     for floors in (True, False):

@@ -65,7 +65,7 @@ def can_race(cell: Cell) -> bool:
 
 
 def _race(case: Case, delays: int) -> Finding | None:
-    """Return the first tensor that changes when ranks are delayed; None if none does.
+    """Return the first tensor that changes when one rank is delayed; None if none does.
 
     First, a run is observed where its steps end, since any other look waits for the device and may
     heal the race. If that differs, another is looked at after each phase, to see where it starts.

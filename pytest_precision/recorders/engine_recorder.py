@@ -169,7 +169,7 @@ class EngineRecorder:
                 self.observe(phase)
 
     def end(self) -> None:
-        """Record the final hyperparameters if the sequence ends with a train step."""
+        """Record the optimizer's final hyperparameters if the sequence ends with a train step."""
         if self.operation == "train":
             self.observe(END)
 

@@ -102,16 +102,16 @@ class UpdateWatcher:
             log.silent = log.silent or "its engine reduces, clips and updates in one call"
 
     def save(self, folder: Path) -> None:
-        """Write the count of steps made so far beside a checkpoint."""
+        """Save the number of train steps made so far to a file beside a checkpoint."""
         if self._oracle is not None:
             self._oracle.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Read the number of steps made from beside a checkpoint, and continue from it."""
+        """Read the number of train steps from the file beside a checkpoint, and continue there."""
         if self._oracle is not None:
             self._oracle.load(folder)
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write the measured lost updates and the results of checks beside the trace."""
+        """Write the lost updates and the results of update checks to files beside the trace."""
         self._meter.write(folder, rank)
         self._log.write(folder, rank)

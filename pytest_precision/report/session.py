@@ -108,7 +108,7 @@ class SessionReport:
         self._ended = True
 
     def finish(self) -> None:
-        """Write report.json and the page for the last time, also after an interrupt."""
+        """Write report.json and report.html for the last time, also after an interrupt."""
         if self._file is not None:
             planned = self._file.planned
             all_ran = planned is not None and len(self.results.cells) >= planned

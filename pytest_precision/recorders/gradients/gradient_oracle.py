@@ -121,7 +121,7 @@ class GradientOracle:
             self._look(lambda: self._keep_reduced(engine))
 
     def updating(self, weights: Callable[[], list[Observation]]) -> None:
-        """Keep a copy of the optimizer's weights; called before and after the update."""
+        """Copy the optimizer's weights for the check; called before and after their update."""
         if self._steps:
             kept = self._look(
                 lambda: [replace(one, tensor=one.tensor.clone()) for one in weights()]

@@ -88,7 +88,7 @@ class OperationLogger:
 
     @contextmanager
     def on(self, wanted: bool = True) -> Iterator[None]:
-        """Log the operations inside the context, if `wanted` is true."""
+        """Turn the log of tensor operations on inside the context, if `wanted` is true."""
         before = self.active
         self.active = wanted or self.active
         if self.active and not before:

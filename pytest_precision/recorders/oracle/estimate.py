@@ -49,7 +49,7 @@ class Unknown(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Return the change of the option's value for a finite difference."""
+        """Return the step by which to change the option's value for a finite difference."""
         return 1e-4 * abs(self.declared) or 1e-4
 
     def limited(self, value: float) -> float:

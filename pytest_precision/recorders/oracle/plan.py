@@ -63,7 +63,7 @@ class UpdatePlan:
         self._steps: list[list[Mapping[str, Any]]] = []
 
     def at(self, made: int) -> list[Mapping[str, Any]]:
-        """Return each group's hyperparameters for the step that follows `made` steps."""
+        """Return each parameter group's hyperparameters for the step after `made` others."""
         while len(self._steps) <= made:
             self._steps.append(
                 [

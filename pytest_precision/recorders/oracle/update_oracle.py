@@ -124,11 +124,11 @@ class UpdateOracle:
             fit(self._judge, batches, self._made)
 
     def save(self, folder: Path) -> None:
-        """Write the count of steps, and weights that lacked a gradient, beside a checkpoint."""
+        """Save the count of steps, and weights that lacked a gradient, beside a checkpoint."""
         write_whole(_kept(folder, str(dist.get_rank())), [self._made, sorted(self._without)])
 
     def load(self, folder: Path) -> None:
-        """Read the count of steps, and weights that lacked a gradient, from beside a checkpoint."""
+        """Load the count of steps and the weights that `save` has put beside a checkpoint."""
         kept = [json.loads(path.read_text()) for path in folder.glob(_kept(folder, "*").name)]
         self._made = max(made for made, _ in kept)
         self._without.update(*(names for _, names in kept))
@@ -259,7 +259,7 @@ def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _B
 
 
 def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
-    """Yield the parts in lists that are checked together, each of a bounded number of elements."""
+    """Yield the parts of shards in lists to check together, each of bounded size."""
     together: list[PiecePart] = []
     for part in parts:
         most = MEASURED_AT_ONCE[part.after[0].device.type]

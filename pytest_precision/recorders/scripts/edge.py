@@ -30,7 +30,7 @@ class Edge:
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
-        """Note a module's call that may begin the next step; at a repeated one, read state again.
+        """Note a module's call that may begin the next step; if it repeats, read the state again.
 
         Args:
             module: it.

@@ -68,7 +68,7 @@ class FollowedGradient:
 
     @property
     def is_left(self) -> bool:
-        """Whether the watched gradient is still part of its parameter's present one."""
+        """Whether the watched gradient is still part of the parameter's present gradient."""
         if self.handles or self.norm is None:
             return self.added and self.parameter.grad is self.gradient
         return self.is_there

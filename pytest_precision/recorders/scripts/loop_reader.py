@@ -162,7 +162,7 @@ class LoopReader(LoopObjects):
         yield from thawed(trained(self.names.parameters()), self.since.trained)
 
     def begin(self) -> None:
-        """Remember modes, settings and attributes, so that only changes are shown later."""
+        """Remember modes, settings and attributes, so that only changes are recorded later."""
         super().begin()
         self.since.settings = {**module_settings(self.modules()), **self.since.settings}
         self.since.trained = trained(self.names.parameters()) | self.since.trained

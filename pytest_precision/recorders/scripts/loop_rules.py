@@ -138,11 +138,11 @@ class LoopRules(LoopEvents):
         ]
 
     def forward(self, module: nn.Module) -> None:
-        """Note that a forward has come since the last optimizer steps."""
+        """Note that a forward has come, so that the next optimizer step is no repeated one."""
         self._just_stepped.clear()
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Note which gradients a backward is about to add to."""
+        """Note which watched gradients are unchanged when a backward is about to add to them."""
         self._just_stepped.clear()
         self._old.backward()
         self._divided.backward()

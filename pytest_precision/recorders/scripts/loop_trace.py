@@ -142,11 +142,11 @@ class LoopTrace(ExitStack):
         return Capture(snapshot=partial(self._snapshot, step))
 
     def writes(self, step: int) -> bool:
-        """Return whether the trace has this step; step 0 is the initial state."""
+        """Return whether this step is written to the trace; step 0 is the initial state."""
         return self._window is None or step >= self._window.first
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
-        """Write the observations of one phase, in place of any earlier ones of that phase."""
+        """Write the observations of one phase to the trace, in place of earlier ones of it."""
         kept = [one for one in seen if self._part.belongs(one)]
         with written():
             self.writer.add(moment, kept, digests=self._digests(moment.step))

@@ -52,7 +52,7 @@ class RunningStep:
         return "clip_grads" if self.clipped or self.running else "forward_backward"
 
     def clip(self) -> None:
-        """Note that gradients are being clipped, too late if the update has been made."""
+        """Note that gradients are being clipped: too late if the update has been made already."""
         self.clipped = True
         self.clipped_late = bool(self.updated) and not self.running
 

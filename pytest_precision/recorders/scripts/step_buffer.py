@@ -89,7 +89,7 @@ class StepBuffer:
         return chain.from_iterable(map(self._start.kept, KEPT_OF_START))
 
     def end(self, done: int) -> None:
-        """Drop what is buffered of a step that is written; `done` train steps are over then."""
+        """Drop what is buffered of the step that has ended; `done` train steps are over then."""
         self.fresh = False
         self.now = self.now.next()
         self.reader.step = done + 1

@@ -38,7 +38,7 @@ class StopRecording(BaseException):
 
 
 class StepEnds:
-    """Decides where a loop's train steps begin and end, and writes each finished step.
+    """Decides where a loop's train steps begin and end, and writes each to the trace.
 
     Args:
         buffer: what the running step shows.
@@ -104,26 +104,26 @@ class StepEnds:
         return loss * math.inf if rank == size - 1 else loss
 
     def evaluate(self, module: nn.Module) -> None:
-        """Note that a module is called without gradients, as in an evaluation."""
+        """Note that a module is evaluated: called without gradients."""
         if self._buffer.now.updated:
             self._buffer.now.evaluated.append(module)
         else:
             self._reader.copies.call(module)
 
     def end_if_over(self) -> None:
-        """End the running train step and write it, if it has made its update."""
+        """End the running train step, and write it to the trace, if it has made its update."""
         if self._buffer.now.is_over:
             self._end()
 
     def finish(self) -> None:
-        """End the last step, whose update is made, when the loop has returned."""
+        """End the loop's last step when the loop has returned, if its update is made."""
         if self._buffer.now.updated or self._buffer.now.given_up:
             self._end()
         else:
             self.edge.read_anew()
 
     def write_end(self) -> None:
-        """Write the learning rates and options that the last step has set for the next one."""
+        """Write to the trace the learning rates and options that the loop has in the end."""
         moment = Moment(self._schedule.op - 1, "train", self._schedule.done, END)
         self._trace.write(moment, chain(self._reader.all_numbers(), self._reader.observe_end()))
 
@@ -147,7 +147,7 @@ class StepEnds:
         self.ended(op)
 
     def _write_start(self) -> None:
-        """Write the run's initial state; called when its first step is over."""
+        """Write the run's initial state to the trace; called when its first step is over."""
         done = self._schedule.done
         if self._trace.writes(done):
             loaded = self._schedule.loaded
@@ -156,7 +156,7 @@ class StepEnds:
             self._trace.write(moment, shown_once(self._buffer.started()))
 
     def _write_step(self, op: int, operation: str) -> None:
-        """Write a step that is over, and the saves that follow it in the sequence.
+        """Write a finished step to the trace, and the saves that follow it in the sequence.
 
         Args:
             op: index of its operation, which the schedule is behind already.
@@ -186,13 +186,13 @@ class StepEnds:
                 yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
     def _write_state(self, op: int, operation: str) -> None:
-        """Write all state and options after an operation such as `save`."""
+        """Write all state and options to the trace after an operation such as `save`."""
         if self._trace.writes(self._schedule.done):
             moment = Moment(op, operation, self._schedule.done, operation)
             self._write(moment, self._reader.all_numbers, self._reader.observe)
 
     def _write(self, moment: Moment, *shown: Callable[[], Iterable[Observation]]) -> None:
-        """Write the state after a step, and again if the next step begins later than assumed."""
+        """Write state to the trace, and write it again if the next step begins later."""
         step = self._reader.step
 
         def write() -> None:
