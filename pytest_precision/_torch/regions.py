@@ -6,12 +6,27 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from types import FrameType
 from typing import Any
 
 import torch
 
 Run = Callable[[Sequence[Any]], Any]
 """Takes the inputs of a region, which it may take out of their list, and returns its results."""
+
+DYNAMO_CALLS = "torch/_dynamo/eval_frame.py"
+"""How the name of the file ends in which torch calls what it has compiled."""
+
+
+def in_compiled_call() -> bool:
+    """Return whether a call of what `torch.compile` returned is under way in this thread."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename.endswith(DYNAMO_CALLS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

@@ -58,6 +58,12 @@ class SettingsWatch:
                 )
                 optimizer.param_groups[place] = watched
 
+    def unwatch(self, optimizer: Optimizer) -> None:
+        """Make an optimizer's parameter groups plain dicts again, as torch.compile wants them."""
+        for place, group in enumerate(optimizer.param_groups):
+            if isinstance(group, _Watched):
+                optimizer.param_groups[place] = dict(group)
+
     def name(self, model: nn.Module) -> None:
         """Register a model's modules by path, so that the log can name them."""
         if model in self._modules:

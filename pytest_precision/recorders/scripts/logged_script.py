@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pytest_precision._torch.regions import in_compiled_call
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import STEPS_OF_LOOPS, Segment
@@ -95,10 +96,17 @@ class LoggedSteps(Steps):
         self._logger.settings.name(module)
         super().forward(module)
 
+    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Leave an optimizer's options alone while its step is compiled."""
+        super().update(optimizer, closure=closure)
+        if in_compiled_call():
+            self._logger.settings.unwatch(optimizer)
+
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Log later changes of an optimizer's options; start the log if its step is next."""
         super().updated(optimizer, closure=closure)
-        self._logger.settings.watch(optimizer)
+        if not in_compiled_call():
+            self._logger.settings.watch(optimizer)
         op = self.schedule.op
         if self._op is not None and op < self._op:
             between = self._operations[op + 1 : self._op]

@@ -163,6 +163,40 @@ def test_a_head_that_is_read_without_a_call_agrees(parity_in: ParityIn, fused: b
     assert verdict.left_out["used_param of head.weight, head.bias"].startswith(words)
 
 
+class Tied(nn.Module):
+    """Has one weight under two names, and reads it by the second one with a call or without."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(7, 3, bias=False)
+        self.middle = nn.Linear(3, 7)
+        self.head = nn.Linear(7, 3, bias=False)
+        self.head.weight = self.first.weight
+        self.fused = fused
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.middle(self.first(inputs)).relu()
+        return nn.functional.linear(hidden, self.head.weight) if self.fused else self.head(hidden)
+
+
+@script
+def tied(cell: Cell, record: unchanged.Record, fused: bool) -> None:
+    """A loop whose tied head is called or not."""
+    model = Tied(fused)
+    with record():
+        for _ in unchanged.accumulating(model, 1000):
+            pass
+
+
+def test_a_tied_head_that_is_read_without_a_call_agrees(parity_in: ParityIn) -> None:
+    """The weight that is compared in its place has another name."""
+    verdict = parity_in(Cell(sequence="train3")).check(
+        partial(tied, fused=True), partial(tied, fused=False)
+    )
+    assert verdict.left_out is not None
+    assert "used_param of head.weight" in verdict.left_out
+
+
 def test_a_stale_head_that_is_read_without_a_call_is_found(parity_in: ParityIn) -> None:
     """The update that left it is where it first shows."""
     sides = partial(headed, fused=True, stale=True), partial(headed, fused=False)

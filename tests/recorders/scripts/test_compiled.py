@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from pytest_precision import Cell
 from pytest_precision._torch.training import compiled_call
 from pytest_precision.recorders.scripts.compiled import ToldCall
+from pytest_precision.recorders.scripts.logged_script import log_script
 from pytest_precision.recorders.scripts.runs import record_script
-from pytest_precision.trace.moment import EVERYTHING
+from pytest_precision.trace.moment import EVERYTHING, Wanted
+from pytest_precision.trace.operation_files import read_operations
 from pytest_precision.trace.store import Trace
 
 
@@ -150,3 +152,15 @@ def test_a_compiled_function_of_the_loop_is_seen(
     assert any(made in one for one in operations)  # they stay compiled while they are recorded
     wrong = seen_of(step_by_step(compiled, grad_factor=1.01), tmp_path / "wrong")
     assert {one[1] for one in shown - wrong} >= {"loss", "reduced_grad", "grad_norm"}
+
+
+def test_an_optimizer_stays_compiled_while_lines_are_logged(
+    one_rank: None, few_objects: None, tmp_path: Path
+) -> None:
+    """torch.compile takes no parameter groups that log what is set in them."""
+    operations: list[str] = []
+    loop = step_by_step("update", operations=operations)
+    log_script(loop, Cell(sequence="train2"), tmp_path, EVERYTHING, None, Wanted(1, 2))
+    assert any("add_" in one for one in operations)
+    log = read_operations(tmp_path, 0)
+    assert {one.what for one in log.settings} >= {"lr", "momentum"}
