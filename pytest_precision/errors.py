@@ -278,7 +278,7 @@ class SequenceError(ValueError):
 
 
 class MatrixError(ValueError):
-    """A marker's arguments make no valid test matrix; the message names argument and choices."""
+    """The arguments of a `precision_matrix` marker are not valid; the message lists the choices."""
 
 
 @catchable

@@ -98,7 +98,7 @@ class Audit:
 
 
 def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error") -> Audit:
-    """Audit a model and its optimizer; raise if a finding is as bad as `fail_on` or worse.
+    """Audit a model and its optimizer; raise AuditError for a finding as bad as `fail_on` or worse.
 
     Args:
         model: see `audit`.

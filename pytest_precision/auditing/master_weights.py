@@ -157,7 +157,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _runs(flat: Tensor) -> Iterator[Tensor]:
-    """Yield a few samples of neighbouring elements, if possible not all equal."""
+    """Yield a few runs of neighbouring elements of a flat tensor, if possible not all equal."""
     size = min(RUN, flat.numel())
     last = flat.numel() - size
     runs = [

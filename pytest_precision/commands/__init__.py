@@ -7,7 +7,7 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print text to standard output, also if a reader such as `head` has closed the pipe.
+    """Print text to standard output, without an error if a reader such as `head` has ended.
 
     A character that the terminal's encoding lacks is printed as its escape sequence.
     """

@@ -70,7 +70,7 @@ class Commits(Protocol):
     """The interface by which a bisection finds out whether a commit is good or bad."""
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Raise unless the good and the bad commit compute different numbers."""
+        """Raise RevisionError unless the good and the bad commit compute different numbers."""
 
     def is_good(self, commit: str) -> bool:
         """Return whether a commit is on the good side of the change that is looked for."""
@@ -92,7 +92,7 @@ class RecordedCommits:
         self._bad = ""
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Record the good commit, and raise if the bad one computes the same.
+        """Record the good commit; raise RevisionError if the bad one computes the same numbers.
 
         Raises:
             RevisionError: the two compute the same, or the script fails in one of them.
@@ -147,7 +147,7 @@ def _bisected(against: Against, commits: Commits, good: str, bad: str) -> str:
 
 
 def _expect_more(log: str, before: str) -> None:
-    """Raise an error if git cannot continue the bisection.
+    """Raise RevisionError if git's log says that git cannot continue the bisection.
 
     Raises:
         RevisionError: with the commits of which one is the first, if git says that it is one.
@@ -197,7 +197,7 @@ class ChecksOfCommits:
                 raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Raise unless the test computes the same numbers here as at BAD, and others than at GOOD.
+        """Raise RevisionError unless the test's numbers here are those of BAD and not of GOOD.
 
         Raises:
             RevisionError: it computes otherwise, or the test cannot be compared with one of them.

@@ -62,7 +62,7 @@ def _status(against: Against) -> int:
 
 @contextmanager
 def _other(against: Against) -> Iterator[Installation]:
-    """Yield the other commit or interpreter, an installation to compare the present files with."""
+    """Yield the installation, of a commit or an interpreter, to compare the present files with."""
     python = against.given.python
     revision = against.given.revision
     if python is not None:

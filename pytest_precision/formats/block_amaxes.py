@@ -52,7 +52,7 @@ def by_block(
 
 
 def checked_amaxes(amaxes: torch.Tensor, number: int, x: torch.Tensor) -> torch.Tensor:
-    """Return `amaxes` if its dtype is fp32 and its shape is [number]; raise otherwise.
+    """Return `amaxes` if its dtype is fp32 and its shape is [number]; raise an error otherwise.
 
     Raises:
         TypeError: `amaxes` is not fp32.

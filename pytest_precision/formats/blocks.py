@@ -25,7 +25,7 @@ class BlockOperand:
         *,
         transposed: bool = False,
     ) -> None:
-        """Allocate the operand without filling it.
+        """Allocate the memory of the quantized operand without filling it.
 
         Args:
             x: the input.

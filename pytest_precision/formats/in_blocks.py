@@ -69,7 +69,7 @@ class InBlocks(Reducible):
 
     @property
     def _keeps_nan(self) -> bool:
-        """Whether the amax of a block with a NaN is NaN; the kernels ignore NaN."""
+        """Whether a block with a NaN has the amax NaN; Transformer Engine's kernels ignore NaN."""
         return False
 
     @property

@@ -25,7 +25,7 @@ from pytest_precision.formats.scaling import tensor_amax
 
 @singledispatch
 def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
-    """Quantize by Transformer Engine's kernels; return operands "rowwise" and "columnwise".
+    """Quantize a matrix by Transformer Engine's kernels; return its rowwise and columnwise operand.
 
     Args:
         format: a format that `Native` takes.

@@ -167,7 +167,7 @@ class Nvfp4(Reducible):
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix by given amaxes, which are not reduced any further.
+        """Quantize a matrix by given amaxes, which are not reduced over ranks again.
 
         Raises:
             TypeError: `quantize` would raise it, or `amaxes` is not fp32.

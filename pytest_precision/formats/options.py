@@ -55,7 +55,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Raise for the first option of a format whose value is not allowed.
+    """Raise ValueError for the first option of a number format whose value is not allowed.
 
     Raises:
         ValueError: an option has such a value; the message names the first one.
@@ -71,5 +71,5 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 def check_fields(format: Any) -> None:
-    """Raise for the first field of a dataclass format whose value is not allowed."""
+    """Raise ValueError for the first field of a number format whose value is not allowed."""
     check_options({field.name: getattr(format, field.name) for field in fields(format)})

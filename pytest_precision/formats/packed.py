@@ -34,7 +34,7 @@ class PackedOperand:
         *,
         transposed: bool,
     ) -> None:
-        """Allocate the operand without filling it.
+        """Allocate the memory of the quantized operand without filling it.
 
         Args:
             source: the matrix to quantize, [rows, columns].

@@ -30,7 +30,7 @@ class PerTensor(Reducible):
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix by a given amax, fp32 [1], which is not reduced any further.
+        """Quantize a matrix by a given amax, fp32 [1], which is not reduced over ranks again.
 
         Raises:
             TypeError: `quantize` would raise it, or `amaxes` is not fp32.

@@ -99,7 +99,7 @@ def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
 
 
 def uses_transformer_engine(function: Declaring) -> Declaring:
-    """Declare that a layout or function uses Transformer Engine, with a stand-in on the CPU.
+    """Declare that a layout or function uses Transformer Engine, or its stand-in on the CPU.
 
         @layouts.uses_transformer_engine
         def mine(workload, cell):

@@ -64,7 +64,7 @@ class ExactStateEngine(Engine):
         return state | self.state_beside_weights()
 
     def load(self, folder: Path) -> None:
-        """Load a checkpoint, and raise where a tensor would have to be cast."""
+        """Load a checkpoint from a folder; raise ValueError if a tensor would have to be cast."""
         self.load_state_dict(whole_checkpoint(folder))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

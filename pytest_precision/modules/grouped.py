@@ -115,7 +115,7 @@ class GroupedLinear(Layer):
         )
 
     def read(self, kind: str) -> dict[str, Tensor]:
-        """Return all weights, or all biases, as a mapping from name to tensor.
+        """Return all weights, or all biases, of this layer as a dict from name to tensor.
 
         Args:
             kind: "weight" or "bias".

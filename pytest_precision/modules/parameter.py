@@ -43,7 +43,7 @@ class _Storage:
             yield quantize_padded(format, matrix)
 
     def rebase(self, key: str, tensor: Tensor) -> None:
-        """Replace the buffer with this key, such as "rowwise.data", by another tensor."""
+        """Replace a stored buffer, such as the one named "rowwise.data", by another tensor."""
         self.tensors[key] = tensor
         side, field = OperandPart.of(key)
         for place, part in enumerate(tensor.unbind() if self.grouped else (tensor,)):

@@ -83,7 +83,7 @@ def _view(value: Any) -> Any:
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments that an operation writes to, including those inside lists."""
+    """Return the arguments that a torch operation writes to, including those inside lists."""
     if func.namespace == "c10d":  # schemas of collectives do not say which
         return tree_leaves((args, kwargs))
     return tree_leaves([*written_arguments(func, args, kwargs)])

@@ -13,7 +13,7 @@ from pytest_precision.errors import expected_but_got
 
 
 def expect_release(package: str, *tested: str) -> None:
-    """Raise unless the installed release of a framework is one that the recipe was tested with.
+    """Raise RuntimeError unless the recipe was tested with the installed release of a framework.
 
     Args:
         package: its name.

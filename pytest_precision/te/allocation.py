@@ -37,7 +37,7 @@ def create_empty_quantized_tensor(
 
 
 def expect_whole_blocks(kind: str, shape: Sequence[int]) -> None:
-    """Raise if the rows or columns of an MXFP8 or NVFP4 tensor are not whole blocks."""
+    """Raise RuntimeError if the rows or columns of a block-scaled tensor are not whole blocks."""
     if kind not in _BLOCKS:
         return
     block, rows, columns = _BLOCKS[kind], math.prod(shape[:-1]), shape[-1]

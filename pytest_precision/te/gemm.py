@@ -219,7 +219,7 @@ def _refuse_blocks(
     epilogue: tuple[bool, bool, bool],
     split: bool,
 ) -> None:
-    """Raise for a block-scaled GEMM that a GPU would refuse, with the GPU's message.
+    """Raise RuntimeError for a block-scaled GEMM that a GPU refuses, with the GPU's own message.
 
     Args:
         a: the first operand.

@@ -198,7 +198,7 @@ def _scalars(
 
 
 def _expect_memory(tensor_lists: Lists) -> None:
-    """Raise for a tensor without plain memory, such as a quantized or a grouped one."""
+    """Raise RuntimeError for a tensor without plain memory, such as a quantized or grouped one."""
     for tensor in (tensor for tensors in tensor_lists for tensor in tensors):
         if type(tensor) not in (Tensor, Parameter):
             raise RuntimeError(

@@ -246,7 +246,7 @@ def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int)
 
 
 def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> None:
-    """Raise for expert-group sizes that the compiled module would refuse.
+    """Raise RuntimeError for expert-group sizes that the compiled module refuses.
 
     Raises:
         RuntimeError: topk is no multiple of group_topk, or groups are uneven or too few.
@@ -264,7 +264,7 @@ def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> 
 
 
 def _check(logits: Tensor, topk: int, score_function: str, expert_bias: Tensor | None) -> None:
-    """Raise for router arguments that the compiled module would refuse.
+    """Raise RuntimeError for router arguments that Transformer Engine's compiled module refuses.
 
     Raises:
         RuntimeError: a value that it does not take; the message names it.

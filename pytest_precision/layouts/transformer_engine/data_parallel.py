@@ -141,7 +141,7 @@ def _fill(rows: Tensor, made: Tensor) -> None:
 
 
 def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
-    """Raise for weights whose scaling blocks cross ranks, or whose scales need padding.
+    """Raise ValueError for weights whose scaling blocks cross ranks, or whose scales are padded.
 
     Transformer Engine does not copy the padding of MXFP8's. On one rank, torch gathers the codes
     and no scales: see docs/findings.md.
@@ -161,7 +161,7 @@ def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
 
 
 def _expect_no_buffers(by: str, cell: Cell) -> None:
-    """Raise for fused gradient accumulation, whose buffers DDP and FSDP2 do not reduce."""
+    """Raise ValueError for fused gradient accumulation: DDP and FSDP2 reduce no such buffers."""
     if cell.grad_accum_fusion:
         raise ValueError(
             expected_but_got(

@@ -248,7 +248,7 @@ def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
 
 
 def expect_sizes(name: str, linear: nn.Linear) -> None:
-    """Raise for a linear layer whose input or output size is not a multiple of 32."""
+    """Raise ValueError for a linear layer with an input or output size that 32 does not divide."""
     if linear.in_features % PADDED_ROWS or linear.out_features % PADDED_ROWS:
         raise ValueError(
             expected_but_got(

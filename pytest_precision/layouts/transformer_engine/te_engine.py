@@ -72,7 +72,7 @@ class TransformerEngine(Engine):
         super().forward_backward(step)
 
     def my_microbatches(self, step: int) -> Iterator[tuple[int, Any]]:
-        """Yield this rank's microbatches, and tell each layer the number of the next one."""
+        """Yield this rank's microbatches, after telling each layer the microbatch's number."""
         for number, microbatch in super().my_microbatches(step):
             for padded in self._padded:
                 padded.step, padded.microbatch = step, number
