@@ -84,7 +84,7 @@ def _short(value: Any) -> str:
 
 
 def trained(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, bool]:
-    """Return the `requires_grad` of each parameter, by name."""
+    """Return which parameters are trained: the `requires_grad` of each, by name."""
     return {name: parameter.requires_grad for name, parameter in parameters}
 
 

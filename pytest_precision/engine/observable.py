@@ -26,7 +26,7 @@ from pytest_precision.ranks.state.accelerator import capturing
 
 
 class Observable:
-    """The base of an engine that yields the tensors each phase of a step has computed or changed.
+    """The base class of training engines, which yields what each phase of a step changed.
 
     Attributes:
         model: holds the resident parameters, which are observed as `param`.
@@ -252,7 +252,7 @@ class Observable:
         self.capture.keep("lr", "groups", self._observe_groups(self._since.options))
 
     def _observe_groups(self, changes: Changes | None = None) -> Iterator[Observation]:
-        """Yield the learning rates and the other options of parameter groups.
+        """Yield the learning rates and the other options of the optimizer's parameter groups.
 
         With `changes`, only the other options that have changed are yielded.
         """

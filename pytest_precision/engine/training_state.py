@@ -39,7 +39,7 @@ class TrainingState(ABC):
         yield from self.since.attributes.observe(self.attributes())
 
     def begin(self) -> None:
-        """Remember attributes, schedulers and random states, to find what changes later."""
+        """Remember the loop's attributes, schedulers and random states, to find later changes."""
         self.since.attributes.begin(self.attributes())
         self.since.policies.begin(self.policies())
         self.since.generators.begin(generators())

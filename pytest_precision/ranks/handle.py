@@ -11,7 +11,7 @@ from pytest_precision.ranks.process.worker import Membership
 
 
 class Rank(Protocol):
-    """The interface of one rank's process, and of the connection to it.
+    """The interface to one rank's process, and to the connection with it.
 
     Attributes:
         number: number of the rank in its group.

@@ -224,7 +224,7 @@ class RankPool:
         return self._groups[key]
 
     def _has_room(self, key: GroupKey) -> bool:
-        """Return whether memory allows one more group of idle ranks."""
+        """Return whether there is memory for one more group of idle ranks."""
         return len(self._groups) < KEPT or sum(map(self._bytes, [key, *self._groups])) <= self._room
 
     def _bytes(self, key: GroupKey) -> int:

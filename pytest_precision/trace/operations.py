@@ -32,7 +32,7 @@ class CodeLine(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A source line outside the user's code that was on the call stack.
+    """A source line outside the user's code that was on an operation's call stack.
 
     Of this package, the file is told from its folder on.
     """

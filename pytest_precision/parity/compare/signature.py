@@ -103,7 +103,7 @@ def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
-    """Return the error pattern, such as a factor or a rounding, that two tensors alone show.
+    """Return the error pattern of two tensors by themselves, such as a factor or a rounding.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype, and is not `extreme`.

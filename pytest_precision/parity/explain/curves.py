@@ -137,7 +137,7 @@ def _losses(trace: Trace) -> dict[int, float]:
 
 
 def _norms(trace: Trace) -> dict[int, float]:
-    """Return the first gradient norm that was computed in each train step."""
+    """Return the gradient norm of each train step: the first one that was computed in it."""
     norms: dict[int, float] = {}
     for moment in trace.moments:
         if moment.operation == "train" and moment.step not in norms:

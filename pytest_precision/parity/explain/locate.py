@@ -90,7 +90,7 @@ def histogram_of(finding: Finding) -> dict[str, Any] | None:
 
 
 def histogram(candidate: Tensor, reference: Tensor) -> dict[str, Any] | None:
-    """Count the elements by the bit length of their distance in representable values.
+    """Count a tensor's elements by the bit length of their distance in representable values.
 
     Args:
         candidate: any tensor.

@@ -70,7 +70,7 @@ class Compared(NamedTuple):
 
     @property
     def values(self) -> tuple[Tensor, Tensor]:
-        """Return both tensors in fp64, of shape [n]."""
+        """Return the candidate's and the reference's tensor in fp64, each of shape [n]."""
         return self.ours.double().reshape(-1), self.theirs.double().reshape(-1)
 
 

@@ -43,7 +43,7 @@ class History(NamedTuple):
 
 
 class Slack(NamedTuple):
-    """How many elements a tolerance leaves free to deviate by more than training moves them.
+    """The slack of a tolerance: how many elements may differ by more than training moves them.
 
     Attributes:
         counted: number of elements that are not zero throughout or, of weights, that move.
@@ -77,7 +77,7 @@ class Freedom(NamedTuple):
 def proves_nothing(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> list[Freedom]:
-    """Return the tolerances that are so loose that most elements of a kind may have any value.
+    """Return the tolerances so loose that most elements of a kind of tensor may have any value.
 
     Only floating and complex tensors have a size to compare a tolerance with, and only elements
     that are not zero throughout count: those of an expert that gets no token prove nothing.
@@ -103,7 +103,7 @@ def proves_nothing(
 
 
 def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return how far each element may differ in value under a criterion.
+    """Return how far each element of a tensor may differ in value under its criterion.
 
     Args:
         criterion: in bytes, whose bound is 0, or in steps, which grow with the size, or in value.

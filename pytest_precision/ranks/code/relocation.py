@@ -138,7 +138,7 @@ class Relocation:
         return place if self.places is None or os.path.isdir(place) else str(self.places[1])
 
     def import_path(self, path: Iterable[str]) -> list[str]:
-        """Return `sys.path` for ranks of another commit or interpreter, given the user's."""
+        """Return `sys.path` for ranks of another commit or interpreter, made of the user's."""
         kept = [entry for entry in path if not self.leaves(entry)]
         there = kept if self.places is None else [*moved_paths(kept, *self.places)]
         return [*dict.fromkeys([self.package, *there, *(_OWN if self.left else ())])]

@@ -140,7 +140,7 @@ class LaunchRendezvous:
         )
 
     def withdraw(self) -> None:
-        """Remove the file with the address of this process."""
+        """Remove this process's file, with its address, from the launch folder."""
         with contextlib.suppress(OSError):
             self._file(self.launch.rank).unlink()
 

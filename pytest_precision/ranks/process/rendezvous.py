@@ -79,7 +79,7 @@ class ServedStore:
             )
 
     def rendezvous(self, prefix: str) -> StoreRendezvous:
-        """Return the data with which ranks use this store under a key prefix."""
+        """Return what ranks need in order to use this store under a key prefix."""
         return StoreRendezvous(self._address, self._port, prefix)
 
 

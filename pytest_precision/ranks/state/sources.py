@@ -38,7 +38,7 @@ class UndigestedError(OSError):
 
 
 def content_of(path: str) -> str:
-    """Return a short text that identifies a file's content, or a folder's names.
+    """Return a short text that identifies a file's content, or the names in a folder.
 
     Raises:
         UndigestedError: it is too large, is no regular file, or cannot be read.
