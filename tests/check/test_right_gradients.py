@@ -9,8 +9,10 @@ from typing import Any
 import catalogue
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from torch import Tensor, nn
 from variations.arithmetic import ReducesInBf16
+from written import validator
 from wrong_gradients import Doubling, engine_of, frozen
 
 from pytest_precision import (
@@ -190,10 +192,17 @@ def test_ranks_that_keep_what_their_own_forwards_leave_are_not_judged(parity_in:
 
 
 def test_what_a_wrong_rule_explains_is_wrong_whatever_forwards_leave(parity_in: ParityIn) -> None:
-    """Both sides double each gradient."""
+    """Both sides double each gradient; the report has the first one and the rule as data."""
     sides = (partial(engine_of, kind=Doubling), partial(engine_of, kind=Doubling, again=True))
-    with pytest.raises(ParityError, match="it is multiplied by the ranks"):
+    with pytest.raises(ParityError, match="it is multiplied by the ranks") as failure:
         parity_in(Cell(sequence="train", world_size=2)).check(*sides, workload=CentredSlowly)
+    assert failure.value.verdict.oracle is not None
+    judged = failure.value.verdict.oracle["reference"]
+    found = judged["gradients"]["breach"]
+    assert (found["step"], found["kind"], found["rank"]) == (1, "grad", 0)
+    assert found["words"] == "it is multiplied by the ranks"
+    definitions = validator().schema["$defs"]
+    Draft202012Validator({"$defs": definitions, "$ref": "#/$defs/judged"}).validate(judged)
 
 
 def test_a_weight_without_a_gradient_is_wrong_whatever_is_drawn(parity_in: ParityIn) -> None:

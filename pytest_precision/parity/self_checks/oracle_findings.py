@@ -200,7 +200,7 @@ def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
 def gradient_summary(log: GradientLog, exempt: Exempt) -> dict[str, Any]:
     """Return as a dict how many gradients were recomputed, and how large the worst error is.
 
-    If none was, only the reason is returned.
+    The first wrong one is its `breach`. If none was recomputed, only the reason is returned.
 
     Args:
         log: of the run.
@@ -209,4 +209,9 @@ def gradient_summary(log: GradientLog, exempt: Exempt) -> dict[str, Any]:
     off = exempt.all or exempt.reasons().get("grad", "")
     if off or log.silent:
         return {"silent": off or log.silent}
-    return {"judged": log.judged, "worst": log.worst}
+    found: dict[str, Any] = {"judged": log.judged, "worst": log.worst}
+    breach = log.first(exempt.judges)
+    if breach is not None:
+        said = asdict(breach).items()
+        found["breach"] = {key: value for key, value in said if value is not None}
+    return found
