@@ -32,7 +32,7 @@ LARGEST = 16
 
 
 def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Recognize a wrong tensor as one of another step or name in the reference; None if it is none.
+    """Return the error pattern if a wrong tensor equals one of another step or name; else None.
 
     Args:
         pair: both sides; one tensor of the reference is `reference`.

@@ -44,7 +44,7 @@ def misplaced(
 def _out_of_place(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> Iterator[tuple[SingleCall, ErrorKind, int]]:
-    """Yield the operations that wrote values which only the candidate's tensors end with."""
+    """Yield operations that left values in the candidate's tensors which the reference's lack."""
     left = {
         digest
         for log in reference
