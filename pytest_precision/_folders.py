@@ -47,7 +47,7 @@ class OwnFolder:
         return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
 
     def restore(self) -> bool:
-        """Make the temporary folder again under the same name if it is gone.
+        """Make this temporary folder again under the same name if it is gone.
 
         Returns:
             Whether it had to be made.

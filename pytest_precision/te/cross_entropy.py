@@ -31,7 +31,7 @@ def forward(
     COPY_INPUT: bool,  # noqa: N803
     **_: Any,
 ) -> None:
-    """Write each row's cross-entropy loss, largest logit and sum of exponentials.
+    """Fill the caller's tensors with each row's loss, largest logit and sum of exponentials.
 
     If asked, copy the logits, and count the rows that are not ignored.
     """
@@ -57,7 +57,7 @@ def tp_pre(
     COPY_INPUT: bool,  # noqa: N803
     **_: Any,
 ) -> None:
-    """Write each row's largest logit, sum of exponentials, target logit and sum of logits.
+    """Fill a tensor with each row's largest logit, exponentials' sum, target logit, logits' sum.
 
     They are those of this rank's columns. If asked, copy the logits, and count the rows that are
     not ignored.
@@ -82,7 +82,7 @@ def tp_post(
     label_smoothing: float,
     **_: Any,
 ) -> None:
-    """Combine all ranks' row statistics; write each row's loss, maximum and sum of exponentials."""
+    """Combine all ranks' parts to each row's loss, largest logit and sum of exponentials."""
     total, *others = gathered_data_ptr.view(world_size, n_rows, 4).unbind(0)
     for part in others:
         largest = torch.maximum(total[:, 0], part[:, 0])
@@ -140,7 +140,7 @@ def _loss(
     ignore_idx: int,
     label_smoothing: float,
 ) -> None:
-    """Write each row's loss (0 if it is ignored), largest logit and sum of exponentials."""
+    """Fill tensors with each row's loss (0 if ignored), largest logit and sum of exponentials."""
     largest, total, own, logits = statistics.unbind(1)
     stats.copy_(statistics[:, :2])
     made = largest + total.log() - own

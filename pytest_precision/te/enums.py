@@ -50,7 +50,7 @@ class NVTERoutingMapFormat(IntEnum):
 
 
 class NVTEQBHistogramMode(IntEnum):
-    """Whether the router's histogram of quantile bins takes two kernels or one.
+    """How many kernels the router's histogram of quantile bins takes: two, or one with atomics.
 
     The counts are equal.
     """

@@ -106,7 +106,7 @@ def te_general_grouped_gemm(
     use_split_accumulator: bool,
     math_sm_count: int,
 ) -> list[Tensor]:
-    """Multiply pairs of matrices into one output each, or into consecutive rows of one output.
+    """Multiply each pair of matrices into its own output, or into its own rows of a single output.
 
     Returns:
         The biases, which hold their gradients with `grad`.
@@ -253,7 +253,7 @@ def _refuse_blocks(
 
 
 def _dtype(a: Any, wanted: int | None) -> torch.dtype:
-    """Return the dtype of a GEMM's new output: the wanted one, or that of the unquantized `a`."""
+    """Return the dtype of a GEMM's new output: the wanted one, or the dtype of its operand `a`."""
     if wanted is not None:
         return DTYPES[int(wanted)]
     found: torch.dtype = getattr(a, "dtype", torch.bfloat16)
