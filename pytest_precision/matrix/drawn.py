@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 LONGEST_DRAWN = 8
 """The most operations of a sequence that is drawn."""
 
-ASKED_FOR = ("swap",)
-"""Operations that a layout need not know, which are drawn where the test has them itself."""
-
 
 def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
     """Return a hypothesis strategy for a test's matrix cells with random operation sequences.
@@ -41,10 +38,10 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
 def drawable(sequences: Iterable[str]) -> list[str]:
     """List the operations (train, save, load) that random runs are made of, simplest first.
 
-    Other numbers of ranks, and operations of `ASKED_FOR`, are those of `sequences`.
+    Other numbers of ranks, and operations that are `asked_for`, are those of `sequences`.
     """
     own = {word for sequence in sequences for word in parse(sequence)}
-    plain = [name for name in OPERATIONS if name not in ASKED_FOR or name in own]
+    plain = [name for name, row in OPERATIONS.items() if name in own or not row.asked_for]
     return plain + sorted(word for word in own if "@" in word)
 
 

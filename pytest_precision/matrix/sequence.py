@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pytest_precision.errors import InputMessage, SequenceError, expected_but_got, is_bad_input
 
@@ -35,6 +35,10 @@ class Operation(NamedTuple):
         needs_save: whether it restores the state of the last save; the state must then be equal.
             The ranks that go on with it may then be of another number.
         in_new_processes: whether ranks that have run nothing before go on with it.
+        in_loops: how a script follows it: as a `step` of its loop, or as part of how it is
+            `resumed`; empty if a recorder cannot make a loop do it.
+        asked_for: whether a layout need not know it, so that it is drawn only for a test whose own
+            sequences have it.
         leaves_state: None if the operation may change training state; otherwise the kinds of state
             that may change although all others must stay as they were.
     """
@@ -45,11 +49,13 @@ class Operation(NamedTuple):
     held_out: bool = False
     needs_save: bool = False
     in_new_processes: bool = False
+    in_loops: Literal["", "step", "resumed"] = ""
+    asked_for: bool = False
     leaves_state: frozenset[str] | None = None
 
 
 _ROWS = (
-    Operation("train", "train", counted=True),
+    Operation("train", "train", counted=True, in_loops="step"),
     # Delayed scaling records the amaxes of an evaluation too, as the recipe has it.
     Operation(
         "eval",
@@ -64,12 +70,20 @@ _ROWS = (
         "skip",
         "skip",
         counted=True,
+        in_loops="step",
         leaves_state=frozenset({"buffer", "rng", "scale", "amax", "recorded_amax", "loss_scale"}),
     ),
-    Operation("save", "save", leaves_state=frozenset()),
-    Operation("load", "load", needs_save=True, leaves_state=frozenset()),
-    Operation("restart", "load", needs_save=True, in_new_processes=True, leaves_state=frozenset()),
-    Operation("swap", "swap", needs_save=True, leaves_state=frozenset()),
+    Operation("save", "save", in_loops="resumed", leaves_state=frozenset()),
+    Operation("load", "load", needs_save=True, in_loops="resumed", leaves_state=frozenset()),
+    Operation(
+        "restart",
+        "load",
+        needs_save=True,
+        in_new_processes=True,
+        in_loops="resumed",
+        leaves_state=frozenset(),
+    ),
+    Operation("swap", "swap", needs_save=True, asked_for=True, leaves_state=frozenset()),
 )
 
 OPERATIONS = {operation.name: operation for operation in _ROWS}
@@ -78,7 +92,7 @@ OPERATIONS = {operation.name: operation for operation in _ROWS}
 LOADS = frozenset(operation.name for operation in _ROWS if operation.needs_save)
 """Operations that restore the training state of the last save."""
 
-STEPS_OF_LOOPS = frozenset(op.name for op in _ROWS if op.counted and not op.held_out)
+STEPS_OF_LOOPS = frozenset(op.name for op in _ROWS if op.in_loops == "step")
 """Operations that are a step of a training loop, whether it makes its update or not."""
 
 MOST_OPERATIONS = 100_000

@@ -13,7 +13,7 @@ from documents import ROOT
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGE = ROOT / "pytest_precision"
 
-FILE = re.compile(r"(?:\w+/)*\w+\.(?:py|md)")
+FILE = re.compile(r"(?:\w+/)*\w+\.(?:py|md|json)")
 NAME = re.compile(r"@?\w+")
 
 
@@ -56,14 +56,18 @@ EXAMPLES = {
     "a mutant": ("every gradient is doubled", "recorders/perturb/mutants.py"),
     "a gate": ("vacuity", "check/gates.py"),
     "a criterion": ("Ulp", "parity/compare/bounds.py"),
+    "an operation of a sequence": ("'restart'", "matrix/sequence.py"),
     "a number format": ("nvfp4_1d_row_4over6", "formats/nvfp4.py"),
     "a precision": ("fp8_block", "matrix/precisions.py"),
     "what a job must not leave changed": ("umask", "ranks/state/fingerprint.py"),
 }
-"""One that is there for each row, by a name that means nothing else, and its own module."""
+"""One that is there for each row, by a name that means nothing else, and its own module.
 
-COMMON_NAMES = {"a defect or a variation of the catalogue", "an operation of a sequence"}
-"""Rows without an example: the first is of `fixtures`, names of the second are common words."""
+A name in quotes is that of a text: the word is one of code, too.
+"""
+
+OF_FIXTURES = {"a defect or a variation of the catalogue"}
+"""Rows without an example, which are not of the package."""
 
 
 @cache
@@ -76,8 +80,13 @@ def names_in_code() -> dict[str, set[str]]:
 
 
 def names_of(tree: ast.AST) -> Iterator[str]:
-    """Yield every name and every text of a tree; a longer text, such as a docstring, is whole."""
+    """Yield every name and every text of a tree; a longer text, such as a docstring, is whole.
+
+    A text is yielded as it is and in quotes.
+    """
     for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            yield repr(node.value)
         for value in vars(node).values():
             yield from [value] if isinstance(value, str) else []
 
@@ -85,24 +94,24 @@ def names_of(tree: ast.AST) -> Iterator[str]:
 def test_every_addition_has_an_example() -> None:
     """Or is known to have none."""
     rows = {what for what, _ in table("To add something, touch")}
-    assert rows == EXAMPLES.keys() | COMMON_NAMES
+    assert rows == EXAMPLES.keys() | OF_FIXTURES
 
 
 @pytest.mark.parametrize("what", EXAMPLES)
 def test_what_is_there_touches_what_the_row_says(what: str) -> None:
-    """No other module of the package has the example's name, and each page of the row has it."""
+    """No other module of the package has the name, and each page and test of the row has it."""
     name, own = EXAMPLES[what]
     row: list[str] = re.findall(r"`([^`]+)`", dict(table("To add something, touch"))[what])
     said = {own, *(one.removeprefix("pytest_precision/") for one in row)}
     assert {file for file, names in names_in_code().items() if name in names} <= said
-    for page in (one for one in row if one.endswith(".md")):
+    for page in (one for one in row if one.endswith(".md") or one.startswith("tests/")):
         text = (ROOT / ("" if "/" in page else "docs/reference") / page).read_text()
         assert squeezed(name) in squeezed(text), page
 
 
 def squeezed(text: str) -> str:
     """Return a text as names are compared: an option has hyphens, and a class has capitals."""
-    return text.lower().replace("-", "_")
+    return text.lower().replace("-", "_").strip("'")
 
 
 def test_every_room_has_a_row() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
+from pytest_precision.matrix.sequence import LOADS, OPERATIONS, STEPS_OF_LOOPS
 from pytest_precision.matrix.ways_in import LAYOUT, SCRIPT, WayIn
 
 __tracebackhide__ = is_bad_input
@@ -132,12 +132,13 @@ def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
 def _lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
     """Yield advice on each operation of a sequence that a script cannot follow."""
     for operation in operations:
-        if operation in ("save", "load", "restart") and not resumes:
+        how = OPERATIONS[operation].in_loops
+        if how == "resumed" and not resumes:
             yield (
                 f"a recorder cannot make a loop do {operation!r} by itself; say how it is resumed, "
                 "with @script(resume=function)"
             )
-        elif operation in ("eval", "swap"):
+        elif not how:
             yield (
                 f"a recorder cannot make a loop do {operation!r}; leave it out, or write a layout, "
                 "whose engine has a method for it"
