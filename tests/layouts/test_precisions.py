@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ ParityIn = Callable[[Cell], Parity]
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
 STATELESS = [name for name in QUANTIZED if name != "fp8_delayed"]
+NIGHTLY = pytest.mark.nightly
+
 SMALL_GPT, SMALL_MOE = (partial(made, depth=1) for made in (workloads.gpt, workloads.moe))
 """One block has every kind of layer; `test_agreement.py` runs the layouts with more of them."""
 
@@ -21,7 +24,18 @@ EXACT_SUMS = [name for name in QUANTIZED if name != "nvfp4"]
 """Precisions whose bf16 gradients have sums that fp32 holds; those of NVFP4 spread too far."""
 
 
-@pytest.mark.parametrize("precision", ["fp16", *QUANTIZED])
+def in_ci(names: Sequence[str], *chosen: str) -> list[Any]:
+    """Leave to the nightly run all precisions but the chosen ones.
+
+    CI has each precision in `test_the_number_of_ranks_is_no_part_of_the_mathematics` or in
+    `test_ddp_is_replicated_adamw`, and in tests of the other layouts.
+    """
+    return [pytest.param(one, marks=() if one in chosen else NIGHTLY) for one in names]
+
+
+@pytest.mark.parametrize(
+    "precision", in_ci(["fp16", *QUANTIZED], "fp16", "fp8_delayed", "fp8_block")
+)
 def test_fsdp2_on_fp32_shards_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
     """Gathered weights are the cast ones, so their bytes are too; and so is what they learn."""
     ranks = 3 if precision in EXACT_SUMS else 2
@@ -49,7 +63,7 @@ def test_the_number_of_ranks_is_no_part_of_the_mathematics(
     )
 
 
-@pytest.mark.parametrize("precision", STATELESS)
+@pytest.mark.parametrize("precision", in_ci(STATELESS, "fp8_current", "nvfp4"))
 def test_an_evaluation_leaves_no_trace(parity_in: ParityIn, precision: str) -> None:
     """Train-eval-train is training straight on."""
     cell = Cell(precision, "bf16", sequence="train2-eval-train2", world_size=2)
@@ -70,7 +84,7 @@ def test_with_delayed_scaling_an_evaluation_leaves_its_amaxes(parity_in: ParityI
     assert (found.step, found.phase, found.kind) == (2, "optimizer_step", "scale")
 
 
-@pytest.mark.parametrize("precision", STATELESS)
+@pytest.mark.parametrize("precision", in_ci(STATELESS, "mxfp8", "nvfp4"))
 def test_quantized_primary_weights_are_the_bytes_of_bf16_ones(
     parity_in: ParityIn, precision: str
 ) -> None:
@@ -103,10 +117,8 @@ def test_fsdp2_shards_are_masters(parity_in: ParityIn, precision: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "primary_weight", [pytest.param("bf16", marks=pytest.mark.nightly), "quantized"]
-)
-@pytest.mark.parametrize("precision", QUANTIZED)
+@pytest.mark.parametrize("primary_weight", [pytest.param("bf16", marks=NIGHTLY), "quantized"])
+@pytest.mark.parametrize("precision", in_ci(QUANTIZED, "fp8_delayed", "fp8_block", "mxfp8"))
 def test_fused_accumulation_survives_interruptions(
     parity_in: ParityIn, precision: str, primary_weight: str
 ) -> None:

@@ -26,14 +26,20 @@ EVERYTHING = "save-train1-eval-skip-train1-save-load-train1-save-restart-train1"
 SWAPPED = "train1-eval-skip-train1-save-load-swap-train1-save-restart-train1"
 
 
-@pytest.mark.parametrize("fusion", [False, True], ids=["unfused", "fused"])
+# Without fusion, CI goes through an evaluation, a skip and a checkpoint in `test_on_ranks.py`.
+@pytest.mark.parametrize(
+    "fusion", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["unfused", "fused"]
+)
 def test_experts_go_through_everything(parity_in: ParityIn, fusion: bool) -> None:
     """On three ranks, where the order of a sum depends on what is summed together."""
     cell = Cell("mxfp8", "quantized", fusion, EVERYTHING, 3)
     parity_in(cell).check(SINGLE, layouts.te_experts, workload=partial(workloads.moe, **MOE))
 
 
-@pytest.mark.parametrize("precision", ["fp8_block", "nvfp4"])
+# In CI, block scaling goes on in the other layout below.
+@pytest.mark.parametrize(
+    "precision", [pytest.param("fp8_block", marks=pytest.mark.nightly), "nvfp4"]
+)
 def test_blocks_go_through_everything(parity_in: ParityIn, precision: str) -> None:
     """On three ranks, with quantized weights."""
     cell = Cell(precision, "quantized", sequence=EVERYTHING, world_size=3)

@@ -21,7 +21,8 @@ from slack import slack
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "150"))
+"""In CI; ci/nightly draws thousands."""
 
 READER = Path(__file__).with_name("reader.py")
 
@@ -217,9 +218,13 @@ def test_a_crafted_recording_is_refused(
     assert "whose files are damaged" in said
 
 
-@pytest.mark.parametrize("what", ["far offset", "deep", "operation", "pipe"])
+@pytest.mark.parametrize("what", ["deep", "pipe"])
 def test_the_command_ends_with_status_2(recording: Path, tmp_path: Path, what: str) -> None:
-    """Status 1 would mean that the two differ, and that of a signal nothing."""
+    """Status 1 would mean that the two differ, and that of a signal nothing.
+
+    In a process of its own, as the reader's has seen other recordings before: what could overflow a
+    stack, and what could wait.
+    """
     copied = tmp_path / "copy"
     shutil.copytree(recording, copied)
     CRAFTED[what][0](copied)

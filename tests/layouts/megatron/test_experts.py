@@ -21,13 +21,15 @@ MOE = partial(workloads.moe, experts=3, depth=1)
 EVERYTHING = "train2-eval-train-save-load-skip-train-swap-train"
 
 
+# In CI, bf16 agrees in `test_world_sizes.py`, and quantized MXFP8 in the regression of Megatron-LM
+# 5464, through an evaluation and a checkpoint.
 @pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.nightly), 3])
 @pytest.mark.parametrize(
     ("precision", "primary_weight", "fused"),
     [
-        ("bf16", "bf16", False),
+        pytest.param("bf16", "bf16", False, marks=pytest.mark.nightly),
         ("fp8_delayed", "quantized", False),
-        ("mxfp8", "quantized", True),
+        pytest.param("mxfp8", "quantized", True, marks=pytest.mark.nightly),
         ("nvfp4", "bf16", True),
     ],
 )

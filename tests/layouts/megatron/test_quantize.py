@@ -30,6 +30,8 @@ from pytest_precision.modules.parameter import tensors_of
 
 ParityIn = Callable[[Cell], Parity]
 
+NIGHTLY = pytest.mark.nightly
+
 MOE = partial(workloads.moe, experts=3, depth=1)
 
 STATELESS = {
@@ -114,6 +116,10 @@ def test_shards_end_within_rows_and_between_codes_of_one_byte(
     assert any(end > 0 for end, _ in ends)
 
 
+CUT = "blocks.0.experts.1.up.weight"
+"""A weight of which either of two ranks has a half."""
+
+
 class OwnAmaxes(DistributedOptimizer):
     """Every rank casts by the amaxes of its own elements."""
 
@@ -137,10 +143,10 @@ def planted(workload: Workload, cell: Cell, *, engine: type[DistributedOptimizer
 @pytest.mark.parametrize(
     ("precision", "where"),
     [
-        ("fp8_current", "quantized blocks.0.experts.1.up.weight.rowwise"),
-        ("fp8_block", "scale blocks.0.experts.0.up.weight.rowwise"),
-        ("mxfp8", "quantized blocks.0.experts.1.up.weight.columnwise"),
-        ("nvfp4", "quantized blocks.0.experts.1.up.weight.rowwise"),
+        pytest.param("fp8_current", f"quantized {CUT}.rowwise", marks=NIGHTLY),
+        pytest.param("fp8_block", "scale blocks.0.experts.0.up.weight.rowwise", marks=NIGHTLY),
+        pytest.param("mxfp8", f"quantized {CUT}.columnwise", marks=NIGHTLY),
+        ("nvfp4", f"quantized {CUT}.rowwise"),
         ("fp8_delayed", "scale blocks.0.experts.2.up.quantizers.0.weight"),
     ],
 )
@@ -151,6 +157,7 @@ def test_amaxes_that_nobody_reduced_are_caught(
 
     128 x 128 blocks have the same power of two for both halves of this one; the rank that has none
     of the first expert has another one. Delayed scaling casts by the scale of the step before.
+    In the precisions that are left to the night, `test_shards_are_cast_as_the_whole` would see it.
     """
     with pytest.raises(ParityError) as failure:
         parity_in(Cell(precision, "quantized", sequence="train", world_size=2)).check(
