@@ -14,22 +14,11 @@ from typing import Any
 
 import torch
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.format import Format, RandomSource, Reducible
 from pytest_precision.formats.inputs import Usage, checked_usage, refuse_random_bits
-from pytest_precision.formats.native_operands import kernel_operands
+from pytest_precision.formats.native_operands import expect_quantizer, kernel_operands
 from pytest_precision.formats.quantized import QuantizedTensor
-
-# The quantizers have neither torchao's and the OCP document's arithmetic, nor the cast of masters,
-# nor reductions other than over a process group; newer ones of NVFP4 are not used natively.
-_OTHERWISE = {
-    "rounding": "ceil",
-    "scaling": "transformer_engine",
-    "row_scaled": False,
-    "four_over_six": False,
-    "if_infinite": None,
-    "reduce_amax": None,
-}
 
 
 class Native(Format):
@@ -46,16 +35,7 @@ class Native(Format):
         Raises:
             ValueError: Transformer Engine's quantizers do not have the format.
         """
-        for field, only in _OTHERWISE.items():
-            value = getattr(emulated, field, only)
-            if value != only:
-                raise ValueError(
-                    expected_but_got(
-                        "a format of Transformer Engine's quantizers",
-                        f"{emulated.name} with {named(field, value)}",
-                        "emulate it",
-                    )
-                )
+        expect_quantizer(emulated)
         self.emulated = emulated
         self.name = emulated.name
 

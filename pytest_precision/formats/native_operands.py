@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats import mxfp8, packed
 from pytest_precision.formats.blockwise import FP8_BLOCK, BlockScaling
 from pytest_precision.formats.delayed import DelayedScaling
@@ -23,27 +24,6 @@ from pytest_precision.formats.quantized import Operand, Storage
 from pytest_precision.formats.scaling import tensor_amax
 
 
-@singledispatch
-def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
-    """Quantize a matrix by Transformer Engine's kernels; return its rowwise and columnwise operand.
-
-    Args:
-        format: a format that `Native` takes.
-        x: fp32, bf16 or fp16 [rows, columns], on the GPU; `Native.quantize` has checked it.
-
-    Raises:
-        ValueError: Transformer Engine has no quantizer for formats of this class.
-    """
-    raise ValueError(
-        expected_but_got(
-            "a format of Transformer Engine's quantizers",
-            f"{format.name} ({type(format).__name__})",
-            "emulate it",
-        )
-    )
-
-
-@kernel_operands.register
 def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
     # The kernel takes the maximum with what is in it.
     amax = torch.zeros(1, dtype=torch.float32, device=x.device)
@@ -53,7 +33,6 @@ def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
     return _per_tensor(made, format.element, amax)
 
 
-@kernel_operands.register
 def _current(format: CurrentScaling, x: torch.Tensor) -> dict[str, Operand]:
     kernel = _quantizer("float8_tensor", "Float8CurrentScalingQuantizer")
     made = kernel(
@@ -65,7 +44,6 @@ def _current(format: CurrentScaling, x: torch.Tensor) -> dict[str, Operand]:
     return _per_tensor(made, format.element, tensor_amax(x))  # the kernel's own is not kept
 
 
-@kernel_operands.register
 def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
     kernel = _quantizer("float8_blockwise_tensor", "Float8BlockQuantizer")
     made = kernel(
@@ -81,7 +59,6 @@ def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
     return _blocks(made, storages, (None, None), x)
 
 
-@kernel_operands.register
 def _mxfp8(format: Mxfp8, x: torch.Tensor) -> dict[str, Operand]:
     # Releases before 2.19, which lack the keyword, have blocks of one dimension only.
     options = {"with_2d_quantization": True} if format.two_dimensional else {}
@@ -93,7 +70,6 @@ def _mxfp8(format: Mxfp8, x: torch.Tensor) -> dict[str, Operand]:
     return _blocks(made, storages, (None, None), x)
 
 
-@kernel_operands.register
 def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
     made = _quantizer("nvfp4_tensor", "NVFP4Quantizer")(
         with_rht=format.hadamard,
@@ -103,6 +79,69 @@ def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
     )(x)
     storages = [Storage(E2M1, "nvfp4", (1, packed.NVFP4_BLOCK), side) for side in (False, True)]
     return _blocks(made, storages, (made._amax_rowwise, made._amax_columnwise), x)
+
+
+class _Quantizer(NamedTuple):
+    """How Transformer Engine quantizes a class of formats.
+
+    Attributes:
+        call: returns the operands "rowwise" and "columnwise" of a matrix.
+        told: fields of the format that `call` tells the kernel; any other must have its default.
+    """
+
+    call: Callable[[Any, torch.Tensor], dict[str, Operand]]
+    told: frozenset[str]
+
+
+# The quantizers have neither torchao's and the OCP document's arithmetic, nor the cast of masters,
+# nor reductions other than over a process group; newer ones of NVFP4 are not used natively.
+_QUANTIZERS = {
+    DelayedScaling: _Quantizer(_delayed, frozenset()),
+    CurrentScaling: _Quantizer(_current, frozenset({"element", "power_of_two", "epsilon"})),
+    BlockScaling: _Quantizer(
+        _block, frozenset({"element", "two_dimensional", "power_of_two", "epsilon"})
+    ),
+    Mxfp8: _Quantizer(_mxfp8, frozenset({"element", "two_dimensional"})),
+    Nvfp4: _Quantizer(_nvfp4, frozenset({"two_dimensional", "hadamard", "stochastic"})),
+}
+
+
+def expect_quantizer(format: Format) -> None:
+    """Raise unless Transformer Engine has a quantizer with the arithmetic of a format.
+
+    Raises:
+        ValueError: it has none for formats of this class, or none that knows a field's value.
+    """
+    found = _quantizer_of(format)
+    if found is None:
+        raise _no_quantizer(f"{format.name} ({type(format).__name__})")
+    made: Any = format  # that of delayed scaling has no fields, but a state
+    for field in fields(made) if is_dataclass(made) else ():
+        value = getattr(made, field.name)
+        if field.name not in {"name", *found.told} and value != field.default:
+            raise _no_quantizer(f"{format.name} with {named(field.name, value)}")
+
+
+def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
+    """Quantize by Transformer Engine's kernels; return operands "rowwise" and "columnwise".
+
+    Args:
+        format: a format that `expect_quantizer` takes.
+        x: fp32, bf16 or fp16 [rows, columns], on the GPU; `Native.quantize` has checked it.
+    """
+    found = _quantizer_of(format)
+    assert found is not None
+    return found.call(format, x)
+
+
+def _no_quantizer(got: str) -> ValueError:
+    expected = "a format of Transformer Engine's quantizers"
+    return ValueError(expected_but_got(expected, got, "emulate it"))
+
+
+def _quantizer_of(format: Format) -> _Quantizer | None:
+    known = (one for kind, one in _QUANTIZERS.items() if isinstance(format, kind))
+    return next(known, None)
 
 
 def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:

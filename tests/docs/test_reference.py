@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 from collections.abc import Iterator
+from inspect import signature
 
 import pytest
 from documents import PAGES, ROOT, named
@@ -141,6 +142,15 @@ def test_tables(page: str, heading: str, known) -> None:  # type: ignore[no-unty
     """A table has what there is, in its order."""
     names = [re.findall(r"`(\w+|[^\w`])", row[0])[0] for row in rows(page, heading)]
     assert names == [*known]
+
+
+def test_all_criteria_but_one_take_check_dtype() -> None:
+    """As the sentence below their table has it."""
+    without = {
+        name for name, call in CALLS.items() if "check_dtype" not in signature(call).parameters
+    }
+    assert "All but `unchecked` take `check_dtype=False`" in (REFERENCE / "criteria.md").read_text()
+    assert without == {"unchecked"}
 
 
 def test_the_page_leads_to_a_row_of_each_kind_of_error() -> None:

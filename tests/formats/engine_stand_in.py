@@ -15,6 +15,8 @@ import torch
 from torch.nn import functional as F
 
 from pytest_precision.formats import Operand, QuantizedTensor, by_name
+from pytest_precision.formats.native import Native
+from pytest_precision.formats.registry import names as format_names
 
 Release = tuple[int, int]
 
@@ -175,3 +177,16 @@ def _blocks(
         setattr(stored, f"_{side}_data", operand.data)
         setattr(stored, f"_{side}_scale_inv", F.pad(scale, beyond, value=171))
     return stored
+
+
+def quantized() -> list[str]:
+    """Return the names of the formats that Transformer Engine's kernels quantize."""
+    return [name for name in format_names() if _has_quantizer(name)]
+
+
+def _has_quantizer(name: str) -> bool:
+    try:
+        Native(by_name(name))
+    except ValueError:
+        return False
+    return True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import engine_stand_in
 import pytest
 import torch
 
 from pytest_precision import formats
 from pytest_precision.formats.blockwise import BlockScaling
 from pytest_precision.formats.native import Native
-from pytest_precision.formats.native_operands import kernel_operands
 from pytest_precision.formats.scaling import FP32_MAXIMUM
 from pytest_precision.modules.rng import RoundingRng
 
@@ -45,13 +45,10 @@ def test_masters_are_cast_by_formats_that_reduce_amaxes() -> None:
 def test_a_class_that_no_kernel_quantizes_is_refused() -> None:
     """By its name."""
     with pytest.raises(ValueError, match=r"but got doubled \(Doubled\); emulate it"):
-        kernel_operands(Doubled(), torch.ones(16, 16))
+        Native(Doubled())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for name in formats.names() if not name.endswith(("floor", "torchao", "row", "4over6"))],
-)
+@pytest.mark.parametrize("name", engine_stand_in.quantized())
 def test_the_native_one_differs_in_its_bits_alone(name: str) -> None:
     """It pads, draws and keeps a state where the emulated one does; the kernels take a seed."""
     format = formats.by_name(name)

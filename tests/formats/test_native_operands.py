@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import engine_stand_in
 import golden_vectors as golden
 import pytest
@@ -10,8 +12,10 @@ from torch.nn import functional as F
 
 from pytest_precision import formats
 from pytest_precision.formats import DelayedScaling, Operand
+from pytest_precision.formats.elements import E4M3
 from pytest_precision.formats.native import Native
 from pytest_precision.formats.native_operands import kernel_operands, valid
+from pytest_precision.formats.per_tensor import CurrentScaling
 from pytest_precision.modules.padding import padded_shape
 from pytest_precision.modules.slots import Quantizers
 
@@ -24,11 +28,7 @@ STORED = {
 }
 """What rows and columns of stored scales are multiples of, as the kernels' allocators have it."""
 
-NATIVE = [
-    name
-    for name in formats.names()
-    if not name.endswith(("floor", "torchao", "sr", "row", "4over6"))
-]
+NATIVE = [name for name in engine_stand_in.quantized() if not name.endswith("sr")]
 
 
 @pytest.mark.parametrize("release", [(2, 8), (2, 20)])
@@ -139,6 +139,18 @@ def test_what_its_quantizers_lack_is_refused(name: str) -> None:
     """It would quietly be another format."""
     with pytest.raises(ValueError, match=rf"but got {name} with \w+='?\w+'? \(\w+\); emulate it"):
         Native(formats.by_name(name))
+
+
+def test_a_field_that_no_quantizer_is_told_keeps_its_default() -> None:
+    """A format that gets a field is emulated where the field is set, until a quantizer knows it."""
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Clipped(CurrentScaling):
+        clip: float = 0.0
+
+    with pytest.raises(ValueError, match=r"but got clipped with clip=0\.5 \(float\); emulate it"):
+        Native(Clipped(name="clipped", element=E4M3, clip=0.5))
+    assert Native(Clipped(name="clipped", element=E4M3)).name == "clipped"
 
 
 def test_what_cannot_be_quantized_is_refused() -> None:

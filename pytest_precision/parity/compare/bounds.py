@@ -1,4 +1,4 @@
-"""The criteria that a test can name: bitwise, ulp, close, norm, noise and unchecked."""
+"""The criteria that `calls` makes for tests: each says how far two tensors may be apart."""
 
 from __future__ import annotations
 
