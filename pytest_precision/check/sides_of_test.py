@@ -23,7 +23,7 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class SidesOfTest:
-    """Makes candidate and reference of a test's checks, from what its callables declare.
+    """Makes candidate and reference of a test from its layouts or scripts and their decorators.
 
     Attributes:
         settings: of the test.

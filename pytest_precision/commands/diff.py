@@ -62,7 +62,7 @@ def _status(against: Against) -> int:
 
 @contextmanager
 def _other(against: Against) -> Iterator[Installation]:
-    """Yield the installation, of a commit or an interpreter, to compare the present files with."""
+    """Yield the commit or Python interpreter whose code the working tree is compared with."""
     python = against.given.python
     revision = against.given.revision
     if python is not None:

@@ -44,7 +44,7 @@ class BlockScaling(InBlocks):
     if_infinite: float | None = None
 
     def of_masters(self) -> Reducible:
-        """Return this format for casting masters: overflowing scales become fp32's maximum."""
+        """Return this format's variant for masters: overflowing scales become fp32's maximum."""
         return replace(self, if_infinite=FP32_MAXIMUM)
 
     def _quantize(

@@ -183,7 +183,7 @@ def valid(
     storage: Storage,
     shape: tuple[int, int],
 ) -> Operand:
-    """Make an operand of the valid part of a kernel's bytes and block scales: without padding.
+    """Return a kernel's quantized bytes and block scales as an operand, with the padding cut off.
 
     Args:
         data: uint8, as it is stored.

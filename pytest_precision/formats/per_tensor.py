@@ -41,7 +41,7 @@ class PerTensor(Reducible):
 
     @abstractmethod
     def _quantized(self, x: torch.Tensor, amax: torch.Tensor, usage: Usage) -> QuantizedTensor:
-        """Quantize a matrix whose amax is known, fp32 [1]."""
+        """Quantize a matrix to this format, given its amax (fp32, shape [1])."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -88,7 +88,7 @@ class Contract:
 
     @classmethod
     def of(cls, cell: Cell) -> Contract:
-        """Return the parameter dtype and the code paths that a run in a matrix cell must show."""
+        """Return the parameter dtype and the code paths that a cell's axes require of a run."""
         paths = []
         if cell.grad_accum_fusion:
             paths.append("fused")

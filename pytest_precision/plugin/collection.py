@@ -29,7 +29,7 @@ from pytest_precision.report.session import runs_nothing
 
 
 class Plan(NamedTuple):
-    """The cells of one matrix test, and the settings that hold for it."""
+    """The cells in which one test runs, such as precision × world size, and the test's settings."""
 
     matrix: Matrix
     settings: Settings

@@ -72,7 +72,7 @@ class LaunchController(Process):
         self._serves = needs_ranks(session.items, self.collection)
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> str | None:
-        """Return a line on torchrun or srun; None with -q or if no test needs ranks."""
+        """Return a line that names the launcher; None with -q or if no test needs ranks."""
         if not self._serves or config.get_verbosity() < 0:
             return None
         launch = self.launch

@@ -59,7 +59,7 @@ class Recording:
 
     @cached_property
     def updates(self) -> UpdateLog:
-        """Return how many updates of each tensor rounding lost in a whole run."""
+        """Return how many updates rounding lost in a whole run, tensor by tensor."""
         return UpdateLog.read(*self._place, files=self.trace.files)
 
     @cached_property
@@ -74,8 +74,7 @@ class Recording:
 
     @cached_property
     def broken_rules(self) -> dict[str, str]:
-        """Return the rules that a script's training loop broke, each with the kind that it
-        concerns.
+        """Return each rule that a script's training loop broke, with the observed kind of tensor.
 
         Returns:
             words to the kind of what is wrong, which a test may leave unchecked.

@@ -164,7 +164,7 @@ class Options:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """A parameter group: optimizer options, and the names of the original tensors in it.
+    """A parameter group: its optimizer options, and its parameters by their names in the model.
 
     Attributes:
         options: all but the parameters.

@@ -231,7 +231,7 @@ def likewise_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
-    """Say how wrappers' prefixes are dropped from names, where only one run has a weight's name."""
+    """If only one run has a weight of a name, advise how to drop a wrapper's prefix from names."""
     lost = finding.problem in ONE_SIDED and finding.pair.kind in WEIGHTS
     if not lost or other_weights(finding, judgement):
         return []

@@ -88,7 +88,7 @@ class LaunchRendezvous:
         self._write({"refusal": f"{_name()}, holds no rank: {reason}"})
 
     def find(self, rank: int) -> Address | None:
-        """Return the address of a rank's process; None until it has written its file.
+        """Return the network address that a rank's process wrote to the launch folder; None before.
 
         Raises:
             RefusedError: the process cannot hold a rank.

@@ -89,7 +89,7 @@ class RemoteRank:
         return said
 
     def signal(self, number: int) -> None:
-        """Make the host send a signal to the rank's process."""
+        """Send a Unix signal to the rank's process, through the process that started it."""
         self._say(Signal(number))
 
     def kill_all(self) -> None:

@@ -108,11 +108,11 @@ class OperationLogger:
         self.active = True
 
     def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Record digests of the named tensors that the logged operations are given at first."""
+        """Record digests of given tensors, by name, as they are before the logged operations."""
         self.log.given |= self._named(named)
 
     def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Record the digests of the named tensors that the logged operations leave behind."""
+        """Record digests of the given tensors, by name, as they are after the logged operations."""
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:

@@ -181,7 +181,7 @@ def adam_formula(*, decoupled: bool) -> Formula:
 def _wrong(
     own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float, *, decoupled: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
-    """Yield (mistake in words, scalars) for known mistakes in an Adam step."""
+    """Yield each known mistake of an Adam step in words, and the scalars of a step with it."""
     right: AdamScalars = arithmetic(own, step)
     yield "eps is added inside the root", replace(right, eps_in_root=True)
     decay = float(own["weight_decay"])

@@ -95,7 +95,7 @@ class Batch:
     def of(
         cls, group: int, storage: Roundings, clipping: Clipping, parts: Sequence[PiecePart]
     ) -> Batch:
-        """Return the shards' states before and after a step, concatenated into one batch."""
+        """Concatenate many shards' weights and moments, those before and those after a step."""
         columns = zip(*(own.before.tensors for own in parts), strict=True)
         before = State.of([*map(torch.cat, columns)])
         made = map(torch.cat, zip(*(own.after for own in parts), strict=True))

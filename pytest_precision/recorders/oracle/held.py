@@ -146,7 +146,7 @@ def expect_known_state(
     parameter: Tensor,
     state: Mapping[str, Any],
 ) -> None:
-    """Raise unless a parameter's optimizer state follows a known rule in known dtypes.
+    """Raise unless an optimizer is known to update a parameter by `formula`, in plain tensors.
 
     Raises:
         NotMeasurableError: if it is not.

@@ -116,7 +116,7 @@ def sgd_formula(*, momentum: bool) -> Formula:
 def _wrong(
     own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, _full_rate: float, *, momentum: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
-    """Yield (mistake in words, scalars) for known mistakes in an SGD step."""
+    """Yield each known mistake of an SGD step in words, and the scalars of a step with it."""
     right: SgdScalars = arithmetic(own, step)
     if right.l2:
         words = "weight decay is decoupled, not part of the gradient (L2)"

@@ -31,7 +31,7 @@ class WrongRule(NamedTuple):
     factor: float = 1.0
 
     def storage(self, own: Roundings) -> Roundings:
-        """Return the rounding errors of an update that is made with this mistake."""
+        """Return how coarsely an optimizer with this mistake rounds its weight and moments."""
         if self.rounded is None:
             return own
         all_of_them = [*own.moments, own.weight]

@@ -130,7 +130,7 @@ class FollowedGradients:
                 self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm)
 
     def backward(self) -> None:
-        """Keep watching gradients that are unchanged as a backward begins; drop all others."""
+        """Before a backward, drop the watched gradients that were changed or replaced since."""
         for key, one in [*self._followed.items()]:
             if one.handles:
                 continue

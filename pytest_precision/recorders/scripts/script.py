@@ -130,7 +130,7 @@ def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
 
 
 def _lacking(operations: Sequence[str], *, resumes: bool) -> Iterator[str]:
-    """Yield advice on each operation of a sequence that a script cannot follow."""
+    """Yield advice on each operation, such as `load`, that a script's training loop cannot run."""
     for operation in operations:
         how = OPERATIONS[operation].in_loops
         if how == "resumed" and not resumes:

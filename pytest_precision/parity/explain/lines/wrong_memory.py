@@ -34,7 +34,7 @@ class Region(NamedTuple):
 
 
 class WrongMemory:
-    """The parts of one rank's memory whose values do not occur in the reference."""
+    """The parts of a rank's tensor storages with values that the reference does not compute."""
 
     def __init__(self) -> None:
         self._regions: dict[int, list[Region]] = defaultdict(list)
