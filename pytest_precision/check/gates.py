@@ -296,3 +296,6 @@ RECORDED_GATES = tuple(
     one for one in GATES if one not in (same_data, undisturbed, *SELF_CHECKS, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""
+
+MUTANT_GATES = tuple(one for one in GATES if one not in (agreement, races))
+"""The gates of a mutant that both sides agree about; `races` would run it without the mutant."""

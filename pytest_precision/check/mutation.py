@@ -6,14 +6,11 @@ from typing import Any
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
-from pytest_precision.check.gates import GATES, agreement, refused
-from pytest_precision.check.repeatable import differs, races
+from pytest_precision.check.gates import MUTANT_GATES, refused
+from pytest_precision.check.repeatable import differs
 from pytest_precision.errors import NotPlantedError, SideFailed, expected_but_got
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.mutants import MUTANTS
-
-LATER_GATES = tuple(one for one in GATES if one not in (agreement, races))
-"""The gates that judge what agrees; the last one would run a candidate without the mutant."""
 
 NOT_PLANTED = f"{NotPlantedError.__module__}.{NotPlantedError.__qualname__}"
 """What a rank calls the error of a mutant that could not be planted."""
@@ -60,7 +57,7 @@ def mutants(case: Case) -> dict[str, Any]:
             continue
         if planted is None or differs(planted.candidate, case.candidate) is None:
             equivalent.append(name)
-        elif planted.judgement.first is not None or refused(planted, LATER_GATES):
+        elif planted.judgement.first is not None or refused(planted, MUTANT_GATES):
             killed.append(name)
         else:
             survived[name] = mutant.advice

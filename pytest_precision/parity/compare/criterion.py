@@ -25,8 +25,8 @@ __tracebackhide__ = is_bad_input
 class Criterion:
     """How equal two tensors must be. Each function of `calls.CALLS` makes one.
 
-    All that the package asks about a criterion is a member of this class, so that a new one is a
-    subclass that overrides some of them.
+    All that the package asks about a criterion is a member of this class or, where tensors are
+    compared, of `Elementwise`, so that a new one is a subclass that overrides some of them.
     """
 
     @property
