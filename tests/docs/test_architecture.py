@@ -46,7 +46,7 @@ def test_what_an_addition_touches_is_there(what: str, words: str) -> None:
             assert any(name in text for text in known), f"{name}: none of the files has it"
 
 
-EXAMPLES = {
+EXAMPLES: dict[str, tuple[str, ...]] = {
     "a command": ("bisect", "commands/bisect.py"),
     "an option": ("strict_isolation", "plugin/hooks.py"),
     "a layout of the package": ("any_precision_adamw", "layouts/optimizer_layouts.py"),
@@ -56,14 +56,15 @@ EXAMPLES = {
     "a mutant": ("every gradient is doubled", "recorders/perturb/mutants.py"),
     "a gate": ("vacuity", "check/gates.py"),
     "a criterion": ("Ulp", "parity/compare/bounds.py"),
-    "an operation of a sequence": ("'restart'", "matrix/sequence.py"),
-    "a number format": ("nvfp4_1d_row_4over6", "formats/nvfp4.py"),
+    "an operation of a sequence": ("'restart'", "matrix/sequence.py", "load"),
+    "a number format": ("nvfp4_1d_row_4over6", "formats/nvfp4.py", "nvfp4"),
     "a precision": ("fp8_block", "matrix/precisions.py"),
     "what a job must not leave changed": ("umask", "ranks/state/fingerprint.py"),
 }
 """One that is there for each row, by a name that means nothing else, and its own module.
 
-A name in quotes is that of a text: the word is one of code, too.
+A name in quotes is that of a text: the word is one of code, too. A third entry is what some modules
+of the row call it: the method of an operation, the module of a format.
 """
 
 OF_FIXTURES = {"a defect or a variation of the catalogue"}
@@ -99,12 +100,16 @@ def test_every_addition_has_an_example() -> None:
 
 @pytest.mark.parametrize("what", EXAMPLES)
 def test_what_is_there_touches_what_the_row_says(what: str) -> None:
-    """No other module of the package has the name, and each page and test of the row has it."""
-    name, own = EXAMPLES[what]
+    """Each module, page and test of the row has the name, and no other module of the package."""
+    name, own, *also = EXAMPLES[what]
     row: list[str] = re.findall(r"`([^`]+)`", dict(table("To add something, touch"))[what])
-    said = {own, *(one.removeprefix("pytest_precision/") for one in row)}
-    assert {file for file, names in names_in_code().items() if name in names} <= said
-    for page in (one for one in row if one.endswith(".md") or one.startswith("tests/")):
+    said = {one.removeprefix("pytest_precision/") for one in row if FILE.fullmatch(one)}
+    known = names_in_code()
+    assert {file for file, names in known.items() if name in names} <= {own, *said}
+    forms = {*map(squeezed, (name, *also))}
+    for file in said & known.keys():
+        assert forms & {*map(squeezed, known[file])}, file
+    for page in said - known.keys():
         text = (ROOT / ("" if "/" in page else "docs/reference") / page).read_text()
         assert squeezed(name) in squeezed(text), page
 
