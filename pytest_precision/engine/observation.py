@@ -114,6 +114,17 @@ def piece(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Obser
     return Observation(kind, name, tensor.to_local(), tuple(tensor.shape), place, local)
 
 
+def index_within(piece: Observation, place: int) -> tuple[int, ...]:
+    """Return the index in the unsharded tensor of an element of a flattened shard."""
+    if isinstance(piece.place, Chunk):
+        inside = torch.unravel_index(torch.tensor(place), piece.place.sizes)
+        return tuple(
+            int(own) + offset for own, offset in zip(inside, piece.place.offsets, strict=True)
+        )
+    whole = torch.unravel_index(torch.tensor(piece.place.start + place), piece.shape)
+    return tuple(map(int, whole))
+
+
 def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield (path, tensor) for the tensors and numbers in a value of optimizer state.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pytest_precision.errors import NotMeasurableError
+from pytest_precision.recorders.kept_weights import KeptWeights
 from pytest_precision.recorders.oracle.exact_update import Rule, gradient, rule
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
@@ -24,15 +25,18 @@ from pytest_precision.trace.segment_folders import log_path
 
 
 class UpdateMeter:
-    """Measures how much of each weight update rounding lost, on one rank, step by step."""
+    """Measures how much of each weight update rounding lost, on one rank, step by step.
+
+    Attributes:
+        kept: the weights as they were before an update.
+    """
 
     def __init__(self) -> None:
+        self.kept = KeptWeights()
         # Slot of each logical tensor's piece: its name, and its place as text that tells it apart.
         self._pieces: dict[tuple[str, str], int] = {}
         self._steps: list[tuple[int, list[tuple[float, ...]]]] = []
         self._unmeasured: dict[str, str] = {}
-        # Weights as they were, in the same memory each step: fresh pages cost more than the copy.
-        self._before: dict[tuple[str, int], Tensor] = {}
 
     @torch.no_grad()
     def before(self, optimizer: Optimizer, weights: Iterable[Weight]) -> list[Watched]:
@@ -54,7 +58,7 @@ class UpdateMeter:
             grad = gradient(optimizer, weight.parameter)
             pieces = [] if grad is None else weight.pieces(weight.effective())
             before = [
-                self._copy((weight.name, number), piece.tensor)
+                self.kept.before((weight.name, number), piece)
                 for number, piece in enumerate(pieces)
             ]
             watched.append(Watched(weight, grad, groups[id(weight.parameter)], before))
@@ -70,12 +74,6 @@ class UpdateMeter:
         """Write this rank's measurements as JSON beside its trace."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
         write_whole(log_path(folder, "updates", rank), part)
-
-    def _copy(self, place: tuple[str, int], tensor: Tensor) -> Tensor:
-        kept = self._before.get(place)
-        if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
-            kept = self._before[place] = torch.empty_like(tensor, device="cpu")
-        return kept.copy_(tensor)
 
     def _measured(self, optimizer: Optimizer, watched: Watched) -> Iterator[tuple[float, ...]]:
         weight = watched.weight

@@ -58,10 +58,12 @@ class UpdateWatcher:
             if oracle is not None:
                 oracle.before(engine, watched)
             yield
+        self._log.note_read_back(self._meter.kept.read_back(step))
         if bool(torch.isfinite(engine.grad_norm).all()):
             self._meter.after(engine.optimizer, watched, step)
             if oracle is not None:
                 oracle.after(engine, watched, step)
+            self._meter.kept.leave(watched)  # the last: it overwrites what the update began with
 
     @contextmanager
     def _watching(self, engine: Engine) -> Iterator[list[Watched]]:
@@ -108,10 +110,12 @@ class UpdateWatcher:
 
     def load(self, folder: Path) -> None:
         """Read the number of train steps from the file beside a checkpoint, and continue there."""
+        self._meter.kept.forget()
         if self._oracle is not None:
             self._oracle.load(folder)
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the lost updates and the results of update checks to files beside the trace."""
         self._meter.write(folder, rank)
+        self._log.starts = self._meter.kept.compared
         self._log.write(folder, rank)

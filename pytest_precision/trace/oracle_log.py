@@ -42,6 +42,27 @@ class Breach:
         return self.step, *self.order
 
 
+@dataclass(frozen=True)
+class ReadBack:
+    """The worst element of a weight that was rounded between two updates.
+
+    Attributes:
+        step: train step of the second one.
+        name: the logical tensor's name.
+        index: of the element.
+        expected: what the update before has left.
+        got: what the second one starts from.
+        grid: the dtype that it was rounded to.
+    """
+
+    step: int
+    name: str
+    index: Sequence[int]
+    expected: float
+    got: float
+    grid: str
+
+
 @dataclass
 class OracleLog:
     """The result of checking a run's weight updates against the optimizer's rule in fp64.
@@ -64,6 +85,9 @@ class OracleLog:
         apart: group of the workload, where it has a breach, to the numbers in which the optimizer's
             options are not the workload's.
         frozen: names of the weights that get no gradient in the workload, and that no group has.
+        starts: number of weights that were compared with what the update before them has left: one
+            a step and piece of a tensor.
+        read_back: those that were that, rounded; the first of each name.
     """
 
     rule: str = ""
@@ -81,6 +105,8 @@ class OracleLog:
     groups: int = 0
     apart: dict[str, list[str]] = field(default_factory=dict)
     frozen: list[str] = field(default_factory=list)
+    starts: int = 0
+    read_back: list[ReadBack] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
@@ -97,6 +123,7 @@ class OracleLog:
     def _of(cls, data: dict[str, object]) -> OracleLog:
         log = cls(**data)  # type: ignore[arg-type]
         log.breaches = [Breach(**breach) for breach in log.breaches]  # type: ignore[arg-type]
+        log.read_back = [ReadBack(**own) for own in log.read_back]  # type: ignore[arg-type]
         return log
 
     def write(self, folder: Path, rank: int) -> None:
@@ -121,6 +148,8 @@ class OracleLog:
             kept = self.estimates.get(group, found)
             self.estimates[group] = {name: kept[name] for name in kept if name in found}
         self.break_at(other.breaches)
+        self.starts += other.starts
+        self.note_read_back(other.read_back)
         if other.fits is not None:
             self.fit(other.fits)
 
@@ -134,6 +163,13 @@ class OracleLog:
         for breach in sorted([*self.breaches, *breaches], key=lambda own: (own.when, -own.ratio)):
             first.setdefault((breach.kind, breach.name), breach)
         self.breaches = [*first.values()]
+
+    def note_read_back(self, found: Iterable[ReadBack]) -> None:
+        """Add weights that were rounded between two updates; keep only the first of each name."""
+        first: dict[str, ReadBack] = {}
+        for own in sorted([*self.read_back, *found], key=lambda own: own.step):
+            first.setdefault(own.name, own)
+        self.read_back = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
         """Keep only the mistakes that also explain the wrong updates of one more step or rank."""

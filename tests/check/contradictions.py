@@ -213,6 +213,37 @@ class Truncated(MasterEngine):
             parameter.copy_(bits.view(torch.float32))
 
 
+class ReadBack(MasterEngine):
+    """Makes masters of the weights before each step but the first, which loses their low bits."""
+
+    def forward_backward(self, step: int) -> None:
+        with torch.no_grad():
+            for parameter, master in self._pairs() if step > 1 else ():
+                master.copy_(parameter)
+        super().forward_backward(step)
+
+
+class ReadBackLate(MasterEngine):
+    """Does so before the gradients are clipped, when the forward has read its weights."""
+
+    def clip_grads(self) -> None:
+        with torch.no_grad():
+            for parameter, master in self._pairs() if self.optimizer.state else ():
+                master.copy_(parameter)
+        super().clip_grads()
+
+
+class Offloads(MasterEngine):
+    """Moves masters to other memory between two steps, and clamps one number to one of bf16."""
+
+    def forward_backward(self, step: int) -> None:
+        with torch.no_grad():
+            for master in self.master_model.parameters():
+                master.data = master.data.clone()
+            self.master_model.get_parameter("temperature").clamp_(max=0.5)
+        super().forward_backward(step)
+
+
 class RolledBack(DelayedScalingState):
     """Makes the newest amax the one that is forgotten first."""
 
@@ -292,7 +323,12 @@ def gathered_elsewhere(workload: Workload, cell: Cell) -> Engine:
     return GatheredElsewhere.of(workload, cell, overlap_param_gather=True)
 
 
-def truncated(workload: Workload, cell: Cell) -> Engine:
+def on_masters(workload: Workload, cell: Cell, *, kind: type[MasterEngine]) -> Engine:
     master = workload.model(cell)
     model, _ = resident(deepcopy(master), cell)
-    return Truncated(workload, cell, model, master)
+    return kind(workload, cell, model, master)
+
+
+def on_masters_too(workload: Workload, cell: Cell, *, kind: type[MasterEngine]) -> Engine:
+    """The same on the other side."""
+    return on_masters(workload, cell, kind=kind)

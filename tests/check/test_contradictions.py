@@ -44,6 +44,8 @@ SCALES = {
     "scale is that of the largest amax of its history",
     "amax is the history before it, rolled, and the largest amax since",
 }
+TRUNCATED = partial(contradictions.on_masters, kind=contradictions.Truncated)
+UNROUNDED = {"master is not rounded since the update before"}
 RESIDENT_MXFP8 = Cell("mxfp8", "quantized", sequence="train2")
 
 
@@ -77,7 +79,7 @@ def found(one_rank: None, tmp_path: Path) -> Found:
             "the master before it, quantized",
             2,
         ),
-        (contradictions.truncated, BF16, "param", "its master", 1),
+        (TRUNCATED, BF16, "param", "its master", 1),
         (contradictions.GrowsEachStep, FP16, "loss_scale", "what its rule makes of it", 1),
         (contradictions.CountsSkipped, FP16, "loss_scale", "what its rule makes of it", 1),
         (planted_by_property.DecaysFrozen, FP32, "param", FROZEN, 1),
@@ -175,7 +177,19 @@ def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
             workloads.mlp,
             USED,
         ),
-        (layouts.any_precision_adamw, BF16, workloads.mlp, USED),
+        (layouts.any_precision_adamw, BF16, workloads.mlp, USED | UNROUNDED),
+        (
+            partial(contradictions.on_masters, kind=contradictions.Offloads),
+            BF16.replace(sequence="train2-eval-save-train"),
+            workloads.mlp,
+            UNROUNDED,
+        ),
+        (
+            partial(layouts.fused_adam, store_param_remainders=True),
+            BF16,
+            workloads.mlp,
+            UNROUNDED,
+        ),
         (
             partial(contradictions.here, kind=contradictions.AveragesFrozen),
             FP32,
@@ -273,6 +287,20 @@ def test_a_wrong_sum_of_both_sides_fails(
     assert first.endswith(factor)
     breach = failure.value.verdict.identities["reference"]["breach"]
     assert breach["identity"] == "the sum of grad over the ranks"
+
+
+@pytest.mark.parametrize("kind", [contradictions.ReadBack, contradictions.ReadBackLate])
+def test_masters_that_are_read_back_fail(parity_in: ParityIn, kind: type[Engine]) -> None:
+    """Each update by itself is right; what it starts from was rounded since the one before."""
+    sides = (
+        partial(side, kind=kind)
+        for side in (contradictions.on_masters, contradictions.on_masters_too)
+    )
+    with pytest.raises(ParityError) as failure:
+        parity_in(BF16).check(*sides, workload=workloads.mlp)
+    first = str(failure.value).splitlines()[0]
+    assert "at step 2 is not what the update before has left in both sides: " in first
+    assert first.endswith("; it was rounded to bfloat16 in between")
 
 
 def test_division_after_the_reduction_is_told(parity_in: ParityIn) -> None:

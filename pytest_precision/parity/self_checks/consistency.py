@@ -50,6 +50,9 @@ RESIDENT = ("param", "master", "loss_scale", "recorded_amax", *QUANTIZED.values(
 FROZEN = "what it was before the step, although the workload freezes it"
 """What a frozen weight is, in words."""
 
+LEFT = "what the update before has left"
+"""What a high-precision weight is when an update starts, in words."""
+
 NO_ENTRIES = Exempt()
 """Leaves nothing out."""
 
@@ -121,6 +124,8 @@ class _Walk:
         self._updated = held.get("master", {})
         self._with_moments = {*held.get("exp_avg", {}), *held.get("momentum_buffer", {})}
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
+        if log.starts:
+            checked["master is not rounded since the update before"] += log.starts
 
     def judged(self) -> Iterator[Judged]:
         """Yield the result of each check of the run in causal order: a contradiction, or None."""
@@ -136,6 +141,7 @@ class _Walk:
             yield from self._normed(moment, held["grad_norm"])
             yield from self._cast(moment, held)
             if moment.phase == "optimizer_step":
+                yield from self._read_back(moment)
                 yield from self._still(moment, held["param"])
                 yield from self._quantization.updated(moment, held, self._state)
                 norms = self._shown.numbers(self._norms).values()
@@ -170,6 +176,14 @@ class _Walk:
             yield from self._follows(
                 self._shown.claim(moment, "param", name, "its master"), entries, masters
             )
+
+    def _read_back(self, moment: Moment) -> Iterator[Judged]:
+        """Yield weights that were rounded between this update and the one before."""
+        for own in self._log.read_back:
+            if own.step == moment.step:
+                cause = f"it was rounded to {own.grid} in between"
+                at = tuple(own.index), own.expected, own.got
+                yield Contradiction(own.step, "master", own.name, LEFT, *at, None, cause=cause)
 
     def _still(self, moment: Moment, params: Mapping[str, list[Entry]]) -> Iterator[Judged]:
         """Yield weights that the workload freezes but that a step has updated or decayed.

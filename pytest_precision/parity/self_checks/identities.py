@@ -49,6 +49,7 @@ class Contradiction:
         got: what was observed.
         factor: of all elements, if they are off by one.
         everywhere: whether all tensors of its kind are off by that factor.
+        cause: what has happened to it, in words, where that is known.
     """
 
     step: int
@@ -60,6 +61,7 @@ class Contradiction:
     got: float
     factor: float | None
     everywhere: bool = False
+    cause: str | None = None
 
 
 Judged = Contradiction | None
@@ -70,6 +72,7 @@ def contradiction_words(breach: Contradiction, who: str) -> str:
     """Describe in one line which tensor is not what it should be, in which run, and by how much."""
     everywhere = ", as in every other tensor" if breach.everywhere else ""
     off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
+    off += f"; {breach.cause}" * bool(breach.cause)
     return (
         f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
         f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"

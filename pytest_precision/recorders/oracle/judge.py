@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-import torch
-
-from pytest_precision.engine.observation import Chunk, Observation
+from pytest_precision.engine.observation import index_within
 from pytest_precision.recorders.oracle.batch import Batch
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.update import UpdateScalars
@@ -80,7 +78,7 @@ def _located(
                         (kind, part.order),
                         kinds[kind],
                         part.piece.name,
-                        _index(part.piece, part.start + place),
+                        index_within(part.piece, part.start + place),
                         float(exact[start + place]),
                         wrong,
                         float(own[place]),
@@ -89,14 +87,3 @@ def _located(
                 )
             start += part.size
     return found
-
-
-def _index(piece: Observation, place: int) -> tuple[int, ...]:
-    """Return the index in the unsharded tensor of an element of a flattened shard."""
-    if isinstance(piece.place, Chunk):
-        inside = torch.unravel_index(torch.tensor(place), piece.place.sizes)
-        return tuple(
-            int(own) + offset for own, offset in zip(inside, piece.place.offsets, strict=True)
-        )
-    whole = torch.unravel_index(torch.tensor(piece.place.start + place), piece.shape)
-    return tuple(map(int, whole))

@@ -1,0 +1,105 @@
+"""Kept weights: copies of what an update starts from, and which of them were rounded before it.
+
+A master that is read back from its rounded weight between two updates loses its low bits each time,
+although each update by itself is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pytest_precision.engine.observation import Observation, index_within
+from pytest_precision.recorders.weights import Watched
+from pytest_precision.trace.oracle_log import ReadBack
+
+ROUNDED_TO = (torch.bfloat16, torch.float16)
+"""Dtypes from which a high-precision weight may have been read back."""
+
+LEAST_ROUNDED = 8
+"""Elements of a shard that must have lost bits: one number may lie on a grid by chance."""
+
+
+class KeptWeights:
+    """Copies of an optimizer's weights on the host, in the same memory at each step.
+
+    Fresh pages cost more than the copy. A slot is a stored tensor's name with the number of a
+    logical tensor in it.
+
+    Attributes:
+        compared: number of shards that were compared with what the update before has left.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[str, int], Tensor] = {}
+        self._left: set[tuple[str, int]] = set()
+        self._found: list[ReadBack] = []
+        self.compared = 0
+
+    def before(self, slot: tuple[str, int], piece: Observation) -> Tensor:
+        """Return a copy of a shard as it is before an update; it lasts until the next one."""
+        now, kept = piece.tensor, self._copies.get(slot)
+        if kept is None or (kept.shape, kept.dtype) != (now.shape, now.dtype):
+            self._left.discard(slot)
+            kept = self._copies[slot] = torch.empty_like(now, device="cpu")
+        elif slot in self._left:
+            self._left.discard(slot)
+            self.compared += 1
+            held = now.to("cpu")
+            if torch.equal(held, kept):
+                return kept
+            self._found += filter(None, [_read_back(piece, held, kept)])
+        return kept.copy_(now)
+
+    @torch.no_grad()
+    def leave(self, watched: Iterable[Watched]) -> None:
+        """Bring the copies up to date with what an update has left.
+
+        Args:
+            watched: its weights, whose copies are overwritten.
+        """
+        for one in watched:
+            now = one.weight.pieces(one.weight.effective()) if one.before else []
+            for number, (kept, piece) in enumerate(zip(one.before, now, strict=True)):
+                kept.copy_(piece.tensor)
+                # Subclasses and fp8 may have no `torch.equal`.
+                if type(kept) is Tensor and kept.is_floating_point() and kept.itemsize > 1:
+                    self._left.add((one.weight.name, number))
+
+    def read_back(self, step: int) -> list[ReadBack]:
+        """Return the weights that were rounded before the update of a step, since the last call."""
+        found, self._found = self._found, []
+        return [replace(own, step=step) for own in found]
+
+    def forget(self) -> None:
+        """Compare the next update with nothing, as after a load."""
+        self._left.clear()
+
+
+def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None:
+    """Return the worst element of a shard that is what was left, rounded; None if it is not that.
+
+    A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
+    hold a few numbers within limits. Neither makes each of many numbers its own rounding.
+
+    Args:
+        piece: which shard it is.
+        now: what it holds.
+        left: what it held when the last update was over, of the same shape and dtype.
+    """
+    grids = [grid for grid in ROUNDED_TO if torch.equal(left.to(grid).to(left.dtype), now)]
+    off = (now.double() - left.double()).abs().reshape(-1)
+    if not grids or int(off.count_nonzero()) < LEAST_ROUNDED:
+        return None
+    place = int(off.argmax())
+    return ReadBack(
+        0,  # which step it is knows who asks
+        piece.name,
+        index_within(piece, place),
+        float(left.reshape(-1)[place]),
+        float(now.reshape(-1)[place]),
+        str(grids[0]).removeprefix("torch."),
+    )
