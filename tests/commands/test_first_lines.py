@@ -45,6 +45,14 @@ for step in range(3):
     optimizer.zero_grad()
 """
 
+STEPS_TWICE = """
+for step in range(3):
+    model(torch.randn(12, 8)).square().mean().backward()
+    for _ in range(2 if step >= FIRST and own == TWICE else 1):
+        optimizer.step()
+    optimizer.zero_grad()
+"""
+
 SCALED = """
 scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
 for step in range(3):
@@ -82,6 +90,16 @@ for turn in PLANTED if own == "planted" else "mcmcmc":
         (FORGETS_TRAIN, "flag differs at step 2 after optimizer_step: training is False on rank 0"),
         (ACCUMULATES, "loss differs at step 1 after forward_backward: 4 microbatches here, 2 in"),
         (
+            STEPS_TWICE.replace("TWICE", "'planted'").replace("FIRST", "0"),
+            "the candidate's optimizer steps again after step 1, without a forward before it; "
+            "losses of step 2: 0 here, 1 in the reference",
+        ),
+        (
+            STEPS_TWICE.replace("TWICE", "'plain'").replace("FIRST", "1"),
+            "the reference's optimizer steps again after step 2, without a forward before it; "
+            "losses of step 3: 1 here, 0 in the reference",
+        ),
+        (
             SCALED.replace("UNSCALED", "own != 'planted'").replace("SCALE", "2.0**22"),
             "reduced_grad differs at step 1 after reduce_grads, 2^22 times the reference, "
             "which is the loss scale in each",
@@ -102,7 +120,16 @@ for turn in PLANTED if own == "planted" else "mcmcmc":
             "model.0.weight and 3 more in the reference",
         ),
     ],
-    ids=["eval", "microbatches", "unscaled", "loss scale", "later turn", "first turn"],
+    ids=[
+        "eval",
+        "microbatches",
+        "extra",
+        "left out",
+        "unscaled",
+        "loss scale",
+        "later turn",
+        "first turn",
+    ],
 )
 def test_the_first_line_names_the_cause(
     record: RecordFile, in_folder: Path, capsys: Output, loop: str, words: str

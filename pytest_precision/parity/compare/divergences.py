@@ -74,6 +74,13 @@ class Tally:
     findings: list[Finding] = field(default_factory=list)
     dtypes: set[tuple[str, str]] = field(default_factory=set)
 
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Return how many of the tensors the candidate has, and how many the reference has."""
+        problems = [one.problem for one in self.findings]
+        lacks, exceeds = (len(self.names) - problems.count(one) for one in ONE_SIDED)
+        return lacks, exceeds
+
 
 @dataclass
 class Judgement:
@@ -152,7 +159,8 @@ def judge(
 def _explained(judgement: Judgement) -> Finding | None:
     """Return the first divergence, or the finding of the same step that explains it.
 
-    A script's generator is seen where the next step begins, which may have drawn its data already.
+    A script's generator is seen where the next step begins, which may have drawn its data already,
+    unless that step is an update without a forward.
     """
     first = judgement.first
     if first is None or shows_reads(first.pair.kind):
@@ -160,6 +168,9 @@ def _explained(judgement: Judgement) -> Finding | None:
     op = first.pair.moment.op
     if first.pair.kind in GENERATORS:
         op = min((later for _, later in judgement.spread if later > op), default=op)
+        losses = judgement.spread.get(("loss", op))
+        if losses is not None and 0 in losses.numbers:
+            return losses.findings[0]
     elif first.pair.moment.phase != "forward_backward":
         return first
     later = (judgement.spread.get((kind, op)) for kind in SHOWN_LATER)

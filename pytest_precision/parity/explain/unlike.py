@@ -44,15 +44,33 @@ def other_number(judgement: Judgement, op: int) -> str:
     tally = judgement.spread.get(("loss", op))
     if tally is None:
         return ""
-    problems = [one.problem for one in tally.findings]
-    lacks, exceeds = problems.count("missing"), problems.count("extra")
-    ours, theirs = len(tally.names) - lacks, len(tally.names) - exceeds
+    ours, theirs = tally.numbers
     for finding in tally.findings:
         pair = finding.pair
         if finding.problem == "shape" and pair.candidate and pair.reference:
             shapes = (side.pieces[0].shape for side in (pair.candidate, pair.reference))
             ours, theirs = map(prod, shapes)  # of an engine, a vector of them
     return "" if ours == theirs else f"{ours} microbatches here, {theirs} in the reference"
+
+
+def extra_update(finding: Finding, judgement: Judgement) -> str:
+    """Say that one side updates in a step without a forward; empty if neither or both do.
+
+    That side has losses in other steps, so that they are seen.
+    """
+    moment = finding.pair.moment
+    of_losses = {op: t.numbers for (kind, op), t in judgement.spread.items() if kind == "loss"}
+    if finding.pair.kind != "loss" or moment.operation != "train":
+        return ""
+    ours, theirs = numbers = of_losses[moment.op]
+    for side, who in enumerate(("candidate", "reference")):
+        if not numbers[side] and any(own[side] for own in of_losses.values()):
+            then = f"again after step {moment.step - 1}" if moment.step > 1 else "at once"
+            return (
+                f"the {who}'s optimizer steps {then}, without a forward before it; losses of "
+                f"step {moment.step}: {ours} here, {theirs} in the reference"
+            )
+    return ""
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:

@@ -8,7 +8,12 @@ from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
 from pytest_precision.parity.compare.uncalled import shows_reads
-from pytest_precision.parity.explain.unlike import other_number, other_weights, rate_has_moved
+from pytest_precision.parity.explain.unlike import (
+    extra_update,
+    other_number,
+    other_weights,
+    rate_has_moved,
+)
 from pytest_precision.parity.words import listed, percent, power_of_two
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.recording import Recording
@@ -44,6 +49,9 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     if others:
         step = f"at step {pair.moment.step}" if pair.moment.step else "in the first step"
         return f"other weights are updated {step}: {others}{agreed}"
+    extra = extra_update(finding, judgement)
+    if extra:
+        return extra
     number = other_number(judgement, pair.moment.op)
     if number and pair.kind == "loss":
         return f"{pair.kind} differs {then}: {number}{agreed}"
