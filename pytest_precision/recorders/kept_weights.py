@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, index_within
+from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.recorders.weights import Watched
 from pytest_precision.trace.oracle_log import ReadBack
 
@@ -101,5 +102,5 @@ def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None
         index_within(piece, place),
         float(left.reshape(-1)[place]),
         float(now.reshape(-1)[place]),
-        str(grids[0]).removeprefix("torch."),
+        dtype_name(grids[0]),
     )
