@@ -15,8 +15,9 @@ import pytest_precision
 from pytest_precision import layouts
 from pytest_precision.__main__ import main
 from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.contract import PATHS
-from pytest_precision.matrix.sequence import OPERATIONS
+from pytest_precision.matrix.sequence import LOADS, OPERATIONS
 from pytest_precision.options import OPTIONS, Option
 from pytest_precision.parity.compare.calls import CALLS
 from pytest_precision.parity.compare.signature import ERRORS
@@ -142,6 +143,28 @@ def test_tables(page: str, heading: str, known) -> None:  # type: ignore[no-unty
     """A table has what there is, in its order."""
     names = [re.findall(r"`(\w+|[^\w`])", row[0])[0] for row in rows(page, heading)]
     assert names == [*known]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "known"),
+    [
+        (r"\. (.+?) take a count", [row.name for row in OPERATIONS.values() if row.counted]),
+        (r"\n\n(.+?) go on with 4 ranks", [f"{name}@4" for name in OPERATIONS if name in LOADS]),
+        (r"are drawn except (`\w+`)", [row.name for row in OPERATIONS.values() if row.asked_for]),
+    ],
+)
+def test_sentences_on_operations(sentence: str, known: list[str]) -> None:
+    """What the page says of some operations is what their rows say."""
+    said = re.search(sentence, (REFERENCE / "axes.md").read_text())
+    assert said is not None
+    assert re.findall(r"`([^`]+)`", said[1]) == known
+
+
+def test_a_phase_shows_every_kind_that_a_step_makes() -> None:
+    """What outlives a step is shown after all that may change it, and is not listed."""
+    named = {name for row in rows("kinds.md", "phase") for name in re.findall(r"`(\w+)`", row[2])}
+    assert named - {*KINDS} == set()
+    assert {name for name, kind in KINDS.items() if kind.lasts != "state"} <= named
 
 
 def test_all_criteria_but_one_take_check_dtype() -> None:
