@@ -77,8 +77,7 @@ def one_rank(_process_group: None) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
-def few_objects() -> None:
+def forget_objects() -> None:
     """Leave what earlier tests have imported out of garbage collection, too.
 
     Whoever looks for copies of weights looks at all objects that the collector knows, which takes
@@ -86,6 +85,12 @@ def few_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def few_objects() -> None:
+    """Have a script of this process looked for among few objects."""
+    forget_objects()
 
 
 @pytest.fixture(scope="session")
@@ -107,6 +112,8 @@ def parity_by(resources: Resources) -> Callable[..., Parity]:
     """The fixture `parity` of a test in the given cell, by the given settings."""
 
     def make(cell: Cell, **given: Any) -> Parity:
+        if given.get("ranks") == "inline":
+            forget_objects()
         settings = Settings(timeout=120, device="cpu", **given)
         return Parity("test", cell, settings, resources.ranks(settings), resources.traces)
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
@@ -145,10 +146,12 @@ def _recorded(given: argparse.Namespace) -> int:
     Raises:
         Exception: whatever the script raises.
     """
-    from pytest_precision.recorders.scripts.loop_trace import NotWrittenError
-    from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
-    from pytest_precision.recorders.scripts.script_file import record_file
-    from pytest_precision.recorders.scripts.script_traceback import report_script_alone
+    # What the loop holds is looked for among all objects that can be collected: the script's alone.
+    with uncollected():
+        from pytest_precision.recorders.scripts.loop_trace import NotWrittenError
+        from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
+        from pytest_precision.recorders.scripts.script_file import record_file
+        from pytest_precision.recorders.scripts.script_traceback import report_script_alone
 
     parser: argparse.ArgumentParser = given.parser
     file, *arguments = given.script

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,10 +72,10 @@ def rules() -> Iterator[Planted]:
             yield Planted(words, made, wrong_rules.WithSgd, only)
 
 
-def drawn() -> Iterator[Planted]:
-    """Forty numbers that are not the declared ones: rates, decays, eps and betas."""
+def drawn(times: int) -> Iterator[Planted]:
+    """Numbers that are not the declared ones: a rate, a decay, an eps and betas each time."""
     draw = random.Random(1)
-    for number in range(10):
+    for number in range(times):
         only = None if number % 2 else number % 4 // 2
         rate, decay = 10 ** draw.uniform(-1, 1), 10 ** draw.uniform(-3, 0)
         eps, betas = 10 ** draw.uniform(-6, -1), (draw.uniform(0.5, 0.99), draw.uniform(0.9, 0.99))
@@ -101,7 +102,14 @@ def explanation(planted: Planted, folder: Path) -> str | None:
     return Broken("both", log, log.breaches[0]).explanation if log.breaches else None
 
 
-@pytest.mark.parametrize("given", [rules, drawn])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(rules, id="rules"),
+        pytest.param(partial(drawn, 4), id="drawn"),
+        pytest.param(partial(drawn, 10), id="more drawn", marks=pytest.mark.nightly),
+    ],
+)
 def test_few_wrong_updates_have_no_name(
     one_rank: None, tmp_path: Path, given: Callable[[], Iterator[Planted]]
 ) -> None:

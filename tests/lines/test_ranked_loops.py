@@ -27,7 +27,7 @@ LOOP = Path(__file__).with_name("ranked_loop.py")
         ("tensor", "gradient", 2, "extra"),
         ("tensor", "clip", 2, "constant"),
         ("tensor", "step", 2, "cast"),
-        pytest.param("ddp", "loss", 8, "extra", marks=pytest.mark.slow),
+        pytest.param("ddp", "loss", 8, "extra", marks=pytest.mark.nightly),
         pytest.param("fsdp2", "gradient", 8, "extra", marks=pytest.mark.slow),
     ],
 )

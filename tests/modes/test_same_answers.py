@@ -63,9 +63,15 @@ class Scenario:
         return {case.get("name", ""): case for case in cases if case.get("classname") == file}
 
 
+# CI has a session without workers, and its reports, in `plugin/test_parity.py`.
 @pytest.fixture(
     scope="module",
-    params=["plain", "xdist", LAUNCHES[0], pytest.param(LAUNCHES[1], marks=pytest.mark.nightly)],
+    params=[
+        pytest.param("plain", marks=pytest.mark.nightly),
+        "xdist",
+        LAUNCHES[0],
+        pytest.param(LAUNCHES[1], marks=pytest.mark.nightly),
+    ],
 )
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scenario:
     """One session in each mode, since starting it takes most of the time."""

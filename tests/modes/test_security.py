@@ -157,7 +157,8 @@ def test_a_word_of_an_earlier_launch_is_taken_back(
     assert rendezvous.find(1) is None
 
 
-@pytest.fixture(params=["loopback", "network namespace"])
+# In both, strangers find the addresses that the launch listens at, and no others.
+@pytest.fixture(params=["loopback", pytest.param("network namespace", marks=pytest.mark.nightly)])
 def stranger(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[str]]]:
     """The address at which strangers find this machine, and what begins their commands."""
     if request.param == "loopback":

@@ -103,7 +103,8 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+# With workers, CI has the cells of report.json and the terminal in `modes/test_same_answers.py`.
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.nightly)])
 def test_grids(pytester: pytest.Pytester, recordings: Path, workers: tuple[str, ...]) -> None:
     """Each cell stands in report.json by the axes of its test, however it was checked."""
     pytester.makepyfile(test_all=SUITE)

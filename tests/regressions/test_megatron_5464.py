@@ -47,7 +47,7 @@ at_each_rate = pytest.mark.parametrize(
     "lr", [LR[0], pytest.param(LR[1], marks=pytest.mark.nightly)]
 )
 """Losses that show nothing where they move more show nothing where they move less, and no defect is
-found by the size of an update, but for one whose test runs at both."""
+found by the size of an update, but for one, which is found earlier at the first."""
 
 as_in_the_catalogue = pytest.mark.nightly
 """CI plants the same defects once, in `tests/layouts/test_catalogue.py`, and holds step, phase,
@@ -153,7 +153,7 @@ def test_a_forward_that_reads_other_memory(cell: Cell, parity: Parity, lr: float
 
 
 @pytest.mark.precision_matrix(precision=["nvfp4"], primary_weight=["quantized"], world_size=[2])
-@pytest.mark.parametrize("lr", LR)
+@at_each_rate
 def test_a_forward_that_reads_other_bytes(cell: Cell, parity: Parity, lr: float) -> None:
     """The same in NVFP4, with packed bytes: seen in the first step in which a code changes."""
     found = caught(cell, parity, lr, engine=StaleMembers)

@@ -50,9 +50,9 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def recorded(name: str, *options: str, rate: str, launcher: tuple[str, ...] = ()) -> str:
+def recorded(name: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
     """Record the script in processes of their own; return what they say."""
-    words = (*launcher, *RECORD, "--out", name, *options, "--", "train.py", rate)
+    words = (*launcher, *RECORD, "--out", name, *options, "--", "train.py", "0.01")
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -61,11 +61,10 @@ def recorded(name: str, *options: str, rate: str, launcher: tuple[str, ...] = ()
 @pytest.mark.slow
 @te_wheel.NEEDED
 @pytest.mark.usefixtures("in_folder")
-def test_a_script_is_recorded_over_the_stand_in(capsys: pytest.CaptureFixture[str]) -> None:
-    """The recording and what is printed say so; two runs agree, and another rate is found."""
-    said = recorded("a", "--te", "cpu", rate="0.01")
-    recorded("b", "--te=auto", rate="0.01")
-    recorded("c", "--te", "cpu", rate="0.02")
+def test_a_script_is_recorded_over_the_stand_in() -> None:
+    """The recording and what is printed say so, and two runs agree."""
+    said = recorded("a", "--te", "cpu")
+    recorded("b", "--te=auto")
     assert "pytest_precision: Transformer Engine 2.20" in said
     recording = whole_recording("candidate", Path("a"))
     assert recording.manifest is not None
@@ -74,8 +73,6 @@ def test_a_script_is_recorded_over_the_stand_in(capsys: pytest.CaptureFixture[st
     kinds = recording.trace.dtypes().keys()
     assert {"param", "final_grad", "master_param", "extra_state"} <= kinds
     assert main(["compare", "a", "b"]) == 0
-    assert main(["compare", "a", "c"]) == 1
-    assert "lr differs before the first step" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -83,7 +80,7 @@ def test_a_script_is_recorded_over_the_stand_in(capsys: pytest.CaptureFixture[st
 @pytest.mark.usefixtures("in_folder")
 def test_ranks_of_a_launch_are_recorded_over_the_stand_in() -> None:
     """Each has the stand-in, and DDP reduces the gradients of Transformer Engine's layers."""
-    recorded("two", "--te", "cpu", rate="0.01", launcher=TORCHRUN)
+    recorded("two", "--te", "cpu", launcher=TORCHRUN)
     assert whole_recording("candidate", Path("two")).cell.world_size == 2
 
 
