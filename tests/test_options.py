@@ -295,8 +295,16 @@ def test_bad_marker_option(keywords: dict[str, object], got: str) -> None:
 def test_what_repeats_a_check_has_a_build_with_a_commit_only() -> None:
     """The ini file of a repository may name it for every session."""
     build = Settings(against_build="make")
-    assert build.in_time == ""
-    assert "against_build=make" in replace(build, against="main").in_time
+    assert build.of_repeat == ""
+    assert "against_build=make" in replace(build, against="main").of_repeat
+
+
+def test_what_repeats_a_check_has_the_options_that_add_gates() -> None:
+    """Without them, a check that a race or a mutant failed passes."""
+    assert Settings(jitter=2, mutate=0.5).of_repeat == (
+        "--precision-jitter=2 --precision-mutate=0.5"
+    )
+    assert Settings(mutate=0.0).of_repeat == "--precision-mutate=true"
 
 
 def test_marker_takes_numbers() -> None:

@@ -151,7 +151,7 @@ class CheckedTest:
         """
         __tracebackhide__ = True
         ruling, figures = ruled
-        options = self.settings.in_time
+        options = self.settings.of_repeat
         return self._kept(
             Verdict(
                 nodeid=self.nodeid,

@@ -83,9 +83,11 @@ class Settings:
         return bool(self.against) or self.against_python is not None
 
     @property
-    def in_time(self) -> str:
-        """Return, as command line text, the options that compare with a commit or a baseline."""
+    def of_repeat(self) -> str:
+        """Return, as command line text, the options without which a failed check may pass."""
         given = {
+            "jitter": self.jitter,
+            "mutate": "true" if self.mutate == 0 else self.mutate,
             "against": self.against,
             "against-python": self.against_python,
             "baseline": self.baseline,
