@@ -145,6 +145,13 @@ def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
     return {str(key): value for key, value in named.items()}
 
 
+def gradient(optimizer: Optimizer, parameter: Tensor) -> Tensor | None:
+    """Return the gradient that an optimizer reads for a parameter; None if it has none."""
+    decoupled = getattr(optimizer, "use_decoupled_grad", False)
+    grad: Tensor | None = getattr(parameter, "decoupled_grad" if decoupled else "grad", None)
+    return grad
+
+
 def _number(value: Any) -> Tensor | None:
     """Return a number or one-element tensor as an fp64 scalar tensor; None for other values."""
     if isinstance(value, Tensor):

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pytest_precision.engine.groups import gradient
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.recorders.kept_weights import KeptWeights
-from pytest_precision.recorders.oracle.exact_update import Rule, gradient, rule
+from pytest_precision.recorders.update_from_state import Rule, rule
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.segment_folders import log_path

@@ -1,1 +1,5 @@
-"""Oracle: check each weight update against the workload's declared optimizer rule in fp64."""
+"""Oracle: check each weight update against the workload's declared optimizer rule in fp64.
+
+An update is computed by `stepped` of `AdamScalars` (`adam.py`) and of `SgdScalars` (`sgd.py`),
+`Batch.ratios` compares it with that of the run, and `Judge` says which elements are wrong.
+"""

@@ -22,13 +22,12 @@ from torch import Tensor
 
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.groups import state_of
+from pytest_precision.engine.groups import gradient, state_of
 from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.oracle import held
 from pytest_precision.recorders.oracle.batch import Batch, Clipping, PiecePart
-from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.oracle.judge import Judge
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import NO_ROUNDING, Rounding

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.groups import updated_tensors
+from pytest_precision.engine.groups import gradient, updated_tensors
 from pytest_precision.errors import NotPlantedError, expected_but_got
-from pytest_precision.recorders.oracle.exact_update import gradient
 from pytest_precision.recorders.perturb.planting import (
     ParamGroup,
     around,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_precision.engine.groups import gradient
 from pytest_precision.optim import FusedAdam
 from pytest_precision.recipes.megatron.placement import Chained
-from pytest_precision.recorders.oracle.exact_update import gradient, rule
+from pytest_precision.recorders.update_from_state import rule
 
 
 @pytest.mark.parametrize("decoupled", [True, False])

@@ -1,4 +1,6 @@
-"""Exact update: what a train step should add to each weight, in fp64.
+"""The exact update of a weight in fp64, from the optimizer's own state after its step.
+
+Lost updates alone are measured against it: it trusts the state, which `oracle/` judges.
 
 Sources: the formulas of `torch.optim.SGD` and `torch.optim.Adam(W)`; Transformer Engine's and
 AnyPrecision's Adam are the same in exact arithmetic, whatever they store their moments in.
@@ -37,13 +39,6 @@ class Rule:
 
     operands: tuple[Tensor, ...]
     compute: Callable[..., Tensor]
-
-
-def gradient(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | None:
-    """Return the gradient that an optimizer reads for a parameter; None if it has none."""
-    decoupled = getattr(optimizer, "use_decoupled_grad", False)
-    grad: Tensor | None = getattr(parameter, "decoupled_grad" if decoupled else "grad", None)
-    return grad
 
 
 def rule(
