@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.proposal_lines import proposal_lines
-from pytest_precision.check.repeatable import unrepeatable
+from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.rerun import differs
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
-from pytest_precision.parity.explain.locate import histogram_of, locate
+from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
 from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks import identities
 from pytest_precision.parity.self_checks.oracle_findings import breach_lines, gradient_lines
@@ -50,7 +51,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     }
     return Ruling(
         outcome="fail",
-        reason=wording.headline(found, closer.judgement) + unrepeatable(closer),
+        reason=wording.headline(found, closer.judgement) + _unrepeatable(closer),
         details=(*said, *_described(case, closer, found)),
         divergence=locate(found),
         culprit=culprit,
@@ -104,3 +105,22 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         if unnamed and (finding.problem, finding.faulty_side) == ("replicas", side.name):
             yield f"In the {side.name}: {PARTITIONED}"
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
+
+
+def _unrepeatable(case: Case) -> str:
+    """Run a failing candidate again; say in words how that run differs, empty if it does not.
+
+    A race, memory that nobody initialised and an order that threads decide look like any other
+    divergence in one run.
+
+    Returns:
+        The end of a first line; nothing if all bytes are the same, or if no second run can be made.
+    """
+    try:
+        again = case.candidate_again()
+        found = None if again is None else differs(again, case.candidate)
+    except SideFailed as failed:
+        return f"; not repeatable: in a second run {failed.reason}"
+    if found is None:
+        return ""
+    return f"; not repeatable: {what_differs(found)} in a second run of the candidate"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
-from pytest_precision.check.repeatable import races
+from pytest_precision.check.races import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, wording

@@ -17,12 +17,12 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import ALONE_GATES, ruled, same_data
 from pytest_precision.check.recordings import MakeRecordings, Recordings
-from pytest_precision.check.repeatable import differs, what_differs
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.rerun import differs
 from pytest_precision.parity.explain import wording
-from pytest_precision.parity.explain.locate import failed_at
+from pytest_precision.parity.explain.locate import failed_at, what_differs
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.state.devices import (
     VISIBLE_DEVICES,

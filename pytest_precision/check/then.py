@@ -16,9 +16,9 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gates import agreement, refused, same_data
 from pytest_precision.check.moved import Moves, since, told_first
 from pytest_precision.check.recordings import MakeRecordings, Recordings
-from pytest_precision.check.repeatable import differs, what_differs
 from pytest_precision.errors import RanksSkipped, SideFailed
 from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.rerun import differs
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.pool import RankPool
 
@@ -117,6 +117,9 @@ def _moved_of(case: Case) -> Ruling | None:
     by_rank = differs(case.candidate, case.reference, case.terms.criteria)
     if by_rank is None:
         return None
+    # Only here, so that a check that passes does not import what explains one that fails.
+    from pytest_precision.parity.explain.locate import what_differs
+
     reason = (
         f"{what_differs(by_rank)}, and its ranks hold different bits of one tensor at both ends"
     )

@@ -39,6 +39,12 @@ def failed_at(
     )
 
 
+def what_differs(found: Finding) -> str:
+    """Describe in words which tensor differs, and at which step and phase."""
+    pair = found.pair
+    return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"
+
+
 def locate(diagnosis: Diagnosis) -> Divergence:
     """Return where two tensors differ first, both values there, and what the error looks like."""
     finding = diagnosis.finding
