@@ -170,6 +170,10 @@ def _recorded(given: argparse.Namespace) -> int:
     except NothingRecordedError as error:
         parser.error(visible(str(error)))
     except NotWrittenError as error:
+        if error.errno == errno.EEXIST:
+            began = f"--out={given.out}, in which another one began {Path(error.filename).name}"
+            advice = "name another; two recordings in one folder would be a mixture of both"
+            parser.error(expected_but_got("a folder that is this recording's own", began, advice))
         if error.errno not in _NO_ROOM:
             raise
         advice = "make room, and record it again into another folder"
@@ -270,7 +274,7 @@ def _expect_empty(given: argparse.Namespace) -> None:
             expected_but_got(
                 "a new or empty folder",
                 f"--out={given.out}, which has {taken.name}",
-                "name another",
+                "name another, or delete this one if its recording was not finished",
             )
         )
 

@@ -41,12 +41,15 @@ class TraceWriter:
         rank: rank of this process.
         digests: see `Header`.
         threads: number of threads that compute digests.
+
+    Raises:
+        FileExistsError: the folder has a trace of this rank, which another process may be writing.
     """
 
     def __init__(self, folder: Path, rank: int, *, digests: bool = False, threads: int = 1) -> None:
         self._index = folder / f"rank{rank}.json"
         self._digests = digests
-        self._file = open(folder / f"rank{rank}.bin", "wb")  # noqa: SIM115, closed by __exit__
+        self._file = open(folder / f"rank{rank}.bin", "xb")  # noqa: SIM115, closed by __exit__
         self._end = 0
         self._lost: OSError | None = None
         self._offsets: dict[str, int] = {}

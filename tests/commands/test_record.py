@@ -130,8 +130,10 @@ FULL = "os.write(os.open('/dev/full', os.O_WRONLY), b'a log')"
 
 
 @pytest.mark.parametrize("ending", ["raise KeyError('own')", "sys.exit(3)", FULL])
-def test_an_error_of_the_script_is_its_own(in_folder: Path, ending: str) -> None:
-    """Its status is the command's, and what was recorded does not look whole."""
+def test_an_error_of_the_script_is_its_own(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    """Its status is the command's, and what was recorded does not look whole, nor new."""
     text = (in_folder / "train.py").read_text()
     (in_folder / "train.py").write_text(
         text.replace("if step == 3:", f"if step == 2: {ending}\n    if 0:")
@@ -140,6 +142,9 @@ def test_an_error_of_the_script_is_its_own(in_folder: Path, ending: str) -> None
         main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
     with pytest.raises(ValueError, match=r"a whole recording but got a, which rank 0 of 1 has not"):
         whole_recording("candidate", Path("a"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
+    assert "or delete this one if its recording was not finished" in capsys.readouterr().err
 
 
 RETRYING = """
@@ -179,6 +184,23 @@ def test_a_full_disk_is_told(
     )
     with pytest.raises(ValueError, match="a whole recording but got a"):
         whole_recording("candidate", Path("a"))
+
+
+def test_of_two_recordings_in_one_folder_the_second_is_refused(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both saw an empty folder; one began to write before the other's first forward."""
+    text = (in_folder / "train.py").read_text()
+    began = "open('a/rank0.bin', 'xb').write(b'of another')\nfor step"
+    (in_folder / "train.py").write_text(text.replace("for step", began, 1))
+    with pytest.raises(SystemExit, match="2"):
+        main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
+    assert (
+        "a folder that is this recording's own but got --out=a, in which another one began "
+        "rank0.bin; name another; " in capsys.readouterr().err
+    )
+    assert (in_folder / "a" / "rank0.bin").read_bytes() == b"of another"
+    assert [path.name for path in (in_folder / "a").iterdir()] == ["rank0.bin"]
 
 
 def test_a_module_of_a_package_is_recorded(record: RecordFile, in_folder: Path) -> None:
