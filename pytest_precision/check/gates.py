@@ -30,6 +30,7 @@ from pytest_precision.parity.self_checks.vacuity import (
     vacuous,
 )
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.parity.words import listed
 from pytest_precision.trace.store import Trace
 
 Gate = Callable[[Case], "Ruling | None"]
@@ -208,12 +209,12 @@ def hidden_kinds(case: Case) -> Ruling | None:
     """Fail the check if an engine hides kinds of tensors and the test has not accepted that."""
     for side in case.judged:
         found = hidden(side.trace, case.terms.criteria, case.compared)
-        if found is not None:
-            kind, reason = found
-            accepted = case.terms.write({kind: 'unchecked(reason="...")'})
+        if found:
+            kinds = listed([f"{kind} ({reason})" for kind, reason in found.items()], len(found))
+            accepted = case.terms.write(dict.fromkeys(found, 'unchecked(reason="...")'))
             return _vacuous(
-                f"the {side.name} hides {kind} ({reason}); if nothing has to be proved of it, say "
-                f"so with {accepted}"
+                f"the {side.name} hides {kinds}; if nothing has to be proved of "
+                f"{'it' if len(found) == 1 else 'them'}, say so with {accepted}"
             )
     return None
 

@@ -78,6 +78,11 @@ class TensorKey(NamedTuple):
         return f"microbatch{'' if kind in WITHOUT_BLANK else ' '}{self.microbatch}: {joined}"
 
     @property
+    def option(self) -> str:
+        """Return the option of a group of which the part is a number: `betas` of `betas.1`."""
+        return self.part.partition(".")[0]
+
+    @property
     def operand(self) -> OperandPart | None:
         """Return which buffer of a quantized weight this name is of; None for other tensors."""
         return None if self.part in ("", "history") else OperandPart.of(self.part)
@@ -121,6 +126,11 @@ def role_of(slot: str) -> str:
 def inner_kind(kind: str, attribute: str) -> str:
     """Join `param` and `_data` to `param._data`, the kind of a tensor inside a tensor subclass."""
     return f"{kind}.{attribute}"
+
+
+def whole_kind(kind: str) -> str:
+    """Return the kind of which a module hides a part: `used_param` of `used_param in Linear`."""
+    return kind.partition(" in ")[0]
 
 
 def outer_kind(kind: str) -> str:

@@ -17,6 +17,7 @@ from pytest_precision.engine.kinds import KINDS, is_made_late, lasting
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED, PRECISIONS
 from pytest_precision.matrix.sequence import LOADS, OPERATIONS
+from pytest_precision.matrix.tensor_key import whole_kind
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import (
@@ -108,8 +109,8 @@ def _unchecked(criteria: Criteria, kind: str) -> bool:
     return bool(criteria.of_kind(kind)[-1].criterion.left_out)
 
 
-def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, str] | None:
-    """Return the first kind of tensor that an engine hides and the test did not exempt, and why.
+def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> dict[str, str]:
+    """Return the kinds of tensors that an engine hides and the test did not exempt, and why.
 
     Reduction inside backward leaves no local gradients to show, but their sum is compared. Errors
     in anything else that an engine hides, and that no other kind shows, would go unseen.
@@ -119,12 +120,18 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> tuple[str, s
         criteria: `unchecked` for the kind, or for all kinds, accepts it.
         compared: kinds that were compared.
     """
-    for kind, reason in trace.header.unobservable.items():
-        shown_by = KINDS[kind].shown_by if kind in KINDS else ""
-        accepted = _unchecked(criteria, kind)
-        if kind != "grad" and shown_by not in compared and not accepted:
-            return kind, reason
-    return None
+    shown = {kind for kind in KINDS if KINDS[kind].shown_by in compared} | {"grad"}
+    asked = {
+        kind: reason
+        for kind, reason in trace.header.unobservable.items()
+        if kind not in shown
+        and not any(_unchecked(criteria, one) for one in (kind, whole_kind(kind)))
+    }
+    return {
+        kind: why
+        for kind, why in asked.items()
+        if kind == whole_kind(kind) or whole_kind(kind) not in asked
+    }
 
 
 def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:

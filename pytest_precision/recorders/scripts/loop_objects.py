@@ -100,7 +100,9 @@ class LoopObjects(TrainingState):
 
     def _gradients(self) -> Iterator[tuple[str, Any]]:
         """Yield one named value: whether any parameter has a gradient that is not zero."""
-        gradients = (parameter.grad for _, parameter in self.names.parameters())
+        # What functional_call lends to a model is no leaf, and torch warns of reading its gradient.
+        leaves = (one for _, one in self.names.parameters() if one.is_leaf)
+        gradients = (parameter.grad for parameter in leaves)
         left = any(bool(gradient.any()) for gradient in gradients if gradient is not None)
         yield "gradients left at the end of a step", left
 

@@ -108,24 +108,36 @@ def test_nothing_is_asked_of_what_a_test_leaves_unchecked(write_trace: Write) ->
     assert vacuous(still, cell, Criteria.of({"master": LEFT_OUT})) is None
 
 
-def hidden_by(trace: Trace, criteria: Criteria, *compared: str) -> tuple[str, str] | None:
+def hidden_by(trace: Trace, criteria: Criteria, *compared: str) -> dict[str, str]:
     return hidden(trace, criteria, set(compared))
 
 
 def test_local_gradients_may_be_hidden(write_trace: Write) -> None:
     """Reduced inside backward, they have no moment of their own."""
     trace = write_trace(sound(), unobservable={"grad": "reduced inside backward"})
-    assert hidden_by(trace, Criteria()) is None
+    assert hidden_by(trace, Criteria()) == {}
 
 
 def test_what_is_hidden_beyond_that_must_be_accepted(write_trace: Write) -> None:
     """One that declares everything unobservable would agree with anything."""
-    trace = write_trace(sound(), unobservable={"exp_avg": "kept inside"})
-    found = ("exp_avg", "kept inside")
+    found = {"exp_avg": "kept inside", "loss": "summed inside"}
+    trace = write_trace(sound(), unobservable=found)
     assert hidden_by(trace, Criteria(), "grad", "param") == found
     own = unchecked(reason="no other engine has it")
-    assert hidden_by(trace, Criteria.of({"exp_avg": own})) is None
-    assert hidden_by(trace, Criteria.of({"default": own, "exp_avg": bitwise()})) == found
+    assert hidden_by(trace, Criteria.of({"exp_avg": own, "loss": own})) == {}
+    assert hidden_by(trace, Criteria.of({"exp_avg": own})) == {"loss": "summed inside"}
+    checked = Criteria.of({"default": own, "exp_avg": bitwise(), "loss": bitwise()})
+    assert hidden_by(trace, checked) == found
+
+
+def test_who_accepts_a_whole_kind_accepts_what_one_module_hides_of_it(write_trace: Write) -> None:
+    """So that a loop whose modules are all called inside a transform takes one criterion."""
+    part = {"used_param in Linear": "called inside a transform"}
+    assert hidden_by(write_trace(sound(), unobservable=part), Criteria()) == part
+    whole = {"used_param": "no module was called"}
+    assert hidden_by(write_trace(sound(), unobservable=whole | part), Criteria()) == whole
+    accepted = Criteria.of({"used_param": unchecked(reason="as a function")})
+    assert hidden_by(write_trace(sound(), unobservable=whole | part), accepted) == {}
 
 
 @pytest.mark.parametrize(
@@ -137,8 +149,8 @@ def test_what_is_compared_where_it_is_used_may_be_hidden(
 ) -> None:
     """A gather that overlaps with the next forward is seen there, unless that is left out too."""
     trace = write_trace(sound(), unobservable={kind: "gathered late"})
-    assert hidden_by(trace, Criteria(), shown) is None
-    assert hidden_by(trace, Criteria(), "master") == (kind, "gathered late")
+    assert hidden_by(trace, Criteria(), shown) == {}
+    assert hidden_by(trace, Criteria(), "master") == {kind: "gathered late"}
 
 
 def disturbed_alone(trace: Trace) -> Finding | None:

@@ -193,7 +193,7 @@ def _shows(kind: str, name: str, what: str) -> bool:
     if kind == "lr":
         return what in ("lr", "initial_lr")
     if kind == "hyper":
-        return what == TensorKey.of(kind, name).part
+        return what == TensorKey.of(kind, name).option
     return kind == "flag" and (what == "training" or f" {what}=" in name)
 
 

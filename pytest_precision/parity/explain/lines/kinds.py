@@ -170,6 +170,11 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _missing(between: SingleCall, blamed: SingleCall | None) -> ErrorKind:
+    """Explain a step of the reference that is missing, or that a constant such as 1 voids here."""
+    if blamed is not None and (blamed.base, blamed.line) == (between.base, between.line):
+        found = _with_constants(blamed, between)
+        if found is not None:
+            return found._replace(blamed=blamed)
     words = f"the reference has {between.operation.name} before it{between.at}"
     return ErrorKind("missing", words, between, None, blamed)
 
@@ -212,13 +217,17 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
     if not call.operation.backward or len(call.read) != 1:
         return None
     start = maker_of_number(call, wrong.calls)
-    if start is None or start.base != "ones_like":
+    if start is None:
         return None
     here = {(one.base, one.line) for one in wrong.calls}
     for other in known.calls:
         if (other.base, other.line, len(other.read)) == (call.base, call.line, 1):
             lacked = maker_of_number(other, known.calls)
-            if lacked is not None and (lacked.base, lacked.line) not in here:
+            if lacked is None:
+                continue
+            place = lacked.base, lacked.line
+            voided = place == (start.base, start.line) and unlike_constants(start, lacked)
+            if voided or (start.base == "ones_like" and place not in here):
                 return _missing(lacked, start)
     return None
 
