@@ -196,7 +196,7 @@ def test_each_planted_defect_has_one_home(pytestconfig: pytest.Config) -> None:
     files = [
         *(root / "fixtures" / "defects").glob("*.py"),
         *(root / "tests").glob("*/planted*.py"),
-        root / "tests" / "layouts" / "both_sides.py",
+        *(root / "tests" / "layouts" / "both_sides").glob("*.py"),
         root / "tests" / "check" / "contradictions.py",
         root / "tests" / "check" / "wrong_gradients.py",
         root / "tests" / "check" / "wrong_rules.py",

@@ -2,7 +2,7 @@
 
     python ci/bench/catalogue.py
 
-`tests/layouts/test_catalogue.py` compares the page with what comes of them now. Its last section is
+`tests/check/test_catalogue.py` compares the page with what comes of them now. Its last section is
 that of `stack_lines.py`, and stays.
 """
 
@@ -11,20 +11,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "fixtures"))
 
 import defects  # noqa: E402, F401
 import variations  # noqa: E402, F401
-from catalogue import DEFECTS, LR, VARIATIONS, Defect  # noqa: E402
+from catalogue import DEFECTS, LR, VARIATIONS, Defect, Refusal  # noqa: E402
 from examined import (  # noqa: E402
+    CAUGHT_BY,
     TOLERANCES,
     DefectFound,
+    ParityIn,
     VariationFound,
     defect_found,
+    planted_verdict,
+    refusal_of,
     variation_found,
+    without_lines,
 )
 from stack_lines import HEADING  # noqa: E402
 
@@ -35,8 +40,6 @@ from pytest_precision.plugin.resources import Resources  # noqa: E402
 PAGE = ROOT / "docs" / "reference" / "catalogue.md"
 
 SETTINGS = Settings(device="cpu", timeout=120)
-
-Found = TypeVar("Found", DefectFound, VariationFound)
 
 BOUNDS = {"": "none", "pass": "passes", "fail": "caught", "vacuous": "caught"}
 
@@ -76,64 +79,83 @@ def words_of(cell: Cell) -> str:
     return ", ".join(filter(None, (*parts, f"`{cell.sequence}`", ranks)))
 
 
-def row_of_defect(entry: Defect, found: DefectFound) -> list[str]:
+class Row(NamedTuple):
+    """What has come of a defect.
+
+    Attributes:
+        entry: the defect.
+        refusal: of the candidate that has it.
+        shared: what catches it where both sides have it, in words of `CAUGHT_BY`.
+        found: what else came of it.
+    """
+
+    entry: Defect
+    refusal: Refusal
+    shared: str
+    found: DefectFound
+
+
+def where(refusal: Refusal) -> tuple[int | None, str, str]:
+    """Return step, phase and kind of the first tensor that is wrong."""
+    return refusal.step, refusal.phase, refusal.kind
+
+
+def row_of_defect(row: Row) -> list[str]:
     """Return the row of a defect."""
-    step, phase, kind = entry.where
-    place = (
-        "yes" if found.where == entry.where else "no" if found.where is None else f"{found.where}"
-    )
+    entry, refusal, shared, found = row
+    step, phase, kind = where(entry.refusal)
+    place = "yes" if where(refusal) == (step, phase, kind) else f"{where(refusal)}"
     return [
         f"`{entry.name}`",
         entry.source.rstrip("."),
         words_of(entry.cell),
         f"step {step}, {phase}, `{kind}`",
-        found.outcome,
+        refusal.status,
         place,
         NAMED[found.named],
-        found.error,
+        refusal.rule,
         line_of(entry, found),
         "yes" if found.made == entry.made else f"{found.made or 'no'}, not {entry.made}",
         *("seen" if seen else "" for seen in found.losses),
-        found.shared or "not caught",
+        shared,
         BOUNDS[found.tolerated],
     ]
 
 
 def line_of(entry: Defect, found: DefectFound) -> str:
     """Return whether the line is named where the defect is planted, or which one is."""
-    if found.at(entry.planted):
+    if found.at(entry.marked):
         return "yes"
     return "no" if found.line is None else f"`{Path(found.line[0]).name}:{found.line[1]}`"
 
 
-def totals_of_defects(found: list[tuple[Defect, DefectFound]]) -> Iterator[str]:
+def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     """Yield the sums of the columns."""
-    number = len(found)
-    caught = sum(f.outcome in ("fail", "vacuous") for _, f in found)
-    placed = sum(f.where == entry.where for entry, f in found)
-    named = sum(f.named is True for _, f in found)
-    wrongly = sum(f.named is False for _, f in found)
+    number, found = len(rows), [row.found for row in rows]
+    caught = sum(row.refusal.status in ("fail", "vacuous") for row in rows)
+    placed = sum(where(row.refusal) == where(row.entry.refusal) for row in rows)
+    named = sum(f.named is True for f in found)
+    wrongly = sum(f.named is False for f in found)
     yield f"- {caught} of {number} defects are caught, {placed} of them where they start."
     yield f"- The kind of error is named in {named} failures, and wrongly in {wrongly}."
-    worded = sum(bool(f.error) for _, f in found)
+    worded = sum(bool(row.refusal.rule) for row in rows)
     yield f"- The failure has a word for the kind of error in {worded}."
-    for bound, seen in zip(
-        TOLERANCES, zip(*(f.losses for _, f in found), strict=True), strict=True
-    ):
+    for bound, seen in zip(TOLERANCES, zip(*(f.losses for f in found), strict=True), strict=True):
         yield f"- Four losses within {bound:g} see {sum(seen)}."
-    lines = sum(f.at(entry.planted) for entry, f in found)
-    kinds = sum(f.made == entry.made for entry, f in found)
+    lines = sum(row.found.at(row.entry.marked) for row in rows)
+    kinds = sum(row.found.made == row.entry.made for row in rows)
     yield (
         f"- The line where it is planted, or its neighbour, is named in {lines} of {number} "
         f"({lines / number:.0%}), and by the operation alone the kind of error in {kinds} "
         f"({kinds / number:.0%})."
     )
-    by = [f.shared for _, f in found]
+    by = [row.shared for row in rows]
     yield (
-        f"- On both sides at once {sum(map(bool, by))} are caught, {by.count('oracle')} by the "
-        f"oracle, {by.count('gradients')} by gradients and {by.count('identity')} by identities."
+        f"- On both sides at once {number - by.count('not caught')} are caught, "
+        f"{by.count('oracle')} by the oracle, {by.count('gradients')} by gradients and "
+        f"{by.count('identity')} by identities."
     )
-    offered = [f.tolerated for _, f in found if f.tolerated]
+    offered = [f.tolerated for f in found if f.tolerated]
     yield (
         f"- Bounds are proposed for {len(offered)} of {number}, and {offered.count('pass')} pass "
         "within them."
@@ -162,7 +184,7 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def page(of_defects: list[tuple[Defect, DefectFound]], of_variations: list[VariationFound]) -> str:
+def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
     """Return the page."""
     losses = [f"losses {bound:g}" for bound in TOLERANCES]
     heading = ["defect", "what is wrong, and where that is public", "cell", "must show at"]
@@ -182,7 +204,7 @@ def page(of_defects: list[tuple[Defect, DefectFound]], of_variations: list[Varia
             INTRODUCTION,
             "\n".join([*totals_of_defects(of_defects), *totals_of_variations(of_variations)]),
             "## Defects",
-            table(heading, [row_of_defect(*pair) for pair in of_defects]),
+            table(heading, [*map(row_of_defect, of_defects)]),
             "## Variations",
             OF_VARIATIONS,
             table(
@@ -198,10 +220,20 @@ def said(flagged: str) -> str:
     return "yes" if flagged else "no"
 
 
-def shown(found: Found) -> Found:
+def shown(found: VariationFound) -> VariationFound:
     """Print what was found, since all of it takes minutes."""
     print(found, flush=True)
     return found
+
+
+def row_found(entry: Defect, parity_in: ParityIn) -> Row:
+    """Check a defect of the candidate, and of both sides, and print what comes of it."""
+    verdict = planted_verdict(entry, parity_in)
+    found = defect_found(entry, verdict, parity_in)
+    of_both = refusal_of(planted_verdict(entry.shared, without_lines(parity_in)))
+    shared = CAUGHT_BY.get(of_both.gate, "identity")
+    print(entry.name, shared, found, flush=True)
+    return Row(entry, refusal_of(verdict), shared, found)
 
 
 def main() -> None:
@@ -212,7 +244,7 @@ def main() -> None:
         return Parity("test", cell, SETTINGS, resources.ranks(SETTINGS), resources.traces)
 
     try:
-        of_defects = [(entry, shown(defect_found(entry, parity_in))) for entry in DEFECTS]
+        of_defects = [row_found(entry, parity_in) for entry in DEFECTS]
         of_variations = [shown(variation_found(entry, parity_in)) for entry in VARIATIONS]
     finally:
         resources.close()

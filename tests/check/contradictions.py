@@ -192,14 +192,17 @@ class StaleBytes(Engine):
 
 
 class GatheredElsewhere(DistributedOptimizer):
-    """Gathers bytes one element too far, as ranks do that have other bounds of their shards."""
+    """Gathers bytes one element too far, as ranks do that have other bounds of their shards.
+
+    These are the first 64 of a bucket: further on there is padding, whose NaN would be found first.
+    """
 
     def _start(self, buffer: Buffer, bucket: Bucket) -> None:
         super()._start(buffer, bucket)
         if bucket.works and buffer.gathers_bytes:
             buffer.wait(bucket)
             for flat in buffer.gathered.values():
-                own = flat[bucket.span.start : bucket.span.stop]
+                own = flat[bucket.span.start : bucket.span.start + 64]
                 own.copy_(own.roll(1))
 
 
@@ -296,11 +299,6 @@ def delayed(workload: Workload, cell: Cell, *, kind: type[DelayedScalingState]) 
     for _, slot in scaling_states(engine.model):
         slot.__class__ = kind
     return engine
-
-
-def delayed_too(workload: Workload, cell: Cell, *, kind: type[DelayedScalingState]) -> Engine:
-    """The same on the other side."""
-    return delayed(workload, cell, kind=kind)
 
 
 def here(workload: Workload, cell: Cell, *, kind: type[Engine] = Engine) -> Engine:

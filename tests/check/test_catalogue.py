@@ -1,4 +1,4 @@
-"""What docs/reference/catalogue.md says of defects and variations is what comes of them."""
+"""Each planted defect is refused as its entry says, and each legitimate variation is left alone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import both_sides  # noqa: F401
 import defects  # noqa: F401
+import entries_by_property  # noqa: F401
+import entries_of_both_sides  # noqa: F401
+import entries_of_candidates  # noqa: F401
 import pytest
 import variations  # noqa: F401
-from catalogue import DEFECTS, VARIATIONS, Defect, Variation
-from examined import OTHER_SEEDS, defect_found, variation_found
+from catalogue import DEFECTS, PASSED, PLANTED, VARIATIONS, Defect, Planted, Refusal, Variation
+from examined import (
+    CAUGHT_BY,
+    OTHER_SEEDS,
+    defect_found,
+    planted_verdict,
+    refusal_of,
+    variation_found,
+)
 
-from pytest_precision import Cell, Parity
+from pytest_precision import Cell, Parity, Verdict
+from pytest_precision.check.gates import GATES, SELF_CHECKS
 
 ParityIn = Callable[[Cell], Parity]
 
-
-@pytest.fixture
-def parity_with_lines(parity_by: ParityIn) -> ParityIn:
-    """The fixture `parity` of a test in the given cell, whose failures name lines."""
-    return parity_by
-
-
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
 """To write it anew: `python ci/bench/catalogue.py`."""
+
+
+OF_ONE_SIDE = {gate.__name__ for gate in SELF_CHECKS}
+"""Gates that name the sides which they refuse."""
 
 
 def row(name: str) -> list[str]:
@@ -34,24 +43,53 @@ def row(name: str) -> list[str]:
     return [part.strip() for part in found[0].split("|")[1:-1]]
 
 
-@pytest.mark.parametrize("entry", DEFECTS, ids=lambda entry: entry.name)
-def test_a_defect_of_a_real_stack_is_caught(parity_with_lines: ParityIn, entry: Defect) -> None:
-    """Where it starts; and whatever else the page says of it."""
-    found = defect_found(entry, parity_with_lines)
+def as_entered(found: Refusal, entered: Refusal) -> Refusal:
+    """Return a refusal with as much of the tensor's name and of the rule as the entry has."""
+    tensor = found.tensor[: len(entered.tensor) or None]
+    return found._replace(tensor=tensor, rule=found.rule[: len(entered.rule) or None])
+
+
+@pytest.mark.parametrize("entry", [*PLANTED.values()], ids=[*PLANTED])
+def test_a_planted_defect_is_refused_as_its_entry_says(
+    parity_there: ParityIn, parity_by: ParityIn, entry: Planted
+) -> None:
+    """By the gate, at the step, the phase and the tensor, and by the rule that report.json names.
+
+    What the page says of a defect of a real stack comes of the same check, whose failure names
+    lines.
+    """
+    parity_in = parity_by if isinstance(entry, Defect) else parity_there
+    verdict = planted_verdict(entry, parity_in)
+    for side in ("candidate", "reference") if entry.of_both else ("candidate",):
+        found = refusal_of(verdict, side)
+        assert as_entered(found, entry.refusal) == entry.refusal, verdict.headline
+    assert " in both sides: " in verdict.headline or entry.refusal.gate not in OF_ONE_SIDE
+    if isinstance(entry, Defect):
+        hold_to_the_page(entry, verdict, parity_in)
+
+
+def hold_to_the_page(entry: Defect, verdict: Verdict, parity_in: ParityIn) -> None:
+    """Compare what comes of a defect of a real stack with its row of the page."""
+    found = defect_found(entry, verdict, parity_in)
     said = row(entry.name)[4:]
-    assert (found.outcome, found.where) == ("fail", entry.where), found.first_line
-    assert found.tensor.startswith(entry.tensor)
     assert said[:2] == ["fail", "yes"]
     assert said[2] == {True: "yes", False: "wrongly", None: "no"}[found.named], found.first_line
-    assert (found.error, said[3]) == (entry.error, entry.error)
+    assert said[3] == entry.refusal.rule
     if said[4] == "yes":
-        assert found.at(entry.planted), found.line
+        assert found.at(entry.marked), found.line
     if said[5] == "yes":
         assert found.made == entry.made
     assert said[6:-2] == ["seen" if seen else "" for seen in found.losses]
-    if said[-2] != "not caught":  # better than the page is well
-        assert found.shared == said[-2]
+    assert said[-2] == CAUGHT_BY.get(entry.shared.refusal.gate, "identity")
     assert (found.tolerated == "pass") == (said[-1] == "passes")
+
+
+def test_every_entry_names_a_gate_or_why_none_refuses_it() -> None:
+    """A gate of a cell; and a reason is given for what passes, and for nothing else."""
+    gates = {gate.__name__ for gate in GATES}
+    for entry in PLANTED.values():
+        assert (entry.refusal == PASSED) is bool(entry.unseen), entry.name
+        assert entry.refusal.gate in gates or entry.unseen, entry.name
 
 
 @pytest.mark.parametrize("entry", VARIATIONS, ids=lambda entry: entry.name)

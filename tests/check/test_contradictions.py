@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import contradictions
-import planted_by_property
 import pytest
 
 from pytest_precision import (
@@ -20,7 +19,6 @@ from pytest_precision import (
     unchecked,
     workloads,
 )
-from pytest_precision.modules.slots import DelayedScalingState
 from pytest_precision.parity.self_checks.consistency import FROZEN, Consistency
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
@@ -44,7 +42,6 @@ SCALES = {
     "scale is that of the largest amax of its history",
     "amax is the history before it, rolled, and the largest amax since",
 }
-TRUNCATED = partial(contradictions.on_masters, kind=contradictions.Truncated)
 UNROUNDED = {"master is not rounded since the update before"}
 RESIDENT_MXFP8 = Cell("mxfp8", "quantized", sequence="train2")
 
@@ -62,104 +59,6 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         return Consistency.of(side, side.oracle)
 
     return look
-
-
-@pytest.mark.parametrize(
-    ("layout", "cell", "kind", "identity", "step"),
-    [
-        (contradictions.HalfTheNorm, FP32, "grad_norm", "the norm of reduced_grad", 1),
-        (contradictions.HalfTheNorm, FP16, "grad_norm", "the norm of reduced_grad", 1),
-        (contradictions.OtherWeights, FP32, "used_param", "the param before it", 2),
-        (contradictions.OtherWeights, BF16, "used_param", "the param before it", 2),
-        (contradictions.StaleBytes, MXFP8, "used_quantized", "used_param, quantized", 2),
-        (
-            contradictions.gathered_elsewhere,
-            RESIDENT_MXFP8,
-            "used_quantized",
-            "the master before it, quantized",
-            2,
-        ),
-        (TRUNCATED, BF16, "param", "its master", 1),
-        (contradictions.GrowsEachStep, FP16, "loss_scale", "what its rule makes of it", 1),
-        (contradictions.CountsSkipped, FP16, "loss_scale", "what its rule makes of it", 1),
-        (planted_by_property.DecaysFrozen, FP32, "param", FROZEN, 1),
-        (contradictions.trains_frozen, FP32, "param", FROZEN, 1),
-    ],
-    ids=[
-        *("norm", "norm in fp16", "other weights", "other bf16 weights", "stale bytes"),
-        *(
-            "gathered elsewhere",
-            "truncated",
-            "loss scale",
-            "count of good steps",
-            "decayed",
-            "trained",
-        ),
-    ],
-)
-def test_a_contradiction_is_named(
-    found: Found,
-    layout: Callable[..., Engine],
-    cell: Cell,
-    kind: str,
-    identity: str,
-    step: int,
-) -> None:
-    """By what is not what it should be, and in which step first."""
-    made = layout
-    if isinstance(layout, type):
-        made = partial(contradictions.here, kind=layout)
-    breach = found(made, cell).breach
-    assert breach is not None
-    assert (breach.kind, breach.identity, breach.step) == (kind, identity, step)
-
-
-@pytest.mark.parametrize(
-    ("kind", "cell", "wrong", "identity"),
-    [
-        (contradictions.RolledBack, DELAYED, "amax", "the history before it, rolled"),
-        (
-            contradictions.HalfTheAmax,
-            DELAYED,
-            "amax",
-            "the history before it, rolled, and the largest amax since",
-        ),
-        (contradictions.Halved, DELAYED, "scale", "that of the largest amax of its history"),
-        (contradictions.OneStepOld, DELAYED, "scale", "that of the largest amax of its history"),
-        (
-            contradictions.NewScale,
-            DELAYED,
-            "used_quantized",
-            "used_param, quantized with the scale before it",
-        ),
-        (
-            contradictions.NewScale,
-            RESIDENT_DELAYED,
-            "quantized",
-            "its master, quantized with the scale before it",
-        ),
-    ],
-)
-def test_a_contradiction_of_delayed_scaling_is_named(
-    found: Found, kind: type[DelayedScalingState], cell: Cell, wrong: str, identity: str
-) -> None:
-    """Each scale follows from the amaxes before it, and the bytes from the scale."""
-    breach = found(partial(contradictions.delayed, kind=kind), cell).breach
-    assert breach is not None
-    assert (breach.kind, breach.identity, breach.step) == (wrong, identity, 1)
-
-
-def test_a_wrong_scale_of_both_sides_fails(parity_in: ParityIn) -> None:
-    """Two sides with one margin agree on every byte."""
-    sides = (
-        partial(side, kind=contradictions.Halved)
-        for side in (contradictions.delayed, contradictions.delayed_too)
-    )
-    with pytest.raises(ParityError) as failure:
-        parity_in(RESIDENT_DELAYED.replace(world_size=2)).check(*sides, workload=workloads.mlp)
-    first = str(failure.value).splitlines()[0]
-    assert "is not that of the largest amax of its history in both sides: " in first
-    assert first.endswith(", 0.5 times that")
 
 
 @pytest.mark.parametrize(
@@ -266,27 +165,6 @@ def test_what_is_right_is_left_alone(
     consistency = found(layout, cell, workload)
     assert consistency.breach is None
     assert checked <= consistency.checked.keys()
-
-
-@pytest.mark.parametrize(
-    ("kind", "factor"),
-    [
-        (contradictions.Averaged, ", 0.5 times that, as in every other tensor"),
-        (contradictions.LastTwice, ", 2 times that"),
-    ],
-)
-def test_a_wrong_sum_of_both_sides_fails(
-    parity_in: ParityIn, kind: type[Engine], factor: str
-) -> None:
-    """Two sides with one defect agree; the gradients of the ranks do not sum to what is shown."""
-    sides = (partial(side, kind=kind) for side in (contradictions.here, contradictions.there))
-    with pytest.raises(ParityError) as failure:
-        parity_in(FP32.replace(world_size=2)).check(*sides, workload=workloads.mlp)
-    first = str(failure.value).splitlines()[0]
-    assert "at step 1 is not the sum of grad over the ranks in both sides: " in first
-    assert first.endswith(factor)
-    breach = failure.value.verdict.identities["reference"]["breach"]
-    assert breach["identity"] == "the sum of grad over the ranks"
 
 
 @pytest.mark.parametrize("kind", [contradictions.ReadBack, contradictions.ReadBackLate])

@@ -230,10 +230,6 @@ def clipped(workload: Workload, cell: Cell, *, how: str) -> Engine:
     return engine
 
 
-def clipped_again(workload: Workload, cell: Cell, *, how: str) -> Engine:
-    return clipped(workload, cell, how=how)
-
-
 class LAMB(torch.optim.Optimizer):
     """Keeps Adam's moments, and moves by another rule: its rate is half of the group's."""
 
@@ -279,11 +275,6 @@ def other(
     """An engine with another optimizer."""
     model = workload.model(cell)
     return Engine(workload, cell, model, kind(workload.groups(model), **options))
-
-
-def other_again(workload: Workload, cell: Cell, **options: Any) -> Engine:
-    """The same under another name."""
-    return other(workload, cell, **options)
 
 
 class OtherNumbers(torch.optim.AdamW):

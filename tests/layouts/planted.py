@@ -69,10 +69,6 @@ class DecaysOnOverflow(Engine):
             self.scheduler.step()
 
 
-class AlsoDecays(DecaysOnOverflow):
-    """The same defect in another class, so that both sides can have it."""
-
-
 class WritesBackwards(Engine):
     """A checkpoint that has the elements of one weight in reverse, and is read so as well."""
 
@@ -233,11 +229,6 @@ class LossIsNaN(Engine):
         super().report_loss(number, loss * float("nan"))
 
 
-def planted_again(workload: Workload, cell: Cell, *, kind: type[Engine]) -> Engine:
-    """The same under another name: another layout to the harness, with the same defect."""
-    return planted(workload, cell, kind=kind)
-
-
 class CountsInAGlobal(Engine):
     """The position in the data is kept beside the engine, and is in no checkpoint."""
 
@@ -353,10 +344,6 @@ class GainsABuffer(Engine):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.model.register_buffer("gained", torch.zeros(3), persistent=False)
-
-
-class GainsABufferToo(GainsABuffer):
-    """The same defect in another class, so that both sides can have it."""
 
 
 class ShowsNoModes(Engine):

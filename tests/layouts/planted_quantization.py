@@ -31,11 +31,6 @@ def unquantized(workload: Workload, cell: Cell) -> Engine:
     return layouts.adamw(workload, cell.replace(precision="bf16"))
 
 
-def unquantized_again(workload: Workload, cell: Cell) -> Engine:
-    """The same under another name: another layout to the harness, with the same defect."""
-    return unquantized(workload, cell)
-
-
 def planted_main_grad(workload: Workload, cell: Cell, *, kind: type[MainGradEngine]) -> Engine:
     """Masters and fp32 gradient buffers with one engine's defect."""
     master = workload.model(cell)
@@ -116,6 +111,13 @@ class ForgetsAMicrobatch(MainGradEngine):
         if self.microbatch == 3:
             self.model.get_parameter("blocks.1.linear.bias").grad.zero_()
         super().microbatch_done()
+
+
+class Doubles(MainGradEngine):
+    """Gradients are twice as large as they should be."""
+
+    def backward(self, loss: Tensor) -> None:
+        super().backward(2 * loss)
 
 
 class ClipsScaled(Engine):

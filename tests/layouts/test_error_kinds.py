@@ -119,6 +119,6 @@ def test_an_error_is_named(parity_there: ParityIn, case: Case) -> None:
 
 def test_most_planted_errors_have_a_name() -> None:
     """With the catalogue three quarters of them, as the two tests hold each of them to."""
-    words = [entry.error for entry in DEFECTS] + [case.says for case in (*CASES, *RULES)]
+    words = [entry.refusal.rule for entry in DEFECTS] + [case.says for case in (*CASES, *RULES)]
     assert len(words) == 73
     assert 4 * sum(map(bool, words)) >= 3 * len(words)

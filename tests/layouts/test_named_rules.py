@@ -1,4 +1,4 @@
-"""Whatever an optimizer does wrong has a name: a rule, in all groups or in one, or its numbers."""
+"""Whatever an optimizer does wrong has a name: a rule in one group, or its numbers."""
 
 from __future__ import annotations
 
@@ -10,40 +10,13 @@ from typing import NamedTuple
 
 import pytest
 import wrong_rules
+from entries_of_both_sides import ADAM, SGD
 
 from pytest_precision import Cell, Workload, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.parity.self_checks.oracle_findings import UNKNOWN, Broken
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.oracle_log import OracleLog
-
-ADAM = {
-    "eps": "eps is added inside the root",
-    "l2": "part of the gradient",
-    "full decay": "the full learning rate",
-    "no decay": "there is no weight decay",
-    "uncorrected": "not corrected for bias",
-    "other group": "that of another parameter group",
-    "next rate": "that of the next step",
-    "last rate": "that of the step before",
-    "step ahead": "one more than were made",
-    "step behind": "one less than were made",
-    **{f"{dtype} m": f"exp_avg is rounded to {dtype}" for dtype in ("bf16", "fp16")},
-    **{f"{dtype} v": f"exp_avg_sq is rounded to {dtype}" for dtype in ("bf16", "fp16")},
-    **{f"{dtype} w": f"the weight is rounded to {dtype}" for dtype in ("bf16", "fp16")},
-}
-"""What `wrong_rules.Adam` does wrong, and what must be said of it."""
-
-SGD = {
-    "undampened": "gradients are not dampened",
-    "first dampened": "the first gradient is dampened",
-    "other momentum": "the momentum is Nesterov's",
-    "rate within": "a factor in the momentum buffer",
-    "bf16 buffer": "momentum_buffer is rounded to bf16",
-    "decoupled": "weight decay is decoupled",
-    "no decay": "there is no weight decay",
-}
-"""Likewise of `wrong_rules.SGD`."""
 
 
 class Planted(NamedTuple):
@@ -63,11 +36,11 @@ class Planted(NamedTuple):
 
 
 def rules() -> Iterator[Planted]:
-    """Each wrong rule in all groups, and in each group alone."""
-    for only in (None, 0, 1):
-        for wrong, words in ADAM.items():
+    """Each wrong rule in each group alone; the catalogue has those of all groups."""
+    for only in (0, 1):
+        for wrong, (_, _, words) in ADAM.items():
             yield Planted(words, wrong_rules.adam_of(wrong, only), only=only)
-        for wrong, words in SGD.items():
+        for wrong, (_, _, words) in SGD.items():
             made = wrong_rules.sgd_of(wrong, only)
             yield Planted(words, made, wrong_rules.WithSgd, only)
 

@@ -7,9 +7,7 @@ from functools import partial
 from typing import Any
 
 import both_sides
-import planted_quantization
 import pytest
-from torch import Tensor
 
 from pytest_precision import (
     Cell,
@@ -21,7 +19,6 @@ from pytest_precision import (
     layouts,
     workloads,
 )
-from pytest_precision.layouts.replicated import MainGradEngine
 from pytest_precision.matrix.precisions import PRECISIONS
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]
@@ -44,17 +41,6 @@ def verdict_of(parity_by: Callable[..., Parity]) -> Callable[..., Verdict]:
 
 def masters(workload: Workload, cell: Cell, *, again: bool = False) -> Engine:
     return layouts.master_adamw(workload, cell)
-
-
-class Doubles(MainGradEngine):
-    """Has gradients twice as large as they should be."""
-
-    def backward(self, loss: Tensor) -> None:
-        super().backward(2 * loss)
-
-
-def doubles(workload: Workload, cell: Cell, *, again: bool = False) -> Engine:
-    return planted_quantization.planted_main_grad(workload, cell, kind=Doubles)
 
 
 @pytest.mark.parametrize("primary", ["bf16", "quantized"])
@@ -88,42 +74,6 @@ def test_sums_of_fp32_weights_are_the_plain_ones(
 
 def plain(workload: Workload, cell: Cell) -> Engine:
     return layouts.adamw(workload, cell)
-
-
-@pytest.mark.parametrize(
-    ("name", "precision", "words"),
-    [
-        ("DropsLast", "nvfp4", "microbatch 5 is left out"),
-        ("RepeatsFirst", "fp8_block", "microbatch 0 counts twice"),
-        ("NeverDivided", "fp8_delayed", "it is not divided by the tokens"),
-        ("DividedTwice", "mxfp8", "it is divided by the microbatches, too"),
-        ("AlwaysTheFirst", "fp8_current", "its microbatches count"),
-        ("StepBefore", "mxfp8", "the microbatches are those of the evaluation"),
-        ("DataFromTheStart", "fp8_block", "the microbatches are those of step 1"),
-        ("DoubledExperts", "mxfp8", "it is 2 times what it should be"),
-        ("NegatedExpert", "nvfp4", "it is -1 times what it should be"),
-        ("LostExpert", "fp8_delayed", ""),
-        ("TiedTwice", "fp8_current", "it is 2 times what it should be"),
-    ],
-)
-def test_a_defect_of_both_sides_is_caught(
-    verdict_of: Callable[..., Verdict], name: str, precision: str, words: str
-) -> None:
-    """The rule of accumulation is named as it is without quantization."""
-    entry = both_sides.ENTRIES[name]
-    sides = (partial(side, name=name) for side in (both_sides.planted, both_sides.again))
-    cell = entry.cell.replace(precision=precision, primary_weight="bf16")
-    verdict = verdict_of(*sides, cell=cell, workload=entry.workload)
-    assert (verdict.outcome, verdict.ruling.gate) == ("fail", "workload_gradients")
-    assert words in verdict.headline
-
-
-def test_a_defect_beside_bytes_is_caught(verdict_of: Callable[..., Verdict]) -> None:
-    """Weights that are stored as bytes are put into the plain loop as bytes."""
-    cell = Cell("mxfp8", "quantized", sequence="train2")
-    verdict = verdict_of(doubles, partial(doubles, again=True), cell=cell, workload=workloads.mlp)
-    assert verdict.ruling.gate == "workload_gradients"
-    assert "it is 2 times what it should be" in verdict.headline
 
 
 def test_scales_that_are_not_shown_are_named(verdict_of: Callable[..., Verdict]) -> None:

@@ -50,7 +50,7 @@ at_each_rate = pytest.mark.parametrize(
 found by the size of an update, but for one, which is found earlier at the first."""
 
 as_in_the_catalogue = pytest.mark.nightly
-"""CI plants the same defects once, in `tests/layouts/test_catalogue.py`, and holds step, phase,
+"""CI plants the same defects once, in `tests/check/test_catalogue.py`, and holds step, phase,
 kind, tensor and words of what is found, and which losses differ."""
 
 Test = Callable[..., None]
