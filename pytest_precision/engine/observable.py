@@ -18,7 +18,7 @@ from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
-from pytest_precision.matrix.tensor_key import unwrapped
+from pytest_precision.matrix.tensor_key import expect_one_name_each, unwrapped
 from pytest_precision.modules.layer import Layer
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.modules.state import used_quantized
@@ -67,6 +67,10 @@ class Observable:
             capture: receives it.
         """
         self.capture = capture
+        named = [*self.model.named_parameters()]
+        if any(unwrapped(name) != name for name, _ in named):
+            own = (self.logical(name, parameter) for name, parameter in named)
+            expect_one_name_each(name for parts in own for name, _ in parts)
         self._since.settings = module_settings(self.named_modules())
         self._since.trained = self._training_state(capture).gets_gradients()
         for prefix, module in self.model.named_modules():

@@ -14,7 +14,10 @@ up.quantizers.0.input.history      its amaxes
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from pytest_precision.errors import expected_but_got
 
 OPERANDS = ("quantized", "scale", "amax", "recorded_amax", "used_quantized")
 """Kinds whose names end with an operand, one of its tensors, or a history."""
@@ -169,3 +172,28 @@ def unwrapped(name: str) -> str:
             wrappers is returned as the object that it is: an engine may keep more with it.
     """
     return _WRAPPER.sub("", name).removeprefix(".") if _WRAPPER.search(name) else name
+
+
+def expect_one_name_each(names: Iterable[str]) -> None:
+    """Raise if two tensors of a model have one name without wrapper modules, such as `_orig_mod`.
+
+    Args:
+        names: of its logical tensors, with wrappers.
+
+    Raises:
+        ValueError: a child of the user's own has the name that a wrapper's child has, and a tensor
+            beside it has the name of one in it.
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        first = known.setdefault(unwrapped(name), name)
+        if first != name:
+            wrappers = [one for one in sorted(WRAPPER_NAMES) if one in f"{first} {name}"]
+            child = " and ".join(wrappers)
+            raise ValueError(
+                expected_but_got(
+                    "tensors of different names without those of wrapper modules",
+                    f"{first} and {name}, which are both {unwrapped(name)} without {child}",
+                    f"give the child {child} another name, or its tensors by `logical`",
+                )
+            )

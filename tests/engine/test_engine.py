@@ -246,6 +246,42 @@ def test_what_a_wrapper_saves_is_seen() -> None:
     assert seen["extra state.calls of blocks.1"].item() == 7
 
 
+class Scaled(nn.Module):
+    """A user's own module, whose child has a wrapper's name, and a weight beside it."""
+
+    def __init__(self, weight: str) -> None:
+        super().__init__()
+        self._orig_mod = nn.Linear(3, 3)
+        self.register_parameter(weight, nn.Parameter(torch.ones(3)))
+
+
+class OtherNames(Engine):
+    """Tells the two apart by names of its own."""
+
+    def logical(self, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+        return [(name.replace("_orig_mod", "linear"), tensor)]
+
+
+@pytest.mark.parametrize(("weight", "kind"), [("scale", Engine), ("weight", OtherNames)])
+def test_a_child_with_a_wrappers_name_may_be_a_users_own(weight: str, kind: type[Engine]) -> None:
+    """If no weight beside it has the name of one in it, or the engine has other names for them."""
+    model = nn.Sequential(Scaled(weight))
+    optimizer = torch.optim.AdamW(model.parameters())
+    kind(workloads.mlp(), CELL, model, optimizer).start(Capture())
+
+
+def test_two_weights_of_one_name_are_refused() -> None:
+    """Both are named, with the child that is no wrapper."""
+    model = nn.Sequential(Scaled("weight"))
+    engine = Engine(workloads.mlp(), CELL, model, torch.optim.AdamW(model.parameters()))
+    words = (
+        r"names .* but got 0\.weight and 0\._orig_mod\.weight, which are both 0\.weight without "
+        r"_orig_mod; give the child _orig_mod another name"
+    )
+    with pytest.raises(ValueError, match=words):
+        engine.start(Capture())
+
+
 class CountsSteps(torch.optim.Optimizer):
     """Has no state, counts its steps in its group, and decays whatever the rate is."""
 

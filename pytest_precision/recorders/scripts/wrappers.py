@@ -90,8 +90,14 @@ def _only_holder(module: nn.Module) -> nn.Module | None:
         return None
     for name, child in module.named_children():
         if held == {id(parameter) for parameter in child.parameters()}:
-            return child if _own_names(module).isdisjoint(_own_names(child) - {name}) else None
+            return child if _adds_no_name(module, name) else None
     return None
+
+
+def _adds_no_name(module: nn.Module, child: str) -> bool:
+    """Return whether no name in a module's child is a name in the module itself."""
+    inner = module.get_submodule(child)
+    return _own_names(module).isdisjoint(_own_names(inner) - {child})
 
 
 def _own_names(module: nn.Module) -> set[str]:
@@ -102,7 +108,7 @@ def _own_names(module: nn.Module) -> set[str]:
 
 def _wraps(module: nn.Module, child: str) -> bool:
     """Return whether a module only wraps this child, as DDP wraps its `module`."""
-    if child in WRAPPER_NAMES:
-        return True
+    if child in WRAPPER_NAMES:  # or it is a name of the user's own, with a weight beside it
+        return _adds_no_name(module, child)
     alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
     return child in ONLY_CHILDREN and alone

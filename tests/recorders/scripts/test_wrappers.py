@@ -13,6 +13,7 @@ import wrapped
 from checked import Recorded, named
 from torch import nn
 
+from pytest_precision.matrix.tensor_key import WRAPPER_NAMES
 from pytest_precision.trace.store import Trace
 
 NAMES = sorted(name for name, _ in unchanged.Net().named_parameters())
@@ -104,3 +105,37 @@ def test_the_rest_of_a_wrapper_around_a_named_root_has_names_of_its_own(
     trace = recorded(wrapped.trained(Two, told=lambda model: model))
     own = ["model2.head.bias", "model2.head.weight"]
     assert sorted({*named(trace, "exp_avg")}) == sorted([*NAMES, *own])
+
+
+class Scaled(nn.Module):
+    """A module of a user's with a wrapper's name for its child, and a like-named weight beside it.
+
+    Args:
+        child: its name.
+    """
+
+    def __init__(self, child: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(7))
+        self.register_module(child, nn.Linear(7, 7))
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        (inner,) = self.children()
+        return inner(inputs * self.weight)
+
+
+@pytest.mark.parametrize("child", [*sorted(WRAPPER_NAMES), "module"])
+def test_a_child_of_the_users_own_keeps_its_name(recorded: Recorded, child: str) -> None:
+    """A wrapper's name is left out, unless two weights would have one name; so in a wrapper."""
+
+    def script(cell, record):  # type: ignore[no-untyped-def]
+        model = torch.compile(nn.Sequential(Scaled(child), nn.Linear(7, 2)), backend="eager")
+        optimizer = unchanged.adamw(model)
+        with record():
+            for inputs, _ in unchanged.batches():
+                model(inputs).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    own = {"0.weight", f"0.{child}.bias", f"0.{child}.weight", "1.bias", "1.weight"}
+    assert {*named(recorded(script), "param", 1)} == own
