@@ -25,7 +25,7 @@ from pytest_precision.parity.compare.pairs import align
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.trace.moment import EVERYTHING
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 SETTINGS = Settings(device="cpu", timeout=300)
 

@@ -48,7 +48,7 @@ from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.script import script
 from pytest_precision.trace.moment import EVERYTHING
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 SEQUENCES = {"midway": f"train{CHANGED + 2}", "at the end": f"train{CHANGED}"}
 """Runs with a change after step `CHANGED`."""

@@ -21,8 +21,8 @@ from pytest_precision.parity.compare.divergences import TOLD
 from pytest_precision.parity.compare.pairs import assemble, pieces_by_tensor
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.segment_folders import folder_of, holders
-from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
 
 VALUE_BYTES = 1 << 20
@@ -77,7 +77,7 @@ def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace
                 held = [_observation(one) for one in tensors if (one.rank or 0) == rank]
                 writers[number, rank].add(moment, held, digests=False)
         for (number, _), writer in writers.items():
-            writer.close(Header(side.world_sizes[number], {}, environment, digests=True))
+            writer.finish(Header(side.world_sizes[number], {}, environment, digests=True))
     return Trace(folder, *side.world_sizes)
 
 

@@ -28,8 +28,8 @@ from pytest_precision.parity.explain.diagnosis import diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate
 from pytest_precision.parity.verdict import Ruling, again
 from pytest_precision.trace.cache import TraceCache
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.store import Trace
 
 NAME = "the baseline"
 

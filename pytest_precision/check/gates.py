@@ -31,7 +31,7 @@ from pytest_precision.parity.self_checks.vacuity import (
 )
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Gate = Callable[[Case], "Ruling | None"]
 

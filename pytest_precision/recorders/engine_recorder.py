@@ -29,10 +29,10 @@ from pytest_precision.recorders.run_environment import (
     with_backend,
 )
 from pytest_precision.recorders.update_watcher import UpdateWatcher
-from pytest_precision.trace.data import DataWatch
+from pytest_precision.trace.data_log import DataWatch
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
 from pytest_precision.trace.moment import END, EVERYTHING, INIT, Moment
-from pytest_precision.trace.store import Header
+from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
 
@@ -279,7 +279,7 @@ def record_engine(job: LayoutJob) -> int:
         run.gradients.write(place, rank)  # asks for data again, which is nobody's training
         environment = environment_of(run.cell) | run.backend
         run.look_at_storage()
-        run.writer.close(
+        run.writer.finish(
             Header(
                 job.segment.world_size,
                 dict(run.engine.unobservable),

@@ -20,17 +20,17 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Chunk, Observation, Place, Span
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.recorders.lost_updates import UpdateMeter
-from pytest_precision.trace.data import write_data
+from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.manifest import RECORDED_RANKS, Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
+from pytest_precision.trace.reader import Entry, Header
 from pytest_precision.trace.sound import (
+    sound_integer,
     sound_list,
     sound_object,
     sound_text,
     sound_texts,
-    sound_whole,
 )
-from pytest_precision.trace.store import Entry, Header
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
 
@@ -129,14 +129,14 @@ def import_recording(file: Path, folder: Path) -> None:
 
 def _import(file: Path, folder: Path) -> None:
     said = sound_object("the sidecar", json.loads(sidecar_of(file).read_text()))
-    sound_whole("sidecar", said.get("sidecar"), SIDECAR, SIDECAR)
-    ranks = sound_whole("world_size", said.get("world_size", 1), 1, RECORDED_RANKS)
+    sound_integer("sidecar", said.get("sidecar"), SIDECAR, SIDECAR)
+    ranks = sound_integer("world_size", said.get("world_size", 1), 1, RECORDED_RANKS)
     texts = {
         name: sound_texts(name, said.get(name, {})) for name in ("unobservable", "environment")
     }
     tensors, seen = load_file(file), _by_moment(said)
     steps = max((step for step, _ in seen), default=0)
-    sound_whole("the last step", steps, 1, MOST_STEPS)
+    sound_integer("the last step", steps, 1, MOST_STEPS)
     course = [*_course(steps)]
     if unknown := seen.keys() - {(moment.step, moment.phase) for moment in course}:
         step, phase = min(unknown)
@@ -148,9 +148,9 @@ def _import(file: Path, folder: Path) -> None:
         with TraceWriter(folder, rank) as writer:
             for moment in course:
                 rows = seen.get((moment.step, moment.phase), [])
-                own = [row for row in rows if sound_whole("a rank", row.get("rank", 0)) == rank]
+                own = [row for row in rows if sound_integer("a rank", row.get("rank", 0)) == rank]
                 writer.add(moment, [_observation(row, tensors) for row in own])
-            writer.close(Header(ranks, texts["unobservable"], texts["environment"]))
+            writer.finish(Header(ranks, texts["unobservable"], texts["environment"]))
         write_data(folder, rank)
         UpdateMeter().write(folder, rank)
         Manifest.seal(folder, rank, ranks)
@@ -160,7 +160,7 @@ def _by_moment(said: dict[str, Any]) -> dict[tuple[int, str], list[Any]]:
     found: dict[tuple[int, str], list[Any]] = {}
     for moment in sound_list("moments", said.get("moments")):
         own = sound_object("a moment", moment, ("step", "phase", "tensors"))
-        key = sound_whole("a step", own["step"]), sound_text("a phase", own["phase"])
+        key = sound_integer("a step", own["step"]), sound_text("a phase", own["phase"])
         found.setdefault(key, []).extend(sound_list("tensors", own["tensors"]))
     return found
 
@@ -180,13 +180,13 @@ def _observation(row: Any, tensors: dict[str, Tensor]) -> Observation:
     tensor = tensors[key]
     dtype = getattr(torch, sound_text("a dtype", row.get("dtype", "")), tensor.dtype)
     if dtype != tensor.dtype:  # one that the format lacks, written as its bytes
-        piece = [sound_whole("a size", size) for size in sound_list("a shape", row.get("piece"))]
+        piece = [sound_integer("a size", size) for size in sound_list("a shape", row.get("piece"))]
         tensor = tensor.view(dtype).view(piece)
     shape = tuple(
-        sound_whole("a size", n) for n in sound_list("shape", row.get("shape", [*tensor.shape]))
+        sound_integer("a size", n) for n in sound_list("shape", row.get("shape", [*tensor.shape]))
     )
     start = sound_list("start", row.get("start", [0] * len(shape)))
-    offsets = tuple(sound_whole("a start", n) for n in start)
+    offsets = tuple(sound_integer("a start", n) for n in start)
     place: Place = Chunk(offsets, tuple(tensor.shape))
     if row.get("flat"):
         place = Span(offsets[0], offsets[0] + tensor.numel())

@@ -30,11 +30,11 @@ from pytest_precision.trace.sealed import (
     signed,
 )
 from pytest_precision.trace.sound import (
+    sound_integer,
     sound_list,
     sound_object,
     sound_text,
     sound_texts,
-    sound_whole,
     texts,
 )
 
@@ -197,7 +197,7 @@ def _manifest(found: dict[str, Any]) -> Manifest:
     """
     found = {"only": [], "every": 1, **found}  # of a recording that has everything
     sound_object("recording.json", found, [field.name for field in fields(Manifest)])
-    ranks = sound_whole("world_size", found["world_size"], 1, RECORDED_RANKS)
+    ranks = sound_integer("world_size", found["world_size"], 1, RECORDED_RANKS)
     files = sound_object("files", found["files"])
     if files:
         expected = [name for rank in range(ranks) for name in files_of(rank)]
@@ -208,23 +208,24 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         command=texts("command", found["command"]),
         script=sound_text("script", found["script"]),
         arguments=texts("arguments", found["arguments"]),
-        steps=sound_whole("steps", found["steps"]),
+        steps=sound_integer("steps", found["steps"]),
         values=tuple(
-            sound_whole("a step of values", step) for step in sound_list("values", found["values"])
+            sound_integer("a step of values", step)
+            for step in sound_list("values", found["values"])
         ),
         world_size=ranks,
         date=sound_text("date", found["date"]),
         revision=sound_text("revision", found["revision"]),
         versions=sound_texts("versions", found["versions"]),
         only=texts("only", found["only"]),
-        every=sound_whole("every", found["every"], 1),
+        every=sound_integer("every", found["every"], 1),
         files={name: _seal(value) for name, value in files.items()},
     )
 
 
 def _seal(value: Any) -> Seal:
     size, own = sound_list("the seal of a file", value, 2)
-    return sound_whole("the size of a file", size), sound_text("the digest of a file", own)
+    return sound_integer("the size of a file", size), sound_text("the digest of a file", own)
 
 
 def _expect_format(folder: Path, found: Mapping[str, Any]) -> None:

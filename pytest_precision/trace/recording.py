@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_precision.matrix.axis_reads import note
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import LAYOUT, WayIn
-from pytest_precision.trace.data import DataLog
+from pytest_precision.trace.data_log import DataLog
 from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.oracle_log import OracleLog
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.segment_folders import holders, log_path, recorded_segments
-from pytest_precision.trace.store import Trace
 from pytest_precision.trace.update_log import UpdateLog
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ DIGEST = 32
 """Characters of an xxh3-128, hexadecimal."""
 
 
-def sound_whole(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
+def sound_integer(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
     """Return `value` if it is an int in the given range; raise for others, True and 1.0 too.
 
     Raises:
@@ -108,7 +108,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
         ValueError: it names what cannot be.
     """
     sound_object("an index", index, (*header, "slots", "moments"))
-    sound_whole("world_size of an index", index["world_size"], ranks, ranks)
+    sound_integer("world_size of an index", index["world_size"], ranks, ranks)
     for name in ("unobservable", "environment", "unshown"):
         sound_texts(name, index[name])
     _one_of("digests", index["digests"], (False, True))
@@ -155,21 +155,21 @@ def _slot(slot: Any) -> _Extent:
         raise _wrong("a dtype that this torch has", dtype)
     _expect_place(sound_list("a place", place), _sizes(piece), _sizes(shape))
     size = math.prod(piece) * known.itemsize
-    sound_whole(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
+    sound_integer(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
     return _Extent(size, known.itemsize, not kept_as_it_is(kind, size))
 
 
 def _sizes(shape: Any) -> list[int]:
-    sizes = [sound_whole("a size", size) for size in sound_list("a shape", shape)]
+    sizes = [sound_integer("a size", size) for size in sound_list("a shape", shape)]
     # Also of an empty tensor, whose strides torch computes.
-    sound_whole("elements", math.prod(max(1, size) for size in sizes))
+    sound_integer("elements", math.prod(max(1, size) for size in sizes))
     return sizes
 
 
 def _expect_place(place: list[Any], piece: list[int], shape: list[int]) -> None:
     kind, *starts = place or [None]
     for start in starts:
-        sound_whole("the start of a piece", start)
+        sound_integer("the start of a piece", start)
     if kind == "chunk" and len(starts) == len(piece) == len(shape):
         ends = [start + size for start, size in zip(starts, piece, strict=True)]
         fits = all(end <= size for end, size in zip(ends, shape, strict=True))
@@ -185,10 +185,10 @@ def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
     for number, at in (
         sound_list("an entry", entry, 2) for entry in sound_list("entries", entries)
     ):
-        slot = slots[sound_whole("the number of a slot", number, 0, len(slots) - 1)]
+        slot = slots[sound_integer("the number of a slot", number, 0, len(slots) - 1)]
         if slot.digested and is_digest(at):
             continue
-        sound_whole("an offset", at, 0, nbytes - slot.nbytes)
+        sound_integer("an offset", at, 0, nbytes - slot.nbytes)
         if at % slot.element:
             raise _wrong(f"an offset that is a multiple of {slot.element}", at)
 
@@ -204,9 +204,9 @@ def expect_data(log: Any) -> None:
         texts("digests of data", digests)
     for counts in _by_step(log["tokens"]):
         for count in sound_list("numbers of tokens", counts):
-            sound_whole("a number of tokens", count)
+            sound_integer("a number of tokens", count)
     for step in sound_list("unsteady", log["unsteady"]):
-        sound_whole("a step", step)
+        sound_integer("a step", step)
 
 
 def _by_step(value: Any) -> Iterable[Any]:
@@ -229,12 +229,12 @@ def expect_updates(log: Any) -> None:
         for one in sound_list("pieces", log["pieces"])
     ]
     for step, found in (sound_list("a step", one, 2) for one in sound_list("steps", log["steps"])):
-        sound_whole("a step", step)
+        sound_integer("a step", step)
         for number, updates, lost, *sums in (
             sound_list("counts", row, 7) for row in sound_list("rows", found)
         ):
-            sound_whole("the number of a piece", number, 0, len(pieces) - 1)
-            sound_whole("lost updates", lost, 0, sound_whole("updates", updates))
+            sound_integer("the number of a piece", number, 0, len(pieces) - 1)
+            sound_integer("lost updates", lost, 0, sound_integer("updates", updates))
             for figure in sums:
                 if type(figure) is not float or not 0 <= figure < math.inf:
                     raise _wrong("a sum to be a number that is finite and not negative", figure)

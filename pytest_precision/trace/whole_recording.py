@@ -8,10 +8,10 @@ from pytest_precision.errors import RecordingError, expected_but_got, is_bad_inp
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.trace.manifest import Manifest, damaged
+from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import SealedFiles, files_of
 from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
-from pytest_precision.trace.store import Header, Trace
 
 __tracebackhide__ = is_bad_input
 

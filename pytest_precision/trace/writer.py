@@ -19,7 +19,7 @@ from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Header, TensorSlot
+from pytest_precision.trace.reader import Header, TensorSlot
 
 ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
@@ -171,7 +171,7 @@ class TraceWriter:
             raise
         return start
 
-    def close(self, header: Header) -> None:
+    def finish(self, header: Header) -> None:
         """Write the trace's index, without which the trace counts as unfinished.
 
         Raises:

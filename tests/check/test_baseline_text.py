@@ -17,7 +17,7 @@ from pytest_precision.parity.compare.bounds import Norm
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Header, Trace
+from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
 
 STEP = Moment(0, "train", 1, "forward_backward")
@@ -42,7 +42,7 @@ def sharded(folder: Path, change: float = 0.0) -> Trace:
         with TraceWriter(folder, rank) as writer:
             writer.add(INIT, seen[:1])
             writer.add(STEP, seen)
-            writer.close(Header(2, {}, {"torch": "x"}))
+            writer.finish(Header(2, {}, {"torch": "x"}))
     return Trace(folder, 2)
 
 

@@ -16,8 +16,8 @@ from pytest_precision.check.baselines import _key
 from pytest_precision.check.then import Then
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
+from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.store import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
 
 Check = Callable[..., Verdict]
@@ -128,6 +128,6 @@ def test_how_many_gpus_there_are_asks_for_no_other_baseline(tmp_path: Path) -> N
         folder = tmp_path / gpu / gpus
         folder.mkdir(parents=True)
         with TraceWriter(folder, 0) as writer:
-            writer.close(Header(1, {}, {"gpu": gpu, "gpus": gpus, "python": "3.11"}))
+            writer.finish(Header(1, {}, {"gpu": gpu, "gpus": gpus, "python": "3.11"}))
         keys.append(_key([Recording("candidate", Cell(), Trace(folder, 1))]))
     assert keys == [{"gpu": "H100"}, {"gpu": "H100"}, {"gpu": "A100"}]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pytest_precision.__main__ import main
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.whole_recording import whole_recording
 
 RecordFile = Callable[..., Path]

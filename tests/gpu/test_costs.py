@@ -16,7 +16,7 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.options import Settings
 from pytest_precision.trace.digests import digested, in_order
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Header
+from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
 STEPS = 3
@@ -55,7 +55,7 @@ def test_what_observing_a_step_costs_is_written_down(
                 with timed("write"):
                     writer.add(Moment(step, "train", step, phase), kept)
         with timed("write"):
-            writer.close(Header(1, {}, {}, digests=True))
+            writer.finish(Header(1, {}, {}, digests=True))
     record_property("observing", json.dumps(seconds))
     assert min(seconds.values()) > 0
 

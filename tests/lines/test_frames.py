@@ -72,10 +72,10 @@ def test_a_file_has_one_owner(file: str, owner: int) -> None:
 def test_this_package_has_the_same_places_wherever_it_is_found() -> None:
     """Ranks of another commit have it in a folder of their own, and sides are told by places."""
     held: dict[str, Any] = {}
-    file = Path(pytest_precision.__file__).with_name("trace") / "data.py"
+    file = Path(pytest_precision.__file__).with_name("trace") / "data_log.py"
     exec(compile("def tokens(count):\n    return count()", file, "exec"), held)
     site = held["tokens"](lambda: Frames().site_of_call(sys._getframe()))
-    assert site == Site("trace/data.py", 2)
+    assert site == Site("trace/data_log.py", 2)
 
 
 class Halving(TorchDispatchMode):

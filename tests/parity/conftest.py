@@ -9,7 +9,7 @@ import pytest
 
 from pytest_precision import Observation
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Header, Trace
+from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
 
 Recorded = Sequence[tuple[Moment, Sequence[Observation]]]
@@ -29,7 +29,7 @@ def write_trace(tmp_path: Path) -> Callable[..., Trace]:
             with TraceWriter(folder, rank, digests=digests) as writer:
                 for moment, observations in recorded:
                     writer.add(moment, observations)
-                writer.close(Header(len(ranks), unobservable or {}, {}))
+                writer.finish(Header(len(ranks), unobservable or {}, {}))
         return Trace(folder, len(ranks))
 
     return write

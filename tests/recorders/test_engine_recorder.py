@@ -15,7 +15,7 @@ from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
 from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 from pytest_precision.trace.moment import EVERYTHING, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from pytest_precision import Cell, Parity, ParityError, Ranks, layouts
 from pytest_precision.check.side import Side
 from pytest_precision.ranks import ImportPath
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 pytestmark = pytest.mark.precision_regression("AutoModel#2248")
 

@@ -12,11 +12,11 @@ import torch
 from pytest_precision import RecordingError, whole
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.recorders.lost_updates import UpdateMeter
-from pytest_precision.trace.data import write_data
+from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
+from pytest_precision.trace.reader import Header
 from pytest_precision.trace.sealed import signed
-from pytest_precision.trace.store import Header
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
 
@@ -30,7 +30,7 @@ def write(folder: Path, rank: int, world_size: int) -> None:
             writer.add(moment, [whole("param", "a", torch.ones(9))])
         write_data(folder, rank)
         UpdateMeter().write(folder, rank)
-        writer.close(Header(world_size, {}, {}))
+        writer.finish(Header(world_size, {}, {}))
 
 
 def record(folder: Path, order: Sequence[int], world_size: int = 2) -> None:

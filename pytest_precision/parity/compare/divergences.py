@@ -17,7 +17,7 @@ from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes, statistics
 from pytest_precision.parity.compare.uncalled import Uncalled, shows_reads
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 if TYPE_CHECKING:
     from pytest_precision.parity.compare.noise import NoiseMeter

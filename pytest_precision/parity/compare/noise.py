@@ -12,7 +12,7 @@ from pytest_precision.engine.kinds import KINDS
 from pytest_precision.parity.compare.pairs import Pair, align, assemble
 from pytest_precision.parity.compare.tensors import common_dtype, same_bytes, statistics
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 FLIPPED = 1e-3
 """Share of the elements, one at least, that may be off in any case, see `error_of_flips`.

@@ -11,7 +11,7 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.words import listed
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 OTHER_PARTS = "each rank holds a part of it, and not the same part on both sides"
 QUANTIZED_ALONE = "each rank of one side alone quantizes its part of the weight"

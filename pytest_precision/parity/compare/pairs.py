@@ -20,7 +20,7 @@ from pytest_precision.errors import RecordingError
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes
 from pytest_precision.trace.moment import END, Moment
-from pytest_precision.trace.store import Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """Bytes per element to a dtype that moves them unchanged."""

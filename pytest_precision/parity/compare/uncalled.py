@@ -14,7 +14,7 @@ from pytest_precision.matrix.tensor_key import outer_kind, resident_kind
 from pytest_precision.parity.compare.pairs import Pair, assemble
 from pytest_precision.parity.words import listed
 from pytest_precision.trace.moment import STATELESS, Moment
-from pytest_precision.trace.store import Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 NAMED_AT_MOST = 3
 """Names that are listed; of more, the number is said."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_precision.parity.words import percent
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.store import Trace
 from pytest_precision.trace.update_log import Counts, UpdateLog
 
 

@@ -19,7 +19,7 @@ from pytest_precision.parity.compare.signature import Signature, is_measured
 from pytest_precision.parity.compare.stretches import LEAST_ELEMENTS, is_stretch, place
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Entry
+from pytest_precision.trace.reader import Entry
 
 GRADIENTS = ("grad", "reduced_grad", "final_grad")
 """Kinds that a step must make anew."""

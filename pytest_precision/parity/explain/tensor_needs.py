@@ -13,7 +13,7 @@ from pytest_precision.engine.kinds import KINDS
 from pytest_precision.parity.compare.divergences import Judgement
 from pytest_precision.parity.compare.pairs import assemble
 from pytest_precision.parity.explain.required_tolerance import measured_pairs
-from pytest_precision.trace.store import Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 OUTLYING = 4
 """How many times as far off as the median of its kind a tensor has a name of its own."""

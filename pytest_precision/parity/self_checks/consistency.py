@@ -35,8 +35,8 @@ from pytest_precision.parity.self_checks.identities import (
 from pytest_precision.parity.self_checks.quantization import QUANTIZED, Quantization
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.oracle_log import OracleLog
+from pytest_precision.trace.reader import Entry
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.store import Entry
 
 IDENTITY_KINDS = frozenset(
     {"used_param", "used_quantized", "loss", "grad", "reduced_grad", "grad_norm", "master", "param"}

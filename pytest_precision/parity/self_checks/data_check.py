@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_precision.matrix.cell import Cell, axes_of
-from pytest_precision.trace.data import DataLog, Given
+from pytest_precision.trace.data_log import DataLog, Given
 
 ADVICE = (
     "microbatches(cell, step) must return those of all ranks and depend on the step alone: draw "

@@ -17,7 +17,7 @@ from pytest_precision.parity.compare.pairs import assemble, region
 from pytest_precision.parity.compare.ratio import constant_ratio
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 SUMMED = 1e-5
 """Relative error of a norm whose squares are summed in fp32, in any order."""

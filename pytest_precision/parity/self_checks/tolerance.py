@@ -20,7 +20,7 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Elementwise, Measure
 from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.words import percent
-from pytest_precision.trace.store import Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 STARTING_KINDS = frozenset(name for name, kind in KINDS.items() if kind.weight)
 """Kinds that start from the same values on both sides: only their changes prove anything."""

@@ -28,7 +28,7 @@ from pytest_precision.parity.compare.divergences import (
 )
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 EVALUATIONS = frozenset(o.name for o in OPERATIONS.values() if o.held_out)
 """Operations that must have computed a loss."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision.trace.data import contents_of
+from pytest_precision.trace.data_log import contents_of
 
 
 def positions_of(microbatch: Any) -> int:

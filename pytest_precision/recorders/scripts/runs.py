@@ -24,12 +24,12 @@ from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.script_recorder import Record
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
-from pytest_precision.trace.data import write_data
+from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.reader import Header
 from pytest_precision.trace.recording import BROKEN_RULES
 from pytest_precision.trace.segment_folders import folder_of, log_path
-from pytest_precision.trace.store import Header
 
 
 def record_script(
@@ -102,7 +102,7 @@ def finished(
     """Finish a script's trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.place.rank)
     (meter or UpdateMeter()).write(folder, trace.place.rank)
-    trace.writer.close(
+    trace.writer.finish(
         Header(
             trace.place.world_size,
             {kind: why for run in runs for kind, why in unobservable(run, way)},

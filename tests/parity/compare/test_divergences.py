@@ -15,7 +15,7 @@ from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
 from pytest_precision.parity.explain.locate import locate
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 STEPS = [Moment(n - 1, "train", n, "optimizer_step") for n in (1, 2, 3)]

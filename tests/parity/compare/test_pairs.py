@@ -15,7 +15,7 @@ from pytest_precision import Chunk, Observation, RecordingError, Span, whole
 from pytest_precision.parity.compare.pairs import align, assemble, common_moments
 from pytest_precision.trace.digests import digested
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 

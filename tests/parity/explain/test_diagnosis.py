@@ -15,7 +15,7 @@ from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose
 from pytest_precision.parity.explain.locate import locate
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 Tensors = Mapping[str, Tensor]

@@ -14,7 +14,7 @@ from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain.proposal import proposed
 from pytest_precision.parity.explain.tensor_needs import ComparedRun
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 Values = Mapping[tuple[str, str], Tensor]

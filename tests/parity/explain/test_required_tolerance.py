@@ -14,7 +14,7 @@ from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import required_tolerance
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 

@@ -14,7 +14,7 @@ from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import spread
 from pytest_precision.parity.explain.spread import MOST_TENSORS
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 

@@ -12,7 +12,7 @@ import torch
 from pytest_precision import Cell, whole
 from pytest_precision.parity.self_checks.vacuity import computed_elsewhere
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 

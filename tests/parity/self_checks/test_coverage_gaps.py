@@ -10,9 +10,9 @@ import torch
 
 from pytest_precision import Cell, Observation, whole
 from pytest_precision.parity.self_checks.coverage_gaps import unexercised
-from pytest_precision.trace.data import DataLog
+from pytest_precision.trace.data_log import DataLog
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_precision import Cell
 from pytest_precision.parity.self_checks.data_check import other_data
-from pytest_precision.trace.data import DataLog
+from pytest_precision.trace.data_log import DataLog
 
 STEADY = {1: ["a", "b"], 2: ["c", "d"]}
 

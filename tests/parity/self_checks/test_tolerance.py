@@ -15,7 +15,7 @@ from pytest_precision.parity.compare.criterion import Elementwise
 from pytest_precision.parity.compare.tensors import compare
 from pytest_precision.parity.self_checks.tolerance import allowed, proves_nothing
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 STEPS = [Moment(n - 1, "train", n, "optimizer_step") for n in (1, 2, 3)]

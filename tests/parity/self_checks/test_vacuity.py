@@ -15,7 +15,7 @@ from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.self_checks.vacuity import disturbed, hidden, vacuous
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
 

@@ -34,7 +34,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.trace.moment import EVERYTHING, Moment
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 class DropoutOnDevice(Engine):
     def forward_backward(self, step):

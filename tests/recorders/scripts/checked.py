@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_precision import Cell, Parity, ParityError, Verdict
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 ParityIn = Callable[[Cell], Parity]
 Recorded = Callable[..., Trace]

@@ -10,7 +10,7 @@ import pytest
 from pytest_precision import Cell
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.trace.moment import EVERYTHING, Window
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from torch.nn.utils.clip_grad import clip_grad_norm_ as norm_of_module
 from torch.nn.utils.clip_grad import clip_grad_value_ as value_of_module
 
 from pytest_precision._torch.training import place_of
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 SMALL = 1e-3
 

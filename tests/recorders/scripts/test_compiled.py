@@ -19,7 +19,7 @@ from pytest_precision.recorders.scripts.logged_script import log_script
 from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.trace.moment import EVERYTHING, Wanted
 from pytest_precision.trace.operation_files import read_operations
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 
 def seen_of(script: Callable[..., None], folder: Path) -> set[tuple[object, ...]]:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from pytest_precision import Cell, script
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 Sees = Callable[[Callable[..., None], str, nn.Module], None]
 

@@ -14,7 +14,7 @@ from checked import Recorded, named
 from torch import nn
 
 from pytest_precision.matrix.tensor_key import WRAPPER_NAMES
-from pytest_precision.trace.store import Trace
+from pytest_precision.trace.reader import Trace
 
 NAMES = sorted(name for name, _ in unchanged.Net().named_parameters())
 BUFFERS = sorted(name for name, _ in unchanged.Net().named_buffers())

@@ -1,7 +1,10 @@
-"""Data: a digest of each microbatch that a workload gave, stored beside the trace of each rank.
+"""Data log: a digest of each microbatch that a workload gave, beside the trace of each rank.
 
 Runs on different data differ whatever their layouts do. So what each rank was given is recorded
 where the rank asks for it, and compared before anything else.
+
+`DataWatch` is not among the recorders, since it calls the user's workload: a log of operations
+gives no line to what runs below a recorder (`recorders/lines/frames.py`).
 """
 
 from __future__ import annotations

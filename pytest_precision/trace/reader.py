@@ -1,4 +1,4 @@
-"""Store: read a trace: per rank, and per part of the run, an index and a file of bytes.
+"""Reader: read a trace: per rank, and per part of the run, an index and a file of bytes.
 
 A trace holds values, or digests: the states of a long run are too large to keep, and 16 bytes per
 tensor tell whether two runs diverge, and when. The index is written last and moved into place, so

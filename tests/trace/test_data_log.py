@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_precision import Cell, Workload
-from pytest_precision.trace.data import DataLog, DataWatch, data_digest
+from pytest_precision.trace.data_log import DataLog, DataWatch, data_digest
 
 ONES = torch.ones(2, 3)
 

@@ -11,7 +11,7 @@ from pytest_precision import Chunk, Observation, Span, whole
 from pytest_precision.trace import writer
 from pytest_precision.trace.digests import digest, digested
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.store import Header, Trace
+from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
 
 HEADER = Header(1, {"grad": "no reason"}, {"torch": "x"})
@@ -20,7 +20,7 @@ HEADER = Header(1, {"grad": "no reason"}, {"torch": "x"})
 def written(folder: Path, *observations: Observation) -> Trace:
     with TraceWriter(folder, 0) as writer:
         writer.add(INIT, observations)
-        writer.close(HEADER)
+        writer.finish(HEADER)
     return Trace(folder, 1)
 
 
@@ -92,7 +92,7 @@ def test_temporaries_at_one_address_are_kept_apart(tmp_path: Path) -> None:
     seen = (whole("lr", f"group{i}", torch.full((3,), float(i))) for i in range(20))
     with TraceWriter(tmp_path, 0) as writer:
         writer.add(INIT, seen)
-        writer.close(HEADER)
+        writer.finish(HEADER)
     trace = Trace(tmp_path, 1)
     assert [trace.tensor(entry)[0].item() for entry in trace.entries(INIT)] == list(range(20))
 
@@ -119,7 +119,7 @@ def test_moments_keep_their_order(tmp_path: Path) -> None:
     with TraceWriter(tmp_path, 0) as writer:
         for moment in moments:
             writer.add(moment, [])
-        writer.close(HEADER)
+        writer.finish(HEADER)
     assert Trace(tmp_path, 1).moments == tuple(moments)
 
 
@@ -128,7 +128,7 @@ def digests(folder: Path, *observations: Observation, threads: int = 1) -> list[
     folder.mkdir()
     with TraceWriter(folder, 0, digests=True, threads=threads) as writer:
         writer.add(INIT, observations)
-        writer.close(HEADER)
+        writer.finish(HEADER)
     return [entry.digest for entry in Trace(folder, 1).entries(INIT)]
 
 
@@ -170,7 +170,7 @@ def test_equal_bytes_are_written_once(tmp_path: Path) -> None:
         weight.view(torch.int32)[7] ^= 1
         writer.add(later[0], [read])
         writer.add(later[1], [whole("param", "w", weight)])
-        writer.close(HEADER)
+        writer.finish(HEADER)
     trace = Trace(tmp_path, 1)
     before, used, after = (next(trace.entries(one)) for one in trace.moments)
     assert (before.offset, used.digest) == (used.offset, "")
@@ -189,7 +189,7 @@ def test_a_value_kept_at_once_is_that_of_the_bytes(tmp_path: Path) -> None:
                 seen = writer.keep(whole("grad", "w", tensor))
                 tensor.zero_()
                 writer.add(INIT, [seen])
-                writer.close(HEADER)
+                writer.finish(HEADER)
             trace = Trace(folder, 1)
             (entry,) = trace.entries(INIT)
             if not (digests and size == 5000):
