@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_an_operation_has_its_values_and_its_line() -> None:
     assert first.line is not None
     assert Path(first.line.file) == Path(__file__)
     assert first.line.own
+
+
+def test_a_model_that_is_gone_is_not_kept() -> None:
+    """A script may build another one, which would seem to stand beside it."""
+    logger = OperationLogger(Wanted(0, 1))
+    with logger.installed(), logger.on():
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2))
+        gone = weakref.ref(model)
+        del model
+        assert gone() is None
+    assert logger.log.operations[-1].module == "0"
 
 
 def test_equal_values_have_equal_digests_in_any_process() -> None:

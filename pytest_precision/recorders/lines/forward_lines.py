@@ -6,6 +6,7 @@ last node says which operator a backward belongs to.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -27,8 +28,8 @@ class Modules:
 
     def __init__(self) -> None:
         self._running: list[nn.Module] = []
-        self._paths: dict[int, str] = {}
-        self._kept: list[nn.Module] = []
+        # Weak, or an earlier model of a script that builds another one would seem to be in use.
+        self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
     @property
     def path(self) -> str:
@@ -36,7 +37,7 @@ class Modules:
 
         A module that the model does not hold has the name of its class.
         """
-        return self._paths.get(id(self._running[-1]), "") if self._running else ""
+        return self._paths.get(self._running[-1], "") if self._running else ""
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -50,10 +51,9 @@ class Modules:
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         if torch.compiler.is_compiling():  # what is traced here calls no hook when it runs
             return
-        if id(module) not in self._paths:
-            self._kept.append(module)  # so that no other one gets its id
+        if module not in self._paths:
             for path, part in module.named_modules():
-                self._paths.setdefault(id(part), path)
+                self._paths.setdefault(part, path)
         self._running.append(module)
 
     def _leave(self, module: nn.Module, _inputs: Any, _result: Any) -> None:
