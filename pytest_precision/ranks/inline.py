@@ -47,7 +47,7 @@ class InlineGroup:
         import torch.distributed as dist
 
         from pytest_precision.ranks.state import process_groups, starting_point
-        from pytest_precision.ranks.state.baseline import Outcome, baseline_of_caller
+        from pytest_precision.ranks.state.before_job import Outcome, before_jobs_of_caller
 
         if dist.is_initialized():
             raise RuntimeError(
@@ -66,14 +66,14 @@ class InlineGroup:
             )
             try:
                 with starting_point.borrowed(), patched(self._variables | place):
-                    baseline = baseline_of_caller()
-                    baseline.code.renew()
+                    before = before_jobs_of_caller()
+                    before.code.renew()
                     outcome: Outcome | None = None
                     try:
-                        outcome = baseline.run(job)
+                        outcome = before.run(job)
                     finally:
                         if outcome is None or outcome.leaks:
-                            baseline.code.put_back(job.may_leave)
+                            before.code.put_back(job.may_leave)
             finally:
                 process_groups.close_unused()
                 dist.destroy_process_group()

@@ -95,7 +95,7 @@ def end_children() -> None:
     reaper.end_descendants(own)
 
 
-def follow(folder: Path) -> NoReturn:
+def end_with_controller(folder: Path) -> NoReturn:
     """Kill this process and its children and remove its folder, since its parent has ended.
 
     The controller of this process may be a host of a launch, which does not own the folder.
@@ -112,7 +112,7 @@ def _watch(controller: BaseProcess, folder: Path) -> None:
     wait([controller.sentinel])
     assert controller.pid is not None
     _folder_owners.remove_of(controller.pid, {str(folder.parent)})
-    follow(folder)
+    end_with_controller(folder)
 
 
 def _let_server_end() -> None:

@@ -54,10 +54,10 @@ with uncollected(), lifeline.tied_imports(_controller, _leave):
         preloaded.take_in()
         # Ranks inherit the code of this process, in which only this has been replaced.
         from pytest_precision._torch.distributed import share_gloo_device
-        from pytest_precision.ranks.state.baseline import baseline_of_process
+        from pytest_precision.ranks.state.before_job import before_jobs_of_process
 
         share_gloo_device()
-        baseline_of_process()
+        before_jobs_of_process()
     except Exception:
         # The import fails again in the ranks, perhaps before they can report why.
         print("precision: what ranks are made from is broken:", file=sys.stderr)

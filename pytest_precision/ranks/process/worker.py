@@ -34,7 +34,7 @@ from pytest_precision.ranks.state.environment import Environment
 
 if TYPE_CHECKING:
     from pytest_precision.ranks.job import Job
-    from pytest_precision.ranks.state.baseline import Outcome
+    from pytest_precision.ranks.state.before_job import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _next(connection: Connection, membership: Membership) -> ToRank:
     try:
         message: ToRank = connection.recv()
     except EOFError:  # the controller is gone
-        lifeline.follow(membership.folder)
+        lifeline.end_with_controller(membership.folder)
     return message
 
 
@@ -229,9 +229,9 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
 
 def _run(job: Job, membership: Membership) -> Outcome:
     """Run a function call; raise if it used the user's checkout instead of the rank's commit."""
-    from pytest_precision.ranks.state import baseline
+    from pytest_precision.ranks.state import before_job
 
-    run, moves = baseline.baseline_of_process().run, relocation_of_process()
+    run, moves = before_job.before_jobs_of_process().run, relocation_of_process()
     try:
         done = run(job, membership.environment.threads)
     except ImportError as error:

@@ -11,7 +11,7 @@ import unchanged
 from checked import Recorded, named
 from torch import nn
 
-from pytest_precision.ranks.state.baseline import Baseline
+from pytest_precision.ranks.state.before_job import BeforeJob
 from pytest_precision.ranks.state.fingerprint import read_state
 
 
@@ -25,11 +25,11 @@ def fails(cell, record):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("loop", [unchanged.plain, fails])
 def test_nothing_stays_behind(recorded: Recorded, loop: Callable[..., None]) -> None:
     """What finds the leaks of jobs finds none: no hook, no wrapper."""
-    before, baseline = read_state()["hook of all"], Baseline()
+    before, process = read_state()["hook of all"], BeforeJob()
     with suppress(KeyError):
         recorded(loop)
     assert read_state()["hook of all"] == before
-    assert baseline.code.changes() == ()
+    assert process.code.changes() == ()
 
 
 def test_modules_keep_no_hook(recorded: Recorded) -> None:

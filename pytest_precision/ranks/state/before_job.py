@@ -1,4 +1,4 @@
-"""Baseline: the state of a process before a job, against which changes by the job are found."""
+"""Before a job: the state of a process before a job, against which changes by the job are found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     late: tuple[ImportPath, ...]
 
 
-class Baseline:
+class BeforeJob:
     """The state of this process before its first function call, to find what each call changes."""
 
     def __init__(self) -> None:
@@ -55,17 +55,17 @@ class Baseline:
 
 
 @cache
-def baseline_of_process() -> Baseline:
+def before_jobs_of_process() -> BeforeJob:
     """Return the state of this process before its first function call; a fork has its parent's."""
-    return Baseline()
+    return BeforeJob()
 
 
 @cache
-def baseline_of_caller() -> Baseline:
+def before_jobs_of_caller() -> BeforeJob:
     """Return the saved state to which function calls in the calling process are compared.
 
     Each such job saves it anew before it starts.
 
     A rank may itself run jobs inline, whose beginning is not that of the rank's own job.
     """
-    return Baseline()
+    return BeforeJob()
