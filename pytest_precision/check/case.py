@@ -138,7 +138,7 @@ class Case:
 
     @cached_property
     def judgement(self) -> Judgement:
-        """Compare every pair of tensors, and return the results."""
+        """Compare every pair of tensors when first asked (by `agreement`); return the results."""
         ours, theirs = (side.trace for side in self.sides)
         return judge(ours, theirs, self.terms.criteria, self.noise)
 

@@ -71,7 +71,8 @@ class CheckedTest:
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
-    def _record(self) -> MakeRecordings:
+    def _make_recordings(self) -> MakeRecordings:
+        """Return what makes `Recordings` of two sides, with the resources of the session."""
         return partial(
             Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
         )
@@ -92,7 +93,9 @@ class CheckedTest:
         """
         from pytest_precision.check.ruled_check import ruled_check
 
-        return partial(ruled_check, sides, terms, self._further(terms, golden), self._record)
+        return partial(
+            ruled_check, sides, terms, self._further(terms, golden), self._make_recordings
+        )
 
     def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
         """List what else a check compares with: another revision, a baseline, planted defects."""
@@ -100,7 +103,7 @@ class CheckedTest:
         if self.then is not None:
             from pytest_precision.check.then import since_then
 
-            found.append(partial(since_then, self.then, self._record))
+            found.append(partial(since_then, self.then, self._make_recordings))
         if golden or self.settings.baseline:
             from pytest_precision.check.baselines import KeptCheck
 

@@ -51,12 +51,13 @@ def same_data(case: Case) -> Ruling | None:
 @gate
 def agreement(case: Case) -> Ruling | None:
     """Fail the check if any pair of tensors differs more than its criterion allows."""
-    if case.judgement.first is None:
+    first = case.judgement.first  # compares all pairs, once for this gate and those that follow
+    if first is None:
         return None
     # Only here, so that a check that passes does not import what explains one that fails.
     from pytest_precision.check.disagreement import disagreement
 
-    return disagreement(case, case.judgement.first)
+    return disagreement(case, first)
 
 
 @gate

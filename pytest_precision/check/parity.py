@@ -147,7 +147,7 @@ class Parity(CheckedTest):
         further = [*further_runs(side, runs, threads, self.ranks.mode, devices)]
         refused = preconditions.before_alone(side, self._seen)
         words = f"the same bytes in {len(further) + 1} runs"
-        rule = partial(repeated, further, side, terms, self._record)
+        rule = partial(repeated, further, side, terms, self._make_recordings)
         return self._verdict(side, str(side.layout), words, self._ruled(refused, rule))
 
     def compare(

@@ -78,9 +78,13 @@ class Recordings:
             SideFailed: if a rank failed, or the traces cannot be written.
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
-        self._kept(self.reference, window)  # both are recorded before either is read
-        ours = self._own(self.candidate, window)
-        return self._read("candidate", ours, window), self.theirs(window)
+        reference = self._kept(self.reference, window)
+        candidate = self._own(self.candidate, window)
+        # Both are recorded before either is read.
+        return (
+            self._read("candidate", candidate, window),
+            self._read("reference", reference, window),
+        )
 
     def theirs(self, window: Window | None) -> Recording:
         """Return the reference's recording, made now or found in the session's cache.
