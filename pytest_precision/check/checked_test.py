@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_precision.check import preconditions
+from pytest_precision.check import failed_check
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.sides_of_test import SidesOfTest
@@ -133,7 +133,7 @@ class CheckedTest:
             try:
                 ruling, figures = rule()
             except Exception as error:
-                wrong = preconditions.after(
+                wrong = failed_check.ruling_of(
                     error, require=self.settings.require, inline=self.ranks.mode == "inline"
                 )
                 if wrong is None:

@@ -1,24 +1,13 @@
 """Conditions that must hold before two runs can be compared, such as equal step counts.
 
-The first four are checked before anything is recorded, the others after recording failed.
+They are asked before anything is recorded; `failed_check` rules on what fails after that.
 """
 
 from __future__ import annotations
 
-import traceback
-
-import pytest
-
 from pytest_precision.check.gate import gate
 from pytest_precision.check.side import Side
-from pytest_precision.errors import (
-    BaselineError,
-    NoBaselineError,
-    RanksSkipped,
-    SideFailed,
-    WorldSizeError,
-    expected_but_got,
-)
+from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
@@ -83,60 +72,7 @@ def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
     return Ruling(outcome="error", reason=reason)
 
 
-@gate
-def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
-    """Fail the check since there are too few devices for its ranks."""
-    return Ruling(outcome="error", reason=f"{lacking}, which --precision-require forbids")
-
-
-@gate
-def baseline_there(lacking: NoBaselineError) -> Ruling | None:
-    """Fail the check since its baseline for this environment is missing."""
-    return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
-
-
-@gate
-def baseline_sound(failed: BaselineError) -> Ruling | None:
-    """Fail the check since its baseline cannot be read or written."""
-    return Ruling(outcome="error", reason=str(failed))
-
-
-@gate
-def recorded(failed: SideFailed) -> Ruling | None:
-    """Fail the check since its candidate or its reference could not be recorded."""
-    return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
-
-
-@gate
-def readable(failed: OSError) -> Ruling | None:
-    """Fail the check since a recording cannot be read."""
-    return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
-
-
-@gate
-def computable(failed: RuntimeError) -> Ruling | None:
-    """Fail the check since torch cannot compute the comparison in pytest's process."""
-    first, *rest = str(failed).splitlines() or [""]
-    told = traceback.format_exception(type(failed), failed, failed.__traceback__)
-    return Ruling(
-        outcome="error",
-        reason=f"the comparison failed in pytest's process: {type(failed).__name__}: {first}",
-        details=(*rest, *"".join(told).splitlines()),
-    )
-
-
-PRECONDITIONS = (
-    unpatched,
-    distinct,
-    recordable,
-    equal_steps,
-    enough_ranks,
-    baseline_there,
-    baseline_sound,
-    recorded,
-    readable,
-    computable,
-)
+PRECONDITIONS = (unpatched, distinct, recordable, equal_steps)
 """The preconditions of a check, in the order in which they can refuse it."""
 
 
@@ -164,35 +100,3 @@ def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
         definitions: see `unpatched`.
     """
     return unpatched(definitions) or recordable(side)
-
-
-def after(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
-    """Turn an exception from recording or reading into a failed outcome; None for others.
-
-    Args:
-        error: what was raised.
-        require: whether too few ranks are an error of the check.
-        inline: whether the sides ran in this process, so that the error may be one of theirs.
-
-    Raises:
-        pytest.skip.Exception: the ranks have skipped, there are too few, or there is no baseline.
-    """
-    if isinstance(error, (RanksSkipped, WorldSizeError)):
-        if require and isinstance(error, WorldSizeError):
-            return enough_ranks(error)
-        pytest.skip(str(error))
-    if isinstance(error, NoBaselineError):
-        if require:
-            return baseline_there(error)
-        pytest.skip(str(error))
-    if isinstance(error, BaselineError):
-        return baseline_sound(error)
-    if isinstance(error, SideFailed):
-        return recorded(error)
-    if isinstance(error, OSError):
-        return readable(error)
-    if (
-        isinstance(error, RuntimeError) and not inline
-    ):  # of torch, where this process cannot compute
-        return computable(error)
-    return None

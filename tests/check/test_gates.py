@@ -11,6 +11,7 @@ import pytest
 
 from pytest_precision import Cell, Parity, ParityError, layouts, ulp, unchecked, workloads
 from pytest_precision.check.baselines import golden
+from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import GATES
 from pytest_precision.check.moved import TIME_GATES
@@ -41,7 +42,7 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     """Each gate has its row in the documentation, in the order in which they are asked."""
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    gates = (*PRECONDITIONS, *GATES, *TIME_GATES, repeats, golden, noticed)
+    gates = (*PRECONDITIONS, *FAILURES, *GATES, *TIME_GATES, repeats, golden, noticed)
     assert documented == [one.__name__ for one in gates]
 
 

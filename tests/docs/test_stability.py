@@ -11,6 +11,7 @@ import pytest
 from documents import ROOT
 
 from pytest_precision.check.baselines import golden
+from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gates import GATES
 from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.mutation import noticed
@@ -44,7 +45,7 @@ def keys(node: Any, place: str = "report") -> Iterator[str]:
 
 def there() -> dict[str, set[str]]:
     """Return the names that there are now, by promise."""
-    gates = (*PRECONDITIONS, *GATES, *TIME_GATES, repeats, golden, noticed)
+    gates = (*PRECONDITIONS, *FAILURES, *GATES, *TIME_GATES, repeats, golden, noticed)
     return {
         "gates": {one.__name__ for one in gates},
         "kinds": {*KINDS},

@@ -1,0 +1,95 @@
+"""Turn an exception that recording or reading has raised into the ruling of the check."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from pytest_precision.check.gate import gate
+from pytest_precision.errors import (
+    BaselineError,
+    NoBaselineError,
+    RanksSkipped,
+    SideFailed,
+    WorldSizeError,
+)
+from pytest_precision.parity.verdict import Ruling
+
+
+@gate
+def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
+    """Fail the check since there are too few devices for its ranks."""
+    return Ruling(outcome="error", reason=f"{lacking}, which --precision-require forbids")
+
+
+@gate
+def baseline_there(lacking: NoBaselineError) -> Ruling | None:
+    """Fail the check since its baseline for this environment is missing."""
+    return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
+
+
+@gate
+def baseline_sound(failed: BaselineError) -> Ruling | None:
+    """Fail the check since its baseline cannot be read or written."""
+    return Ruling(outcome="error", reason=str(failed))
+
+
+@gate
+def recorded(failed: SideFailed) -> Ruling | None:
+    """Fail the check since its candidate or its reference could not be recorded."""
+    return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
+
+
+@gate
+def readable(failed: OSError) -> Ruling | None:
+    """Fail the check since a recording cannot be read."""
+    return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
+
+
+@gate
+def computable(failed: RuntimeError) -> Ruling | None:
+    """Fail the check since torch cannot compute the comparison in pytest's process."""
+    first, *rest = str(failed).splitlines() or [""]
+    told = traceback.format_exception(type(failed), failed, failed.__traceback__)
+    return Ruling(
+        outcome="error",
+        reason=f"the comparison failed in pytest's process: {type(failed).__name__}: {first}",
+        details=(*rest, *"".join(told).splitlines()),
+    )
+
+
+FAILURES = (enough_ranks, baseline_there, baseline_sound, recorded, readable, computable)
+"""The gates that rule on an exception, each on its class."""
+
+
+def ruling_of(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
+    """Turn an exception from recording or reading into a failed outcome; None for others.
+
+    Args:
+        error: what was raised.
+        require: whether too few ranks are an error of the check.
+        inline: whether the sides ran in this process, so that the error may be one of theirs.
+
+    Raises:
+        pytest.skip.Exception: the ranks have skipped, there are too few, or there is no baseline.
+    """
+    if isinstance(error, (RanksSkipped, WorldSizeError)):
+        if require and isinstance(error, WorldSizeError):
+            return enough_ranks(error)
+        pytest.skip(str(error))
+    if isinstance(error, NoBaselineError):
+        if require:
+            return baseline_there(error)
+        pytest.skip(str(error))
+    if isinstance(error, BaselineError):
+        return baseline_sound(error)
+    if isinstance(error, SideFailed):
+        return recorded(error)
+    if isinstance(error, OSError):
+        return readable(error)
+    if (
+        isinstance(error, RuntimeError) and not inline
+    ):  # of torch, where this process cannot compute
+        return computable(error)
+    return None
