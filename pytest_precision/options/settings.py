@@ -74,17 +74,17 @@ class Settings:
 
     @property
     def preloads(self) -> bool:
-        """Return whether rank processes exist and find the modules in `preload` imported."""
+        """Return whether rank processes are to start with the modules in `preload` imported."""
         return bool(self.preload) and self.enabled and self.ranks != "inline"
 
     @property
     def compares_in_time(self) -> bool:
-        """Return whether to compare in time: with another commit or interpreter."""
+        """Return whether to compare results with those of another commit or interpreter."""
         return bool(self.against) or self.against_python is not None
 
     @property
     def of_repeat(self) -> str:
-        """Return, as command line text, the options without which a failed check may pass."""
+        """Return the options that a command must have so that a failed check fails again."""
         given = {
             "jitter": self.jitter,
             "mutate": "true" if self.mutate == 0 else self.mutate,

@@ -56,7 +56,7 @@ class CellCounts(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The number format backend and the device that a test asks for in one precision.
+    """What one test asks for in one precision: hardware or emulated number formats, and a device.
 
     Attributes:
         test: node id, without parameters.

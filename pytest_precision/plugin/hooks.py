@@ -284,7 +284,7 @@ def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
 
 @pytest.fixture
 def precision_audit() -> Callable[..., Audit]:
-    """Audit a model and its optimizer; fail the test where a finding is an error."""
+    """Search a model and its optimizer for mistakes before training; fail the test on an error."""
     from pytest_precision.auditing.audit import checked
 
     return checked

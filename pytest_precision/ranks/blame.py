@@ -164,9 +164,9 @@ def _error(
 
 
 def _patience(stacks: str) -> int:
-    """Return how patiently a rank waits: 0 if it has no stacks, 2 if in torch.distributed, else 1.
+    """Return a sort key for late ranks: the one that most likely blocks the others comes first.
 
-    The other ranks most likely wait for the rank with the lowest value.
+    0 for a rank without stacks, 2 for one that waits in torch.distributed, 1 for any other.
     """
     if not stacks:
         return 0

@@ -111,7 +111,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether the ranks can serve a call of up to `timeout` seconds: alive, unchanged.
+        """Return whether these ranks can take another call, and are as good as newly started ones.
 
         What they have imported and read must be what a new group would import and read now.
         """

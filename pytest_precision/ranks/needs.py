@@ -46,7 +46,7 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
-    """Return the code that a run's rank processes are reserved for: its layouts and workload.
+    """Return the code for which rank processes are kept apart: the run's layouts and workload.
 
     Args:
         layout: layout that runs.

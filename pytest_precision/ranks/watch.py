@@ -86,7 +86,7 @@ def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> di
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:
-    """Return the Python stacks of all threads of ranks; empty for stopped processes."""
+    """Return the Python stacks of each rank's threads; empty where a rank writes none in time."""
     for rank in ranks:
         rank.signal(signal.SIGUSR1)
     deadline = time.monotonic() + STACKS_SECONDS

@@ -103,7 +103,7 @@ class CellResult:
 
     @property
     def passing(self) -> bool:
-        """Whether all checks of the test passed, even if under a tolerance or of some tensors."""
+        """Whether all checks of the test passed, also those with tolerances or tensors left out."""
         return self.status in PASSING
 
     @property

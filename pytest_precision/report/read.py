@@ -105,7 +105,7 @@ def _for_schema(schema: object) -> str:
 
 
 def _cells(entries: Iterable[Mapping[str, Any]]) -> list[CellResult]:
-    """Join the entries of each test into one result; `--dist=each` has one per worker."""
+    """Join each test's entries into one result, or one per worker under xdist's `--dist=each`."""
     cells: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for entry in entries:
         key = entry["nodeid"], entry.get("worker", ""), repr(entry["axes"])

@@ -51,7 +51,7 @@ class Reason:
 
     @property
     def culprit(self) -> Culprit | None:
-        """The operation that caused the first check's failure, unless a failure was expected."""
+        """The operation at fault in the first check; None where the reason is that of an xfail."""
         return self.check.culprit if _is_own(self.check) else None
 
     @property
@@ -105,7 +105,7 @@ def _text(cell: CellResult, check: CheckResult) -> str:
 
 
 def _is_own(check: CheckResult) -> bool:
-    """Return whether a check's reason is its failure, and not why a failure was expected."""
+    """Return whether a check's reason says how it failed, and is not the reason of an xfail."""
     return check.entry.get("xfail") in (None, check.entry["reason"])
 
 

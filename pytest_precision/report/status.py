@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Status(NamedTuple):
-    """Mark, word, colour and effect of one status with which a test can end.
+    """How one status of a test, such as `fail`, is shown, and whether it fails the test.
 
     Attributes:
         mark: one ASCII character, shown in a grid.

@@ -116,8 +116,7 @@ class Elementwise(Criterion):
         raise NotImplementedError
 
     def bound(self, reference: Magnitudes) -> Magnitudes | int:
-        """Return the allowed distance: an array with one per element if by value, else a single
-        number.
+        """Return the largest allowed difference: an array with one per element, or one for all.
 
         In bytes it is 0: none may differ, unless the tensor as a whole `allows` it.
 

@@ -115,9 +115,9 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Add a chunk to the statistics by numpy vectors; return False if few differ or not finite.
+    """Add a chunk to the statistics by numpy vectors; return False to leave it to other code.
 
-    `figures` is then unchanged.
+    `figures` is then unchanged: few elements differ, or some differences are not finite.
 
     Args:
         figures: figures of the chunks before this one.

@@ -157,7 +157,7 @@ def judge(
 
 
 def _explained(judgement: Judgement) -> Finding | None:
-    """Return the first divergence, or the finding of the same step that explains it.
+    """Return the first difference, or a later one that explains it, such as a module in eval mode.
 
     A script's generator is seen where the next step begins, which may have drawn its data already,
     unless that step is an update without a forward.

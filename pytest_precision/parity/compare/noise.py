@@ -100,7 +100,7 @@ def error_of(pair: Pair) -> float:
 
 
 def error_of_flips(tensor: Tensor, unit: float, start: Tensor | None = None) -> float:
-    """Return a tensor's relative L2 error if rounding moves a few elements, or flips their update.
+    """Return the relative L2 error if a few elements of a tensor are as wrong as rounding can be.
 
     Args:
         tensor: any tensor; integers cannot be off.

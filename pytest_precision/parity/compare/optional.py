@@ -23,8 +23,7 @@ OF_QUANTIZED = frozenset(
 
 
 class OptionalPairs:
-    """Decides which tensors stay uncompared because candidate or reference may lack or replace
-    them.
+    """Decides which tensors are not compared since one run may rightly lack or change them.
 
     What differs from the start on, of kinds whose values may, is named; what has agreed must not
     begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.

@@ -72,7 +72,7 @@ class Signature(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether the error pattern tells more than that there are NaN or infinities."""
+        """Whether a pattern was recognized, and not only that there are NaN or infinities."""
         return self.error not in ("", "not finite")
 
 
@@ -103,7 +103,7 @@ def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
-    """Return the error pattern of two tensors by themselves, such as a factor or a rounding.
+    """Recognize an error pattern, such as a factor or a rounding, from two tensors alone.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype, and is not `extreme`.

@@ -237,7 +237,7 @@ def _excess(
 
 
 def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
-    """Return the unit in which a bound is measured for `dtype`: bytes where the dtype lacks it."""
+    """Return the measure asked for, or bytes where it has no meaning, such as ulp for integers."""
     if asked is Measure.STEPS and dtype not in FLOATS:
         return Measure.BYTES
     return Measure.BYTES if dtype is torch.bool else asked

@@ -137,7 +137,7 @@ def _elementwise(criterion: Criterion) -> Elementwise:
 def _common_dtype(
     candidate: Tensor, reference: Tensor, criterion: Elementwise
 ) -> torch.dtype | None:
-    """Return the dtype to which two tensors are cast for a comparison; None if none is allowed."""
+    """Return the dtype in which to compare two tensors; None if their dtypes may not differ."""
     for name, tensor in (("candidate", candidate), ("reference", reference)):
         if tensor.dtype not in COMPARABLE:
             raise TypeError(

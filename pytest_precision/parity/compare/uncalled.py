@@ -41,7 +41,7 @@ class Uncalled:
         self._tied: dict[str, str | None] = {}
 
     def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
-        """Replace a `used_param` that one run lacks by the weight that this run stored before.
+        """Let a run's stored weight stand for one used in forward that the run did not record.
 
         Args:
             pair: any pair; one that both sides have comes back as it is, and so does one whose
@@ -87,7 +87,7 @@ class Uncalled:
         return found
 
     def _tied_name(self, pair: Pair, moments: tuple[Moment, Moment]) -> str | None:
-        """Return the name of the weight that the side which shows a read has tied to it, if any."""
+        """Return the name under which a weight read by a tied name is stored; None if none is."""
         if pair.name not in self._tied:
             side, seen = "candidate", pair.candidate
             if seen is None:

@@ -28,7 +28,7 @@ def summary(log: UpdateLog) -> dict[str, Any]:
 
 
 def table(*sides: Recording) -> dict[str, Any]:
-    """Return the curves of each run to plot (loss, gradient norm, lost updates), per train step.
+    """Return the curves of each run to plot: loss, gradient norm, updates lost to rounding.
 
     A step's loss is the sum of its microbatches' observed losses.
     """
@@ -74,7 +74,7 @@ def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
 
 
 def beyond(log: UpdateLog, limit: float) -> str | None:
-    """Describe by how much the lost weight updates exceed `max_lost_updates`; None if they do not.
+    """Describe how far updates lost to rounding exceed `max_lost_updates`; None if they do not.
 
     The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
     or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.
@@ -96,7 +96,7 @@ def beyond(log: UpdateLog, limit: float) -> str | None:
 
 
 def unmeasured(log: UpdateLog) -> str | None:
-    """Return why the run's lost updates cannot be held to `max_lost_updates`; None if they can."""
+    """Return why it is not known how many updates a run lost to rounding; None if it is."""
     for name, reason in log.unmeasured.items():
         return f"the updates of {name} cannot be measured: {reason}"
     if not any(counts.updates for counts in log.totals().values()):
@@ -105,7 +105,7 @@ def unmeasured(log: UpdateLog) -> str | None:
 
 
 def worst(totals: Mapping[str, Counts]) -> tuple[str, Counts]:
-    """Return the name and counts of the tensor that loses the largest share of its updates."""
+    """Return name and counts of the tensor that loses the largest share of updates to rounding."""
     return max(totals.items(), key=lambda item: item[1].share)
 
 

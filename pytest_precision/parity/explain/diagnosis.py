@@ -51,7 +51,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether the error pattern tells more than that there are NaN or infinities."""
+        """Whether a pattern was recognized, and not only that there are NaN or infinities."""
         return self.error in ERRORS and self.error != "not finite"
 
 

@@ -51,7 +51,7 @@ def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | 
 
 
 def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature | None:
-    """Recognize a tensor that a step left unchanged, wholly or in part, or changed by a multiple.
+    """Recognize a tensor that a step updated not at all, only in part, or by a wrong factor.
 
     Args:
         candidate: after the step.

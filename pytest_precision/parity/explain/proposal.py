@@ -210,7 +210,7 @@ def _pattern(name: str) -> str:
 
 
 def _left_out_everywhere(found: dict[str, Criterion]) -> dict[str, Criterion]:
-    """Merge the `unchecked` criteria of one tensor, if at least 4, into one for all its kinds."""
+    """Leave a weight out in all kinds, such as `grad`, if `unchecked` in at least 4 of them."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for key, criterion in found.items():
         kind, _, pattern = key.partition(":")

@@ -127,9 +127,9 @@ def _largest(figures: Iterable[float | None]) -> float | None:
 
 
 def _state(tally: Tally | None) -> str:
-    """Return a field of the table of differences: `.`, `=`, `~`, or a problem such as `shape`.
+    """Return a table field: `.` not recorded, `=` equal, `~` within tolerance, else the problem.
 
-    It is empty if only values differ.
+    It is empty if only values differ by more than is allowed.
     """
     if tally is None:
         return "."

@@ -107,7 +107,7 @@ def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
 def moved_by_noise(
     noise: Mapping[str, Mapping[str, Need]], shares: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], float]:
-    """Return by what factor rounding noise moves sensitive tensors more than usual ones.
+    """Return which tensors rounding moves more than others of their kind, and by what factor.
 
     A few roundings may not have met what depends on them most, such as a gradient that is zero but
     for rounding: AdamW makes a whole update of it.
@@ -125,7 +125,7 @@ def moved_by_noise(
 
 
 def usual_error(errors: list[float]) -> float:
-    """Return the largest of the errors that are at most 4 times their median, so no outliers."""
+    """Return the largest of the errors without outliers: those above 4 times the median."""
     if not errors:
         return 0.0
     median = sorted(errors)[len(errors) // 2]

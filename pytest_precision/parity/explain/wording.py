@@ -86,7 +86,7 @@ def _lost(finding: Finding) -> str:
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
-    """Describe a discrete choice that differs: both choices, and the candidate's margin."""
+    """Describe two choices, such as of experts, that differ, and how narrow the candidate's was."""
     assert statistics.first is not None
     assert finding.pair.candidate is not None
     row = statistics.first[:1]
@@ -101,7 +101,7 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
 
 
 def disturbance(finding: Finding, side: str) -> str:
-    """Return one line on a tensor that a save, or the like, changed but must leave alone."""
+    """Return one line on a tensor that a save or an evaluation changed, which it must not do."""
     pair = finding.pair
     what = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ONE_SIDED:
@@ -263,7 +263,7 @@ def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
 
 
 def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
-    """Return whether a run is, at `moment`, in the other layout, since checkpoints were swapped."""
+    """Return whether a swap of checkpoints has put a run into the other layout by `moment`."""
     # Sides that run different operations are compared in train steps only.
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op

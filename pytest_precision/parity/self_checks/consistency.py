@@ -71,7 +71,7 @@ class Consistency:
 
     @classmethod
     def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
-        """Check one run for contradictions within itself, up to the first; scripts are not checked.
+        """Check one run against itself up to the first contradiction; recorded scripts are exempt.
 
         Args:
             side: the run, or some steps of it.
@@ -178,7 +178,7 @@ class _Walk:
             )
 
     def _read_back(self, moment: Moment) -> Iterator[Judged]:
-        """Yield weights that were rounded between this update and the one before."""
+        """Yield master weights that something rounded after the last update and before this one."""
         for own in self._log.read_back:
             if own.step == moment.step:
                 cause = f"it was rounded to {own.grid} in between"

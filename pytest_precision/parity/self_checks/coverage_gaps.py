@@ -102,7 +102,7 @@ def accumulation(run: Exercised) -> str:
 
 
 def tokens(run: Exercised) -> str:
-    """Return a note that a step's microbatches always had as many tokens; else empty."""
+    """Return a note that all microbatches of a step always had equally many tokens; else empty."""
     several = [counts for step, counts in run.tokens.items() if run.microbatches[step] > 1]
     alike = several and all(len(counts) == 1 for counts in several)
     return "token counts: the same in all microbatches of a step" if alike else ""

@@ -146,7 +146,7 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
 
 
 def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
-    """Yield a moment's contradictions, and set in each whether one factor explains them everywhere.
+    """Yield one moment's contradictions, marked if all tensors are off by the same factor.
 
     Args:
         breaches: of all tensors that were looked at, None where one is as it should be.

@@ -56,7 +56,7 @@ class Quantization:
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
     def used(self, moment: Moment, held: EntriesByName, state: EntriesByName) -> Iterator[Judged]:
-        """Yield weights quantized in a forward that are neither the stored ones nor made of them.
+        """Yield quantized weights of a forward that are not what quantizing the weights gives.
 
         Where resident ones are hidden since they are gathered in this forward, they must be made of
         the masters that the last step has left.

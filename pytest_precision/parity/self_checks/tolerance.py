@@ -43,7 +43,7 @@ class History(NamedTuple):
 
 
 class Slack(NamedTuple):
-    """The slack of a tolerance: how many elements may differ by more than training moves them.
+    """How many elements a tolerance lets differ by more than training moves them.
 
     Attributes:
         counted: number of elements that are not zero throughout or, of weights, that move.
@@ -143,7 +143,7 @@ def _histories(
 
 
 def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
-    """Return whether a sample of final values shows the tolerance to constrain most elements."""
+    """Check quickly, by a sample of final values, whether a tolerance constrains most elements."""
     if criterion.allowance(0.0) is not None:
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
@@ -182,7 +182,7 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
 
 
 def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask of elements that may deviate by more than they moved (`way`)."""
+    """Return a mask of the elements that may be off by more than `way`, the distance they moved."""
     most = criterion.allowance(float(size.norm()))
     if most is not None:
         return torch.full(way.shape, most > float(way.norm()))

@@ -110,7 +110,7 @@ def _unchecked(criteria: Criteria, kind: str) -> bool:
 
 
 def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> dict[str, str]:
-    """Return the kinds of tensors that an engine hides and the test did not exempt, and why.
+    """Return the kinds of tensors that cannot be recorded and are not exempt, with the reasons.
 
     Reduction inside backward leaves no local gradients to show, but their sum is compared. Errors
     in anything else that an engine hides, and that no other kind shows, would go unseen.
@@ -164,7 +164,7 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
 
 
 def _may_begin(pair: Pair, moment: Moment) -> bool:
-    """Return whether a tensor may exist only before or only after an operation such as a load.
+    """Return whether a tensor may rightly exist on one side only of an operation such as a load.
 
     A load makes the zeros that the saved optimizer had not made yet. Checkpoints are looked at when
     they are saved and loaded; some of what they hold is then seen for the first or the last time.

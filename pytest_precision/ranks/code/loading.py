@@ -18,7 +18,7 @@ from pytest_precision.ranks.code.relocation import relocated
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
-    """Import a module by name; if that finds none, or one of another file, import its source file.
+    """Import a module by name, or from its file if the name is not found or leads to another file.
 
     Args:
         name: dotted name, under which the module is in `sys.modules` afterwards.

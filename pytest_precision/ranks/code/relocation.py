@@ -173,7 +173,7 @@ class Relocation:
             ) from error
 
     def leaves(self, entry: str) -> bool:
-        """Return whether a `sys.path` entry is of the interpreter that ranks leave for another."""
+        """Return whether a `sys.path` entry is of an interpreter that the ranks do not run in."""
         if not self.left:
             return False
         name = os.path.basename(os.path.normpath(entry))
@@ -208,7 +208,7 @@ def relocated(path: str) -> str:
 
 
 def folders_left() -> tuple[str, ...]:
-    """Return the folders of this interpreter's packages, which another interpreter leaves out."""
+    """Return the folders of this interpreter, which must not be in another's `sys.path`."""
     version = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
     zipped = os.path.join(os.path.dirname(sysconfig.get_path("stdlib")), version)
     return tuple(sorted(folders_of_interpreter() | {zipped}))

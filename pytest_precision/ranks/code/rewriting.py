@@ -66,7 +66,7 @@ class _Rewriting(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """An import finder that makes pytest rewrite asserts, for modules found where Python looks."""
+    """An import finder that makes pytest rewrite the asserts of the modules in `names`."""
 
     names: frozenset[str] = frozenset()
 

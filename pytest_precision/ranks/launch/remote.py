@@ -63,7 +63,7 @@ class RemoteRank:
 
     @property
     def alive(self) -> bool:
-        """Whether the rank's process is alive: an idle rank sends nothing until it ends."""
+        """Whether the process of an idle rank is alive: its end would have sent a message."""
         return not self._over and not self._line.poll()
 
     def send(self, message: ToRank) -> None:

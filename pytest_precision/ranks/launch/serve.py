@@ -193,7 +193,7 @@ def _meet(
 
 
 def _relay(line: Connection, rank: RankProcess) -> None:
-    """Forward messages between a rank and its controlling process; end the rank with the latter."""
+    """Forward messages between a rank and its controller; end the rank if that one is gone."""
     waitables: list[Connection | int] = list(rank.waitables)
     with line, contextlib.suppress(EOFError, OSError):
         while True:

@@ -41,7 +41,7 @@ def missing_modules(names: Iterable[str]) -> Iterator[str]:
 
 
 def take_in() -> None:
-    """Import the modules named by an environment variable, up to one that a fork would break."""
+    """Import the modules to preload before forks; stop at one that leaves threads or a GPU open."""
     names = os.environ.pop(VARIABLE, "").split()
     before = dict(os.environ)
     os.environ[NVML_CHECK] = "1"

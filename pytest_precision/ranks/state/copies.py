@@ -38,7 +38,7 @@ class Copy:
     values: tuple[object, ...] = ()
 
     def holds_for(self, value: Any) -> bool:
-        """Return whether a container has the copied elements, or a tensor was not written since."""
+        """Return whether a container or tensor has not changed since it was copied."""
         kind = type(value)
         if kind is not self.kind or _size(value) != self.size:
             return False

@@ -160,7 +160,7 @@ def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
 
 
 def _is_state(one: _Holder, name: str, before: object) -> bool:
-    """Return whether the module's own functions assign or increment a name."""
+    """Return whether a name is the module's own state: its functions assign or increment it."""
     module = (
         one.holder if isinstance(one.holder, ModuleType) else sys.modules[one.holder.__module__]
     )

@@ -183,7 +183,7 @@ def _name(handler: object) -> str:
 
 
 def _groups_named_by_ranks() -> dict[str, str]:
-    """Return process groups whose names a later group may repeat, if torch would mix up their keys.
+    """Return named process groups, if a later group of that name would find their old store keys.
 
     A later group of such a name would read the addresses of the earlier one. Names of other groups
     are numbers, which do not come again.

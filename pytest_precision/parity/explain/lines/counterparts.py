@@ -32,7 +32,7 @@ def all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
 
 
 def unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant, Constant]]:
-    """List the pairs of constant arguments in which two operations differ, `call`'s own first."""
+    """List constant arguments in which two operations differ, as pairs (`call`'s, `other`'s)."""
     pairs = zip_longest(call.constants, other.constants, fillvalue=NOTHING)
     return [(ours, theirs) for ours, theirs in pairs if ours != theirs]
 
@@ -127,7 +127,7 @@ def _terms(value: Value, known: Known) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's call, nearest to the error, of an operation that is missing there."""
+    """Return the nearest call elsewhere in the candidate of an operation missing at the error."""
     same = [
         call
         for call in wrong.calls

@@ -98,7 +98,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Return a `Wrong` for an operation; whether its wrong value lasts is found out later."""
+        """Return an operation as one that made a wrong value; whether that lasts is set later."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,
@@ -150,8 +150,7 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether the reference may lack a right result because its tensors are sharded
-        otherwise.
+        """Return whether a result may be right and yet unknown to a reference sharded otherwise.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.
@@ -178,7 +177,7 @@ class Follower:
         return self._joined(apart, (place,))
 
     def _joined(self, apart: tuple[int, ...], further: tuple[int, ...]) -> tuple[int, ...]:
-        """Join lists of suspected operations; keep per line one that computes, one that copies."""
+        """Merge suspected operations; per source line keep one that computes, one that copies."""
         if not further:
             return apart
         first: dict[object, int] = {}

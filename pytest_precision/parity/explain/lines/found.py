@@ -135,7 +135,7 @@ def _made(
 def _wrong_of(
     candidate: Sequence[OperationLog], known: Known, kind: str, *, in_pieces: bool
 ) -> list[Wrong]:
-    """Return the first wrong operations of all ranks, each on the rank that made the value."""
+    """Return the operations of all ranks that made wrong values, not those that received them."""
     followed = (
         Follower(log, rank, known, kind, in_pieces=in_pieces).wrong()
         for rank, log in enumerate(candidate)
@@ -156,7 +156,7 @@ def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | 
 
 
 def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> bool:
-    """Return whether all final values of the candidate's tensors are known from the reference."""
+    """Return whether all final values of the candidate's tensors occur in the reference's run."""
     left = [value for log in candidate for held, value in log.left.items() if held.kind == kind]
     return bool(left) and all(value in known and not is_common(value) for value in left)
 
@@ -198,7 +198,7 @@ def _shows(kind: str, name: str, what: str) -> bool:
 
 
 def _order(wrong: Wrong) -> tuple[int, bool, int, int]:
-    """Return a sort key that orders wrong operations by cause: a collective after its inputs."""
+    """Return a sort key that puts operations before the collective that spreads their values."""
     return wrong.collectives, wrong.call.operation.is_collective, wrong.call.number, wrong.rank
 
 

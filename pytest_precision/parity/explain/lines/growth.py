@@ -97,7 +97,7 @@ def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
 
 
 def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOperation]]:
-    """Yield each operation after its place: module, direction, name and count of such so far."""
+    """Yield each operation with its place: module, direction, name, number of such before it."""
     numbers: dict[tuple[object, ...], int] = {}
     for operation in log.operations:
         place = operation.module, operation.backward, operation.base

@@ -101,7 +101,7 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
 
 
 def _replayed(wrong: Wrong) -> SingleCall | None:
-    """Return the CUDA graph that was replayed before an operation with unexplained inputs."""
+    """Return the CUDA graph, replayed before an operation, that may have made its wrong inputs."""
     before = (one for one in reversed(wrong.calls) if one.number < wrong.call.number)
     graph = next((one for one in before if one.operation.name == GRAPH), None)
     return graph if wrong.unlike else None

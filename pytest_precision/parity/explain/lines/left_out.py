@@ -85,7 +85,7 @@ def too_little(
 def only_other(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the only function that the candidate alone calls, among those that log no operation.
+    """Return the function that only the candidate calls, if just one such runs no operation.
 
     What computes or sets anything shows by that; what calls a whole layout is no such place.
     """
@@ -136,7 +136,7 @@ def _inside(log: OperationLog, entry: UserCall) -> list[Effect]:
 
 
 def _lacking(mine: Sequence[Effect], theirs: OperationLog, site: Site) -> Effect | None:
-    """Return the first operation or assignment that the reference makes at `site` and `mine` lacks.
+    """Return what the reference does first at a call site that the candidate's function does not.
 
     None if nothing is lacking, or if mine has an effect that the reference's function has not: then
     the two do different things, and neither is a part of the other.

@@ -69,7 +69,7 @@ def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestor
 
 
 def _keys(wrong: Wrong) -> Iterator[Key]:
-    """Yield name and source line of a wrong operation, and of the first to read its results."""
+    """Yield keys by which to find a wrong operation, and its first reader, in the reference."""
     yield _key(wrong.call)
     made = {value.storage for value in wrong.call.results}
     for call in wrong.calls[wrong.calls.index(wrong.call) + 1 :]:

@@ -17,7 +17,7 @@ def cut_of(logs: Sequence[OperationLog]) -> int:
 
 
 def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
-    """Return whether the reference may run an operation only after the end of its log.
+    """Return whether the reference, whose log was cut, may run an operation after the log's end.
 
     That is so of an operation as late as its end, and of one that reads what the reference has
     made and not yet read: sides that need other numbers of operations get there sooner.

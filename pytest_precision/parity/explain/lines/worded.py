@@ -41,7 +41,7 @@ def of_operation(
     following: tuple[Following, ...] = (),
     named: CodeLine | None = None,
 ) -> Culprit:
-    """Describe one operation as the cause of the error, at its own source line or at `named`."""
+    """Describe one operation as the cause of the error, at the line `named` or else at its own."""
     line = named or call.line
     return Culprit(
         text=f"first wrong value: {called_place(call.operation, root)}: {error.words}",

@@ -44,7 +44,7 @@ class WrongMemory:
         return RIGHT.union(*(region.roots for region in self._touched(value)))
 
     def apart(self, value: Value) -> tuple[int, ...]:
-        """Return the operations that left a value's memory without a match in the reference."""
+        """Return the operations since which a value's memory matches nothing in the reference."""
         return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
@@ -63,9 +63,9 @@ class WrongMemory:
             ]
 
     def overwrite_right(self, value: Value) -> None:
-        """Mark a value's memory as right, and blame no operation for the rest of its storage.
+        """Mark a value's memory as right, and blame nothing in its storage that has no counterpart.
 
-        Only where that has no counterpart in the reference: it may be right, too.
+        What has none in the reference may be right, too.
         """
         self.clear(value)
         if value.storage in self._regions:
