@@ -98,7 +98,7 @@ class ChangedCells:
         return "".join(self.sections())
 
     def sections(self) -> Iterator[str]:
-        """Yield the sections of that Markdown: heading, number of cells, and each group."""
+        """Yield the Markdown section by section: heading, number of cells, each group of tests."""
         yield f"## Precision matrix since the last report: {self.words}\n"
         yield f"\n{count(self.cells, 'cell')}.\n"
         if not self.finished:

@@ -88,7 +88,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
 
 
 def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
-    """Name a mistake in gradient accumulation as the error if no error pattern was recognized.
+    """Name a wrong way of accumulating gradients as the error, if no other pattern was recognized.
 
     Args:
         found: of the first divergence.

@@ -128,7 +128,7 @@ NO_ESTIMATE = 1e-3
 
 
 def estimated_options(log: OracleLog) -> str:
-    """Say with which option values the optimizer rule would explain the updates, if any would."""
+    """Say which option values, such as another rate, would explain the updates; empty if none."""
     told = {
         group: " or ".join(map(_words, found.items()))
         for group, found in sorted(log.estimates.items())

@@ -88,7 +88,7 @@ class LaunchRendezvous:
         self._write({"refusal": f"{_name()}, holds no rank: {reason}"})
 
     def find(self, rank: int) -> Address | None:
-        """Return the network address that a rank's process wrote to the launch folder; None before.
+        """Return the address that a rank's process wrote to the launch folder; None if not yet.
 
         Raises:
             RefusedError: the process cannot hold a rank.

@@ -48,7 +48,7 @@ class Wrong:
 
 
 class Follower:
-    """Compares the values in one rank's log with the reference's, operation by operation.
+    """Finds wrong operations on one rank by comparing each value in its log with the reference's.
 
     Args:
         log: of the candidate's rank.
