@@ -147,7 +147,7 @@ def _age(path: Path) -> float:
 
 
 def _is_of(folder: Path, process: int) -> bool:
-    """Return whether the process with this id made a folder, or the folder is being removed."""
+    """Return whether process `process` made a folder; true also for one whose removal has begun."""
     if folder.name.startswith(GONE):
         return True
     owner = Owner.of(folder)

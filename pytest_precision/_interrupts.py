@@ -43,7 +43,7 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Turn garbage collection off in the block, and never collect what exists at its end.
+    """Turn garbage collection off while the block imports, and exempt for good what exists then.
 
     Imported modules stay until the process ends. To look at their objects again and again takes a
     quarter of the time in which torch is imported and, at the end of the process, let go.

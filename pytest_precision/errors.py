@@ -18,7 +18,7 @@ Cause = Literal["raised", "exited", "died", "hung", "skipped", "unproven"]
 
 
 class InputMessage(str):
-    """A message about bad input, printed without a traceback through the package."""
+    """A message about bad input, in whose traceback pytest hides the frames of this package."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ def expected_but_got(what: str, got: object, advice: str = "") -> InputMessage:
 
 
 def is_bad_input(excinfo: Any) -> bool:
-    """Return whether an error is about bad input, for pytest's `__tracebackhide__`.
+    """Return whether an error is about bad input, so that pytest hides this package's frames.
 
     Of any other error, each frame may matter.
     """
@@ -111,12 +111,12 @@ class ParityError(AssertionError):
 
 
 class NotPlantedError(RuntimeError):
-    """A known defect could not be planted in a training loop, so no comparison can notice it."""
+    """A deliberate defect, to test the comparison, could not be put into a training loop."""
 
 
 @catchable
 class AuditError(AssertionError):
-    """An audit found something that the test does not allow.
+    """A model or its optimizer, read before any step, has a problem as bad as `fail_on` or worse.
 
     Each finding ends with its remedy; where it is meant, give `fail_on` a worse severity.
     """
@@ -124,7 +124,7 @@ class AuditError(AssertionError):
 
 @catchable
 class NoSetupError(TypeError):
-    """The object to audit has no model or no optimizer, or one of an unknown type.
+    """`audit` was given no model or no optimizer, or one of a type that it does not know.
 
     Give `audit` what the training loop is built of.
     """

@@ -19,7 +19,7 @@ TRANSFERS = frozenset({"send", "recv_", "recv_any_source_"})
 
 
 def around_operations(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
-    """Return a context in which `call(operator, args, kwargs)` runs each operation.
+    """Return a context in which `call(operator, args, kwargs)` replaces each torch operation.
 
     Operations of tensor subclasses that have a dispatch of their own are left to it, and those that
     it makes are given to `call`. Compiled functions stay compiled.
@@ -100,7 +100,7 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def weak_storage(tensor: Tensor) -> Any:
-    """Return a weak reference to a tensor's storage that keeps its key from being reused."""
+    """Return a weak reference to a storage; while it exists, no new storage gets the same key."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

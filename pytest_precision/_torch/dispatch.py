@@ -142,7 +142,7 @@ def without_functions_seen() -> Any:
 
 
 def map_devices(mapped: Callable[[Any], Any]) -> None:
-    """Make torch's device contexts and wrapper tensor subclasses use `mapped(device)`.
+    """Make torch pass the devices of contexts and of wrapper subclasses through `mapped`.
 
     It does so for the rest of the process. A wrapper subclass is one without storage; a device
     context is a `with torch.device(...)` or `torch.set_default_device`.

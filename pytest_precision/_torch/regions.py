@@ -19,7 +19,7 @@ DYNAMO_CALLS = "torch/_dynamo/eval_frame.py"
 
 
 def in_compiled_call() -> bool:
-    """Return whether a call of what `torch.compile` returned is under way in this thread."""
+    """Return whether this thread is inside a call of a function that `torch.compile` has made."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -31,9 +31,9 @@ def in_compiled_call() -> bool:
 
 @contextmanager
 def around_regions(call: Callable[[Run, Sequence[Any], tuple[int, ...]], Any]) -> Iterator[None]:
-    """Run `call(region, inputs, overwritten)` in place of each region that torch.compile compiled.
+    """Run `call` in place of each region that torch.compile compiled, during the block.
 
-    This holds during the block.
+    `call` gets the region, its inputs, and the numbers of the inputs that the region overwrites.
 
     The compiler takes a second to import, so its class is only looked for once something is
     compiled.

@@ -27,7 +27,7 @@ def after_backward(function: Callable[[], None]) -> None:
 
 
 def global_hooks() -> Iterator[tuple[str, str, object]]:
-    """Yield the hooks registered for all modules and optimizers as (owner, moment, hook).
+    """Yield torch's global hooks, of all modules or all optimizers, as (owner, moment, hook).
 
     torch has public functions to register them, but none to list them.
     """
@@ -51,7 +51,7 @@ def call_first(module: nn.Module, handle: Any) -> None:
 
 
 def function_that_scales() -> tuple[Any, str]:
-    """Return where torch's function is stored that scales gradients to clip their norm.
+    """Return where torch keeps the function that scales gradients, so that it can be replaced.
 
     `clip_grad_norm_` finds it by its private name.
     """
@@ -61,14 +61,14 @@ def function_that_scales() -> tuple[Any, str]:
 
 
 def function_that_clamps() -> tuple[Any, str]:
-    """Return where torch's function is stored that clamps gradients to a range."""
+    """Return where torch keeps the function that clamps gradients, so that it can be replaced."""
     from torch.nn.utils import clip_grad
 
     return place_of(clip_grad, "clip_grad_value_")
 
 
 def place_of(holder: Any, name: str) -> tuple[Any, str]:
-    """Return where to replace a function so that all of its callers get the replacement.
+    """Return the object and attribute to assign to, so that all callers get another function.
 
     What is imported is a wrapper, such as `no_grad`, which has the function in a cell of its own;
     no public name leads there. A function without one lies where it is defined.

@@ -45,7 +45,7 @@ CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
 
 @dataclass(frozen=True)
 class Audit:
-    """Everything that an audit found, with a table of what each tensor is stored in.
+    """The problems found in a model and optimizer without running them, and each tensor's dtypes.
 
     `str(audit)` is what the command line writes.
 
@@ -63,7 +63,7 @@ class Audit:
 
     @classmethod
     def of(cls, facts: SetupFacts) -> Audit:
-        """Run every check of the audit on the facts about a model and its optimizer."""
+        """Run every check on the facts about a model and optimizer, and collect the findings."""
         found = worst_first(finding for check in CHECKS for finding in check(facts))
         return cls(tuple(found), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
 
@@ -74,7 +74,7 @@ class Audit:
 
     @classmethod
     def together(cls, audits: Iterable[Audit]) -> Audit:
-        """Join the audits of several ranks; a finding that several ranks share appears once."""
+        """Join the findings and tables of several ranks; what several ranks share appears once."""
         parts = [*audits]
         return cls(
             tuple(worst_first(finding for part in parts for finding in part.findings)),
@@ -85,7 +85,7 @@ class Audit:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return findings, tensors, sharded modules and stages as plain data for JSON."""
+        """Return findings, tensors, sharded modules and pipeline stages as plain data for JSON."""
         return {
             "findings": [asdict(finding) for finding in self.findings],
             "stored": [asdict(row) for row in self.rows],
@@ -138,7 +138,7 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
 
 def audit_built(build: Callable[[], Any]) -> Audit:
-    """Audit the parts of a training loop that a function builds; known errors become findings.
+    """Check what a function builds of a training loop; if it fails in a known way, report that.
 
     Args:
         build: returns the parts of a training loop.

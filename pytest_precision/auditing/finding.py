@@ -67,7 +67,7 @@ def short_dtype(dtype: torch.dtype | None) -> str:
 
 
 def below_fp32(dtype: torch.dtype | None) -> bool:
-    """Return whether a dtype is a float of fewer digits than fp32, or holds quantized codes."""
+    """Return whether a dtype is a float with fewer bits than fp32, or holds quantized codes."""
     return dtype is not None and (
         SHORT.get(dtype) == "codes" or (dtype.is_floating_point and dtype.itemsize < 4)
     )

@@ -157,7 +157,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _runs(flat: Tensor) -> Iterator[Tensor]:
-    """Yield a few runs of neighbouring elements of a flat tensor, if possible not all equal."""
+    """Yield a few slices of a flat tensor to search for, preferably with elements that differ."""
     size = min(RUN, flat.numel())
     last = flat.numel() - size
     runs = [

@@ -157,7 +157,7 @@ def _any_precision(
 def _torch(
     optimizer: Any, tensor: Tensor, group: Mapping[str, Any]
 ) -> dict[str, torch.dtype] | None:
-    """Return the state dtypes of torch's own optimizers and of subclasses that keep their step."""
+    """Return the state dtypes of torch's optimizers, and of subclasses that keep torch's `step`."""
     owner = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
     if not owner.__module__.startswith("torch.optim"):
         return None

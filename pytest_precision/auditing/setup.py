@@ -113,7 +113,7 @@ class TrainingSetup:
             )
 
     def _home(self, part: Any) -> list[Any] | None:
-        """Return the list, such as `models`, in which a loop's part belongs; None if in none."""
+        """Return the list, such as `models`, where a part belongs; None for anything else."""
         if isinstance(part, nn.Module):
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):

@@ -74,7 +74,7 @@ def table_rows(
 
 
 def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
-    """Return the columns on the optimizer in an audit's table: master, states, optimizer's name."""
+    """Return the audit table's columns about the optimizer: master, states, optimizer's name."""
     states = one.holder.states(one.tensor, one.group) or {}
     return (
         _master(one, states),

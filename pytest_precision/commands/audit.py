@@ -68,7 +68,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Audit what the function named on the command line builds; return the exit status."""
+    """Check the model and optimizer that the named function builds, and return the exit status."""
     try:
         with _started_here(given.build), _printed_as_errors():
             build = _function(given.build)
@@ -151,7 +151,7 @@ def _refused(what: str, name: str, advice: str) -> NoSetupError:
 
 
 def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
-    """Return the joined audit of all ranks, and whether this rank prints it."""
+    """Check what `build` returns on each rank; return all findings, and whether to print here."""
     import torch.distributed as dist
 
     from pytest_precision.auditing.audit import audit_built

@@ -151,7 +151,7 @@ _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)
 
 
 def keyed_criterion(text: str) -> tuple[str, Criterion]:
-    """Parse a `--criterion` into which tensors it is for and how equal they must be.
+    """Parse a `--criterion`: to which tensors it applies, and how equal these must be.
 
     Raises:
         argparse.ArgumentTypeError: it names none.

@@ -98,7 +98,7 @@ class Format(ABC):
         """Advance the state of delayed scaling by one step; other formats do nothing."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Leave calls of `update` to the owner of the quantized weight; layers then make none."""
+        """Leave `update` to a quantized weight's owner, so that layers do not call it."""
 
 
 class Reducible(Format):

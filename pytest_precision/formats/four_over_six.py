@@ -98,7 +98,7 @@ def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
 
 
 def _in_sixteens(matrix: torch.Tensor, axis: int) -> list[torch.Tensor]:
-    """Return 16 strided matrices: every 16th element along an axis, from each start."""
+    """Split a matrix into 16: the n-th has the n-th element of each run of 16 along `axis`."""
     rows, columns = matrix.shape
     if axis:
         return list(matrix.view(rows, columns // NVFP4_BLOCK, NVFP4_BLOCK).unbind(2))

@@ -82,7 +82,7 @@ def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
 
 
 class _Quantizer(NamedTuple):
-    """How Transformer Engine quantizes a class of formats.
+    """How to call Transformer Engine for some number formats, and which of their fields it takes.
 
     Attributes:
         call: returns the operands "rowwise" and "columnwise" of a matrix.

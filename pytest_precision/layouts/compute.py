@@ -12,7 +12,7 @@ from pytest_precision._torch.training import after_backward, put_parameter
 
 
 class ComputeIn(nn.Module):
-    """Wraps a module to compute with parameters cast to `dtype`, also in activation recomputing.
+    """Wraps a module to compute in `dtype` by cast parameters, also in activation checkpointing.
 
     Gradients arrive in the storage dtype, each the exact upcast of a gradient in `dtype`, which is
     what FSDP2's `MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=<storage dtype>)` computes.

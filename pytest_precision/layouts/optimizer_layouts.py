@@ -198,7 +198,7 @@ def any_precision_adamw(
 def _expect_masters(
     master_weights: bool, storage: torch.dtype, master_weight_dtype: str, remainders: bool
 ) -> None:
-    """Raise ValueError for options of master weights that would have no effect."""
+    """Raise ValueError for options of master weights that have no effect or exclude each other."""
     if not master_weights or storage == torch.float32:
         raise ValueError(
             expected_but_got(

@@ -26,7 +26,7 @@ ON_PARAMETERS = {
 def supports(
     primary_weights: Mapping[str, Sequence[str]], *, fused: Sequence[str] = ()
 ) -> Callable[[L], L]:
-    """Declare the precisions and primary weights of a layout, which raises ValueError for others.
+    """Declare which precisions and primary weights a layout takes; it then refuses all others.
 
         @layouts.supports({"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16"])
         def mine(workload, cell): ...

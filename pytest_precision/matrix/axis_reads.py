@@ -15,7 +15,7 @@ _open: list[set[str]] = []
 
 @contextmanager
 def axes_read() -> Iterator[set[str]]:
-    """Collect the names of the user's own axes whose values the `with` block reads from cells."""
+    """Collect which of the user's own matrix axes the `with` block reads, to find misspelt ones."""
     found: set[str] = set()
     _open.append(found)
     try:
@@ -25,12 +25,12 @@ def axes_read() -> Iterator[set[str]]:
 
 
 def so_far() -> tuple[str, ...]:
-    """Return the axes read so far in the innermost `axes_read` block that is open."""
+    """Return the user's axes that were read so far in the innermost open `axes_read` block."""
     return tuple(sorted(_open[-1])) if _open else ()
 
 
 def note(names: Iterable[str]) -> None:
-    """Add axis names to the set of each `axes_read` block that is open."""
+    """Note that axes were read, in the set of each `axes_read` block that is open."""
     names = tuple(names)
     for found in _open:
         found.update(names)

@@ -43,7 +43,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True)
 class Contract:
-    """Dtypes and code paths that a run must show, whatever its numbers are.
+    """Dtypes and code paths that a run must have used, even if all compared numbers agree.
 
     Attributes:
         dtypes: kind of observation to the dtype, one of `DTYPE_NAMES`, that all of its tensors must

@@ -13,7 +13,7 @@ from pytest_precision.matrix.variables import Variables, plain_variables
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a layout or function needs of its ranks, as decorators of `layouts` declare it.
+    """What a layout or function needs of the processes that run it, such as environment variables.
 
     Attributes:
         environment: variables that must be set before torch starts.
@@ -32,7 +32,7 @@ class Declared:
 
     @classmethod
     def of(cls, *functions: object) -> Declared:
-        """Combine what decorators of `layouts` declare on functions, also inside `partial`s.
+        """Combine the needs that decorators declare on functions, also on functions in `partial`s.
 
         If two of them set a variable, the value of the first one holds.
         """
@@ -49,7 +49,7 @@ class Declared:
         )
 
     def allowing(self, patterns: tuple[str, ...]) -> Declared:
-        """Return a copy that allows a function to leave more process-wide state changed."""
+        """Return a copy with more process-wide state that the function may leave changed."""
         return replace(self, may_leave=(*self.may_leave, *patterns))
 
 

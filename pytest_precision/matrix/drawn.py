@@ -36,7 +36,7 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
 
 
 def drawable(sequences: Iterable[str]) -> list[str]:
-    """List the operations (train, save, load) that random runs are made of, simplest first.
+    """List the operations (train, save, load) from which random runs are drawn, simplest first.
 
     Other numbers of ranks, and operations that are `asked_for`, are those of `sequences`.
     """

@@ -81,7 +81,7 @@ def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
 
 
 def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
-    """Return whether this runner's share of all tests, by a hash of test ids, includes a test.
+    """Return whether a test falls to this runner, where tests are split by a hash of their ids.
 
     Args:
         nodeid: pytest's id, the same on every runner.

@@ -150,12 +150,12 @@ def is_inner(kind: str) -> bool:
 
 
 def resident_kind(kind: str) -> str:
-    """Return `param` for `used_param`: the kind of stored weights for that of weights in use."""
+    """Convert a kind of weights in use, such as `used_param`, to that of stored ones, `param`."""
     return kind.removeprefix("used_")
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether optimizer state describes masters beside it, as `master_param_scale` does."""
+    """Return whether optimizer state belongs to separate masters, as `master_param_scale` does."""
     return kind.startswith("master_")
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class WayIn(NamedTuple):
-    """Words in messages that depend on whether a training loop is in a layout, script or command.
+    """Advice in messages, worded for how the user records: by a layout, a script or a command.
 
     Attributes:
         named: how a model is named without the wrapper around it.

@@ -116,12 +116,12 @@ class Layer(nn.Module):
         ]
 
     def streams_at(self, name: str) -> list[str]:
-        """Return a name for each weight's random bits, made from the layer's name in a model."""
+        """Return a name for each weight's stream of random bits, made from the layer's name."""
         number = len(self.quantizers)
         return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 
     def _refresh(self, weights: Sequence[Tensor], grouped: bool) -> None:
-        """Set `used_weights` to the quantized parameters, or quantize the weights if need be."""
+        """Set `used_weights` to quantized parameters, or quantize weights that may have changed."""
         if isinstance(weights[0], QuantizedParameter):
             self.used_weights = [
                 member

@@ -200,7 +200,7 @@ def _gradients(
 def _accumulated(
     parameters: Sequence[Tensor], made: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
-    """Add weight gradients to `main_grad` in fp32, and return gradients of NaN for autograd.
+    """Add weight gradients to `main_grad` in fp32, and return NaNs as the gradients for autograd.
 
     Code that used those by mistake would show NaN; zeros would go unnoticed in a sum.
     """

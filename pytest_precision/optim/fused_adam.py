@@ -191,7 +191,7 @@ class FusedAdam(ExactStateOptimizer):
 
 
 def decoupled_owners(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return fp32 tensors whose `grad` is the `decoupled_grad` of each parameter that has one.
+    """Return fp32 tensors that carry each `decoupled_grad` as their `grad`, for torch's clipping.
 
     torch's clipping takes parameters and reads their `grad`, and a bf16 tensor has no fp32 `grad`.
     """

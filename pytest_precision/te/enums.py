@@ -50,7 +50,7 @@ class NVTERoutingMapFormat(IntEnum):
 
 
 class NVTEQBHistogramMode(IntEnum):
-    """How many kernels the router's histogram of quantile bins takes: two, or one with atomics.
+    """How the router's histogram of quantile bins is made: by two kernels, or by one with atomics.
 
     The counts are equal.
     """

@@ -12,7 +12,7 @@ _INSIDE = ContextVar("called by a function that uses Transformer Engine", defaul
 
 @contextmanager
 def without_earlier_layers() -> Iterator[None]:
-    """Reset Transformer Engine's global fp8 state before the outermost `with` block runs.
+    """Drop Transformer Engine's global fp8 state of earlier layers, before the outermost block.
 
     In delayed scaling, the histories of all layers that were ever called are updated together, and
     what is recomputed is numbered over all of them: each job would take longer than the one before,

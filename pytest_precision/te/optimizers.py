@@ -40,7 +40,7 @@ def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scala
 def multi_tensor_adam_param_remainder(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any
 ) -> None:
-    """Update masters by Adam that are stored as bf16 parameters and 16-bit remainders."""
+    """Update by Adam the masters that are stored as bf16 parameters and 16-bit remainders."""
     known = _scalars(*scalars)
     for gradient, parameter, first, second, low in zip(*tensor_lists, strict=True):
         master = remainder.join(parameter, low)

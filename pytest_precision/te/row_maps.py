@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
-    """Give each token its number among an expert's tokens of a block; 0 if it has other experts."""
+    """Assign numbers from 1 to each expert's tokens, by block; 0 where not routed to the expert."""
     *_, row_id_map, workspace, block = rest
     routed = routing_map.to(torch.int32)
     for number, start in enumerate(range(0, tokens, block)):
@@ -25,7 +25,7 @@ def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
 
 
 def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest: Any) -> None:
-    """Convert pass 1's numbers to row numbers sorted by expert; -1 for other experts' tokens."""
+    """Convert pass 1's numbers to rows sorted by expert; -1 where a token lacks the expert."""
     block = rest[-1]
     before = workspace.flatten().cumsum(0).view(workspace.shape) - workspace
     for number, start in enumerate(range(0, tokens, block)):
@@ -36,7 +36,7 @@ def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest:
 def row_id_map_pass_3(
     row_id_map: Tensor, token_stride: int, expert_stride: int, experts: int, load_size: int
 ) -> None:
-    """Sort the row numbers in each token's line of `row_id_map`; add their experts and how many."""
+    """Sort each token's line: row numbers first, then their experts, then how many there are."""
     rows, order = row_id_map[:, :experts].sort(1, descending=True)
     row_id_map[:, :experts] = rows
     row_id_map[:, experts : 2 * experts] = order
@@ -158,7 +158,7 @@ def zero_pad(inp: Tensor, out: Tensor, *_: Any, **__: Any) -> None:
 def _copies(
     row_id_map: Tensor, pad_offsets: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield indices (tokens, rows, experts) of all tokens' first copies, then of second ones."""
+    """Yield (tokens, rows, experts): all tokens' first expert rows, then all second ones, etc."""
     experts = row_id_map.shape[1] // 2
     number = row_id_map[:, -1]
     for copy in range(int(number.max()) if number.numel() else 0):

@@ -83,7 +83,7 @@ def held_sides(tensor: Any) -> list[Side]:
 
 
 def operand(tensor: Any, side: Side) -> Operand | None:
-    """Return the rowwise or columnwise operand of a quantized tensor; None if it has none.
+    """Return a quantized tensor's rowwise or columnwise operand; None if that is not stored.
 
     Scales come without padding and not swizzled; they may share memory with the tensor.
     """
@@ -124,7 +124,7 @@ def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float
 
 
 def multiplied(tensor: Any, side: Side) -> Factored:
-    """Return a GEMM operand: a tensor's rowwise or columnwise values, and a factor for the sums.
+    """Return a tensor's rowwise or columnwise values for a GEMM, and a factor for the GEMM's sums.
 
     Raises:
         RuntimeError: see `values`.

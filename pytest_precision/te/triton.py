@@ -49,7 +49,7 @@ KERNELS: dict[str, Any] = {
 
 
 class _Anything(type):
-    """A metaclass that gives its classes every attribute, for names in kernels' sources."""
+    """A metaclass whose classes have any attribute, so that kernels' sources can be imported."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -58,7 +58,7 @@ class _Anything(type):
 
 
 class _Kernel(metaclass=_Anything):
-    """A stand-in for a compiled kernel, a decorator, or a type of Triton's language."""
+    """A stand-in for what kernels' sources use of Triton: compiled kernels, decorators, types."""
 
     def __init__(self, function: Any = None, *_: Any, **__: Any) -> None:
         self._function = function

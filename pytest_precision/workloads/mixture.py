@@ -120,7 +120,7 @@ class MoeBlock(nn.Module):
         return result
 
     def most(self, tokens: int) -> int:
-        """Return how many of `tokens` tokens one expert takes at most."""
+        """Return one expert's capacity: how many of `tokens` tokens it takes at most."""
         return math.ceil(self.capacity * EXPERTS_PER_TOKEN * tokens / len(self.load))
 
 

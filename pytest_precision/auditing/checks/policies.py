@@ -41,7 +41,7 @@ def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a finding for each pipeline stage that rounds its outputs, or misstates their dtype."""
+    """Yield a finding for each pipeline stage that rounds its outputs or declares another dtype."""
     for stage in facts.stages:
         returned = [stage.returns] if stage.returns else []
         if returned and any(d != stage.returns and d.is_floating_point for d in stage.declared):

@@ -87,7 +87,7 @@ HORIZON_NAMES = (
 
 
 def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
-    """Yield (name, number) for the total steps given to a scheduler and to those inside it."""
+    """Yield (name, number) for each total number of steps given to a scheduler or one inside it."""
     for part in (scheduler, *getattr(scheduler, "lr_lambdas", ())):
         known = part.keywords if isinstance(part, functools.partial) else vars(part)
         for name in HORIZON_NAMES:

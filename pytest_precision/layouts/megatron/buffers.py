@@ -154,7 +154,7 @@ class Buffer:
 
     @property
     def gathered(self) -> dict[str, Tensor]:
-        """Return the flat memory for all-gathered parameters, by "rowwise" and "columnwise"."""
+        """Return the flat all-gather buffers, named "rowwise" and, if it exists, "columnwise"."""
         return {"rowwise": self.params} | (
             {} if self.columns is None else {"columnwise": self.columns}
         )
@@ -184,14 +184,14 @@ class Buffer:
             self.view(slot, self.grads).zero_()
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
-        """Return the range of a flattened parameter that this rank updates; None if it has none."""
+        """Return the range of a flattened parameter that this rank updates; None if it is empty."""
         both = overlap(self._share(bucket), slot.span)
         if both is None:
             return None
         return Span(both.start - slot.span.start, both.stop - slot.span.start)
 
     def part(self, slot: BufferSlot, owned: Span, flat: Tensor) -> Tensor:
-        """Return a view of those of a parameter's elements in `flat` that this rank updates."""
+        """Return a view of that part of one parameter in `flat` which this rank updates."""
         return flat[slot.span.start + owned.start : slot.span.start + owned.stop]
 
     def reduce(self, bucket: Bucket) -> None:

@@ -97,7 +97,7 @@ def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
 
 
 def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
-    """Gather the optimizer state that all ranks keep, by the names of the unsharded tensors.
+    """Gather all ranks' optimizer state, such as moments, by the names of unsharded tensors.
 
     It is empty before the first step. Where shards have scales of their own, the scale of every
     element is returned.
@@ -118,7 +118,7 @@ def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
 
 
 def _one_scale(scales: Tensor) -> Tensor:
-    """Return one scale if all elements have the same, else the scale of each element."""
+    """Return a single scale if the scales of all elements are equal, else the scales unchanged."""
     bits = scales.flatten().view(torch.int32)
     return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
 
@@ -184,7 +184,7 @@ def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
 
 
 def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather whole tensors from the shards of all ranks, of which `held` are this rank's."""
+    """Gather whole tensors from the shards of all ranks; `held` has those of this rank."""
     whole: dict[str, Tensor] = {}
     sample = next(iter(held.values()))
     for buffer in engine.buffers:

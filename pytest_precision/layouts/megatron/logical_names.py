@@ -48,7 +48,7 @@ class LogicalNames:
         return [name] if shard is None else [part.name for part in shard.held_parts]
 
     def is_sharded(self, name: str) -> bool:
-        """Return whether a name is of a parameter sharded on this rank, or of a tensor in one."""
+        """Return whether this rank has a shard of the parameter or packed tensor of this name."""
         return name in self._shards or name in self._places
 
     def of(self, name: str) -> str:

@@ -138,7 +138,7 @@ class DistributedOptimizer(GatheredEngine):
         return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
-        """Record gradients after a microbatch, if they are not in their parameter's dtype."""
+        """Record gradients with a dtype of their own before the next microbatch adds to them."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None or gradient.dtype == parameter.dtype:
@@ -184,7 +184,7 @@ class DistributedOptimizer(GatheredEngine):
             yield self.names.of(name), buffer
 
     def violations(self) -> Iterator[str]:
-        """Yield an error text for each wrongly initialised master or tensor outside its buffer."""
+        """Yield a sentence for each wrongly initialised master, or tensor outside its buffer."""
         yield from self._lost_starts
         yield from outside_buffers(self)
 
@@ -219,7 +219,7 @@ class DistributedOptimizer(GatheredEngine):
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the comparison records of a tensor: a shard has one per original tensor in it."""
+        """Yield comparison records of a tensor; of a shard, one per original tensor in it."""
         if split or not self.names.is_sharded(name):
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return

@@ -43,7 +43,7 @@ class Shard:
 
     @property
     def held_parts(self) -> list[Part]:
-        """Return the original model's tensors in the parameter that this shard has elements of."""
+        """Return those of the original model's tensors of which this shard has elements."""
         return [part for part, _, _ in split_flat(self.parts, self.master, self.owned)]
 
     @property
@@ -64,7 +64,7 @@ class Shard:
 
 
 def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
-    """Return this rank's shards of all parameters, each with a master of unrounded values."""
+    """Return this rank's shards of all parameters, whose masters start from unrounded weights."""
     shards = []
     for buffer in buffers:
         for bucket in buffer.buckets:

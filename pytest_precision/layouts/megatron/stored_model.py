@@ -49,7 +49,7 @@ _DTYPES = {
 
 
 def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
-    """Return which recorded tensors overlapped communication hides, such as gradients, and why.
+    """Return which tensors cannot be recorded, and why, since communication overlaps computation.
 
     Args:
         options: Megatron-core's, or `Options`, with `overlap_grad_reduce` and

@@ -47,7 +47,7 @@ def give_bits(
 
 
 class BackwardBits:
-    """Supplies the random bits for all gradients that one quantizer rounds, one by one.
+    """Supplies random bits to one quantizer, gradient by gradient, in the order of its calls.
 
     Args:
         rngs: of the weights whose gradients it rounds in a backward, in order.

@@ -89,7 +89,7 @@ class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
 def _put_on_meta(
     model: nn.Module, made_of: Mapping[str, Tensor]
 ) -> Iterator[tuple[Any, dict[str, Tensor]]]:
-    """Move weights that `fully_shard` would dequantize to the device `meta`.
+    """Replace weights that `fully_shard` would dequantize by bf16 ones on the device `meta`.
 
     Args:
         model: the model to shard.
@@ -118,7 +118,7 @@ def _own_rows(parameter: Tensor, whole: Tensor) -> Tensor:
 
 
 def _quantize_shards(layer: Any, wholes: Mapping[str, Tensor]) -> None:
-    """Make a layer's shards of weights on the device `meta` anew, as quantized weights.
+    """Fill a layer's weights, sharded on the device `meta`, with this rank's rows, quantized.
 
     Args:
         layer: after `fully_shard`.

@@ -36,7 +36,7 @@ def is_quantized_shard(tensor: Any) -> bool:
 
 
 def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> DTensor:
-    """Return a DTensor of this rank's `local` part, sharded as a weight's rows or columns."""
+    """Make a DTensor of this rank's part, sharded by rows as a weight or its transpose is."""
     shape = weight.shape[::-1] if transposed else weight.shape
     return DTensor.from_local(
         local.contiguous(),
@@ -134,7 +134,7 @@ def te_used_quantized(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tenso
 
 
 def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
-    """Return each weight that a parameter, or a cached copy of it, holds, as a list."""
+    """List the weights in a parameter or in a cached copy of it: one, or those of a group."""
     return [held] if len(names) == 1 else members(held)
 
 
@@ -160,7 +160,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
-    """Return a shard's bytes or block scales as a DTensor of the whole; a common scale as it is."""
+    """Make a shard's bytes or block scales a DTensor; return what is per tensor unchanged."""
     kind = family(weight.to_local())
     transposed = side == "columnwise" and kind != "mxfp8"
     if kind == "tensor" and field == "data":

@@ -57,7 +57,7 @@ class TransformerEngine(Engine):
 
     @property
     def _parts(self) -> Iterator[EngineLayer]:
-        """Yield the Transformer Engine modules of the model, with their cached scales."""
+        """Yield the model's Transformer Engine modules, with their parameters' original names."""
         return (part for padded in self._padded for part in padded.parts)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:

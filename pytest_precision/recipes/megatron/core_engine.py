@@ -275,5 +275,5 @@ class MegatronEngine(Engine):
         yield from memory.not_gathered(self.ddp, self.model)
 
     def paths(self) -> set[str]:
-        """Return the code paths that ran, such as `fused`, and those that the weights imply."""
+        """Return which code paths ran, such as `fused`, or follow from how weights are stored."""
         return super().paths() | self._taken | memory.paths_of_weights(self.model)

@@ -44,7 +44,7 @@ class OwnShard(NamedTuple):
 
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
-    """Return the `locate` argument of `record`: it finds the parameters in an optimizer's tensor.
+    """Return a function that tells `record` which parameters lie in a Megatron optimizer's tensor.
 
     Parameters that tensor parallelism splits are pieces of the whole ones. A single grouped weight
     has the names of the discrete weights in it.
@@ -98,8 +98,6 @@ def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
     """Return, for each parameter of this rank, which of the model's whole tensors it holds.
-
-    Names are those of a model on one rank: experts have their numbers among those of all ranks.
 
     Their names are those on one rank: experts have their numbers among those of all ranks.
     """

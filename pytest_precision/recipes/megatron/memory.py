@@ -41,7 +41,7 @@ FUSED = {"linear_fc1": 0, "linear_fc2": -1}
 
 
 def members_of(weight: Any) -> list[Any]:
-    """Return the weights that a grouped parameter holds, or a list of the one parameter."""
+    """List the weights that a grouped parameter holds, or an ungrouped parameter alone."""
     return members(weight) if is_group(weight) else [weight]
 
 
@@ -83,7 +83,7 @@ def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
 
 
 def paths_of_weights(model: nn.Module) -> set[str]:
-    """Return the code paths that stored weights imply: `grouped`, `quantized`, both or none."""
+    """Return which code paths, `grouped` or `quantized`, follow from how the weights are stored."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
     found = {"grouped": any(map(is_group, weights)), "quantized": quantized}

@@ -22,7 +22,7 @@ WEIGHT_DEVIATION = 0.02
 
 
 class PieceName(str):
-    """The name of a tensor of the model, and which range of its elements a piece holds."""
+    """A model tensor's name, with the range of its elements that a parameter or shard holds."""
 
     piece: PieceFields
 
@@ -72,7 +72,7 @@ def data_parallel() -> tuple[int, int]:
 
 
 def counts_in_norm(parameter: Any, *, sharded: bool) -> bool:
-    """Return whether this rank's gradient of a parameter counts in the norm over all ranks.
+    """Return whether this rank counts a gradient in the norm, so that no gradient counts twice.
 
     Args:
         parameter: of the model.

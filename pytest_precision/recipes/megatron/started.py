@@ -65,7 +65,7 @@ def initialize(**sizes: Any) -> None:
 
 
 def _forget_reduction() -> None:
-    """Undo the process-wide change that `reduce_scatter_with_fp32_accumulation` has made."""
+    """Give Megatron-core back the reduce-scatter that fp32 accumulation has replaced."""
     buffers: Any = import_module("megatron.core.distributed.param_and_grad_buffer")
     chosen = buffers.reduce_scatter_with_fp32_accumulation
     if buffers.dist_reduce_scatter_func is chosen:
