@@ -165,7 +165,7 @@ def _remove_if_free(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Rename a folder so that all see its removal, and then remove it.
+    """Rename a folder, so that other processes see that it is being removed, and then remove it.
 
     Its lock file may be the first to go.
     """

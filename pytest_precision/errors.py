@@ -64,7 +64,7 @@ def expect_type(
 
 
 def expect_one_of(name: str, value: object, known: Iterable[object], advice: str = "") -> None:
-    """Raise ValueError unless a value is among the known ones; `True` is not 1.
+    """Raise ValueError unless a value is one of those allowed; `True` does not count as 1.
 
     Raises:
         ValueError: `value` is none of `known`, which the message lists.
@@ -116,7 +116,7 @@ class NotPlantedError(RuntimeError):
 
 @catchable
 class AuditError(AssertionError):
-    """A model or its optimizer, read before any step, has a problem as bad as `fail_on` or worse.
+    """A model or its optimizer, read without a step, has a problem as bad as `fail_on` or worse.
 
     Each finding ends with its remedy; where it is meant, give `fail_on` a worse severity.
     """
@@ -191,7 +191,7 @@ class RanksSkipped(RuntimeError):  # noqa: N818, it is an outcome and no error
 
 
 class WorldSizeError(RuntimeError):
-    """Fewer ranks can run here than were requested: a reason to skip the test, not to fail it.
+    """Fewer ranks can run in this environment than were requested: a reason to skip the test.
 
     Attributes:
         asked: number of ranks that were requested.
@@ -247,7 +247,7 @@ class RecordingError(ValueError):
 
 
 class RevisionError(ValueError):
-    """A commit or an installation cannot be compared with the code here; the message says why."""
+    """A commit or installation cannot be compared with the current code; the message says why."""
 
 
 class BaselineError(ValueError):
@@ -283,7 +283,7 @@ class MatrixError(ValueError):
 
 @catchable
 class BackendError(RuntimeError):
-    """Quantization by Transformer Engine's kernels was requested but is not available here.
+    """Quantization by Transformer Engine's kernels was requested, but this machine cannot do it.
 
     Use the backend `auto`, which takes native formats where they are available, or `emulated`.
     """

@@ -17,7 +17,7 @@ from pytest_precision.auditing.setup_table import TableRow
 
 @dataclass(frozen=True)
 class SetupFacts:
-    """All that the audit's checks need to know of a model and its optimizer.
+    """What can be read of a model and its optimizer without a step, such as dtypes and masters.
 
     Attributes:
         setup: what the loop was built of.

@@ -30,7 +30,7 @@ SHORT = {
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One finding of an audit: what is wrong, why it matters, and what to do.
+    """One finding on a model or its optimizer: what is wrong, why it matters, and what to do.
 
     Attributes:
         rule: name of the rule, such as `update-below-fp32`.

@@ -17,7 +17,7 @@ from pytest_precision.auditing.setup import TrainingSetup
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of an audit's table: one parameter or buffer, with its dtypes and its optimizer.
+    """One parameter or buffer, with its dtypes and optimizer, as a row of the table of an audit.
 
     Attributes:
         name: its logical name.

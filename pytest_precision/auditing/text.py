@@ -17,7 +17,7 @@ def audit_lines(
     units: Sequence[ShardingUnit],
     stages: Sequence[StageOutput],
 ) -> Iterator[str]:
-    """Yield the lines of an audit: findings, then tensors, sharded modules and stages."""
+    """Yield what an audit prints, as lines: findings, then tensors, sharded modules and stages."""
     for finding in findings:
         yield from map(visible, _found(finding))
     counts = [sum(one.severity == severity for one in findings) for severity in SEVERITIES]

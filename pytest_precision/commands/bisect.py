@@ -178,7 +178,7 @@ _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "
 
 
 class ChecksOfCommits:
-    """Commits that are good or bad by whether a test computes there what it does here.
+    """Commits judged by a test: good if it computes other numbers there than in the working tree.
 
     Args:
         against: has the node id of the test, and pytest's further arguments.
@@ -197,7 +197,7 @@ class ChecksOfCommits:
                 raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Raise RevisionError unless the test's numbers here are those of BAD and not of GOOD.
+        """Raise RevisionError unless the test computes the working tree's numbers in BAD alone.
 
         Raises:
             RevisionError: it computes otherwise, or the test cannot be compared with one of them.
@@ -211,7 +211,7 @@ class ChecksOfCommits:
             raise RevisionError(expected_but_got(wanted, "the same"))
 
     def is_good(self, commit: str) -> bool:
-        """Return whether a commit is good: the test computes other numbers there than here.
+        """Return whether the test computes other numbers in a commit than in the working tree.
 
         Raises:
             RevisionError: the test cannot be compared with that commit.
@@ -238,7 +238,7 @@ class ChecksOfCommits:
         return good
 
     def show(self) -> None:
-        """Print how the test's numbers differ between the last good commit and here."""
+        """Print how the test's numbers differ between the last good commit and the working tree."""
         self._pytest(self._good, self._against.given.report, quiet=False)
 
     def _pytest(

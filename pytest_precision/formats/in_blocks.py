@@ -81,4 +81,4 @@ class InBlocks(Reducible):
     def _quantize(
         self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
     ) -> QuantizedTensor:
-        """Quantize a matrix by the amaxes in `known`, or by its own if there are none."""
+        """Quantize a matrix by the amaxes in `known`, or by its own if `known` is None."""

@@ -66,7 +66,7 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
 
 
 def checked_usage(usage: Usage) -> tuple[bool, bool]:
-    """Check `usage`; return whether it includes the rowwise operand, and the columnwise one.
+    """Return whether `usage` asks for the rowwise and the columnwise operand; raise if unknown.
 
     Raises:
         ValueError: `usage` is not one of `USAGES`.

@@ -51,7 +51,7 @@ def saves_first(sequence: str) -> bool:
 
 
 def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
-    """Join operations such as `train` to a run's text, without loads that follow no save.
+    """Join operations such as `train` to a run's text, leaving out loads before any save.
 
     It trains at least once.
 

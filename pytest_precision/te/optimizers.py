@@ -21,7 +21,7 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
-    """Update parameters by Adam; if there is a fifth list, of fp32 masters, update and round those.
+    """Update parameters by Adam; with fp32 masters in a fifth list, update those and round them.
 
     The rounded masters are written to the parameters.
     """
@@ -95,7 +95,7 @@ def multi_tensor_sgd(
     weight_decay_after_momentum: bool,
     scale: float,
 ) -> None:
-    """Update parameters by SGD with momentum, and their fp16 copies if there is a fourth list.
+    """Update parameters by SGD with momentum, and their fp16 copies if a fourth list holds some.
 
     Do nothing if `noop` is 1.
     """

@@ -49,7 +49,7 @@ CHANGES = (
 
 
 def refusal() -> str:
-    """Return why Transformer Engine's stand-in cannot run here; an empty string if it can.
+    """Return why Transformer Engine's stand-in cannot run in this environment; empty if it can.
 
     Needs no torch.
     """

@@ -27,7 +27,7 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a warning if FSDP or DDP casts outputs to fewer digits than they have."""
+    """Yield a warning if FSDP or DDP casts outputs to a less precise dtype than they are in."""
     found = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
     if found:
         yield AuditFinding(

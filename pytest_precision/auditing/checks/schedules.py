@@ -20,7 +20,7 @@ ENDLESS = 2**31
 
 
 def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield an error for each learning-rate schedule that is too long ever to end."""
+    """Yield an error for each learning-rate schedule so long that its rate never decays."""
     lacking = [type(one).__name__ for one in facts.setup.dataloaders if not has_length(one)]
     why = f", and {lacking[0]} has no length to compute it from" if lacking else ""
     for scheduler in facts.setup.schedulers:

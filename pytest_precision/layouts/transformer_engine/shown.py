@@ -36,7 +36,7 @@ def is_quantized_shard(tensor: Any) -> bool:
 
 
 def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> DTensor:
-    """Make a DTensor of this rank's part, sharded by rows as a weight or its transpose is."""
+    """Make a DTensor of this rank's rows of a weight, or of its columns of the transpose."""
     shape = weight.shape[::-1] if transposed else weight.shape
     return DTensor.from_local(
         local.contiguous(),
