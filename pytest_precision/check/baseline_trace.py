@@ -30,7 +30,7 @@ VALUE_BYTES = 1 << 20
 
 
 def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
-    """Return what a baseline file keeps of a run: values under a tolerance, else mostly hashes.
+    """Return a run's results for a baseline: values if small or under a tolerance, else hashes.
 
     Args:
         trace: whose pieces form whole tensors.

@@ -117,11 +117,11 @@ class Case:
 
     @property
     def judged(self) -> tuple[Recording, ...]:
-        """Return the runs that are also checked by themselves: both, or the candidate's alone."""
+        """Return the runs to check singly besides comparing them: both, or a lone candidate."""
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:
-        """List the candidate, and the reference if it is judged, each with its recorded run."""
+        """List the candidate, and the reference if the check has one, with their recorded runs."""
         assert self._again is not None
         made = self._again.candidate, self._again.reference
         return list(zip(made[: len(self.judged)], self.judged, strict=True))
@@ -160,7 +160,7 @@ class Case:
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
-        """Check that no run contradicts itself; return what was found, or {} if exempted."""
+        """Check identities within each run, as weight = cast master; {} if the test exempts all."""
         exempt = self.terms.exempt
         if exempt.all:
             return {}
@@ -172,7 +172,7 @@ class Case:
         return {side.name: side.oracle for side in self.judged}
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:
-        """List the runs that contradict themselves, each with its first contradiction."""
+        """List the runs in which an identity, as weight = cast master, fails, with the failure."""
         found = self.consistency.items()
         return [(name, one.breach) for name, one in found if one.breach is not None]
 

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 def gate(refuse: Callable[P, Ruling | None]) -> Callable[P, Ruling | None]:
-    """Turn a function into a gate: a step of a check that signs the failures which it returns."""
+    """Decorate a step of a check, called a gate, to put its name on the failure that it returns."""
 
     @wraps(refuse)
     def signed(*args: P.args, **kwargs: P.kwargs) -> Ruling | None:

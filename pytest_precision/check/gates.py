@@ -159,7 +159,7 @@ def declared_rule(case: Case) -> Ruling | None:
 
 @gate
 def consistent(case: Case) -> Ruling | None:
-    """Fail the check if a run contradicts itself, as a weight that differs from its cast master."""
+    """Fail the check if an identity fails within a run, as a weight that is not its cast master."""
     found = case.contradictions()
     if not found:
         return None

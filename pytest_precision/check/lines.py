@@ -33,7 +33,7 @@ Logs = tuple[list[OperationLog], list[OperationLog]]
 
 
 class Named(NamedTuple):
-    """The operation that a further run names as the cause, or why it names none.
+    """The operation that a run with operation logs found at fault, or why it found none.
 
     Attributes:
         culprit: what it found, if anything.
@@ -162,7 +162,7 @@ def _ranks(side: Recording) -> range:
 
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
-    """Read the operation logs of a run's ranks, from its last part that has some."""
+    """Read the operation logs of a run's ranks, of its last part between restarts that has any."""
     segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(segment.world_size for segment in segments)
     found = [

@@ -61,7 +61,7 @@ class Moves:
 
 
 def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
-    """Return a check's outcome and report data, given what moved since another revision.
+    """Return a check's outcome and report data, given how runs changed since another revision.
 
     It comes with data for the report.
     """
@@ -71,7 +71,7 @@ def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
 
 @gate
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
-    """Fail the check if one run's results alone moved since another revision, or agreement did."""
+    """Fail the check if one run alone, or whether both agree, changed since another revision."""
     found = moves.rulings
     lost = now.gate == agreement.__name__
     if not found or (now.outcome != "pass" and not lost):
@@ -121,7 +121,7 @@ TIME_GATES = (moved, drifted)
 
 
 def _unmoved(now: Ruling, moves: Moves) -> Ruling:
-    """Return the check's present outcome, with notes on what moved since the other revision."""
+    """Return the check's outcome as it is, with notes on what changed since another revision."""
     if now.outcome == "pass":
         return now
     if not moves.rulings:
@@ -137,7 +137,7 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
-    """Return how a run differs from its own at another revision as the check's outcome."""
+    """Return an outcome that shows how a run differs from itself at another revision."""
     return replace(
         ruling,
         details=(
@@ -149,7 +149,7 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
 
 
 def _others(now: Ruling, moves: Moves) -> Iterator[str]:
-    """Yield lines on whether candidate and reference agree, and on the other if it moved, too."""
+    """Yield lines on how both sides disagree, now or earlier, and on the second if both changed."""
     if now.outcome == "fail":
         yield f"Now the two sides differ: {now.reason}"
     elif moves.disagreement is not None:

@@ -216,7 +216,7 @@ class Recordings:
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return the reference's checked gradients if they are right for the candidate, too."""
+        """Return the reference's gradient log if it holds for the candidate; else an empty one."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))

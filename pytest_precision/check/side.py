@@ -117,7 +117,7 @@ class Side:
         return self._has_variables_of(other) and replace(self, needs=other.needs) == other
 
     def judges_as(self, other: Side) -> bool:
-        """Return whether gradients checked in one of two runs need no check in the other.
+        """Return whether two runs' gradients are checked alike: equal ones then need one check.
 
         That is so of the same workload in the same cell, for a step that shows the same bits. Ranks
         of another commit judge by their own code.

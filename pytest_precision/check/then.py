@@ -25,7 +25,7 @@ from pytest_precision.ranks.pool import RankPool
 
 @dataclass(frozen=True)
 class Then:
-    """Another commit or installation, whose results then are compared with those now.
+    """Another commit or installation, whose results are compared with those of the present code.
 
     Attributes:
         name: what messages call it.

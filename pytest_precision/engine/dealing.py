@@ -85,7 +85,7 @@ class Dealing(Restorable):
         return nullcontext()
 
     def report_loss(self, number: int, loss: Tensor) -> None:
-        """Record the loss of a microbatch; an engine that does not use `losses` must call this.
+        """Record a microbatch's loss; `losses` calls this, and so must engines that do not use it.
 
         Args:
             number: the microbatch's number among those of all ranks, from `my_microbatches`.
@@ -120,7 +120,7 @@ class Dealing(Restorable):
         self.capture.keep(kind, numbered, seen)
 
     def start(self, capture: Capture) -> None:
-        """Register the forward hook that records the model's discrete decisions.
+        """Register the hook that records the model's discrete decisions, such as experts chosen.
 
         Args:
             capture: receives it.

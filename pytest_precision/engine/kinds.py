@@ -182,5 +182,5 @@ def is_local(kind: str) -> bool:
 
 
 def lasting(lasts: str) -> frozenset[str]:
-    """Return the kinds of tensors that last so long: "passing" (a phase), "setting" or "state"."""
+    """Return the kinds of tensors with a lifetime: "passing" (a phase), "setting" or "state"."""
     return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

@@ -79,7 +79,7 @@ def _leaves(
 
 
 def _is_leaf(value: Any) -> bool:
-    """Return whether a value becomes a tensor by itself, without a look at its entries."""
+    """Return whether a value becomes one tensor as a whole, so that its entries are not visited."""
     if isinstance(value, Tensor):
         return not (in_graph(value) or unreadable(value))
     return isinstance(value, _PLAIN) or as_tensor(value) is not None

@@ -57,7 +57,7 @@ class KeptWeights:
 
     @torch.no_grad()
     def leave(self, watched: Iterable[Watched]) -> None:
-        """Bring the copies up to date with what an update has left.
+        """Copy the weights as an update left them, to find changes made before the next update.
 
         Args:
             watched: its weights, whose copies are overwritten.
@@ -71,17 +71,17 @@ class KeptWeights:
                     self._left.add((one.weight.name, number))
 
     def read_back(self, step: int) -> list[ReadBack]:
-        """Return the weights that were rounded before the update of a step, since the last call."""
+        """Return weights found rounded to bf16 or fp16 before a step's update, each only once."""
         found, self._found = self._found, []
         return [replace(own, step=step) for own in found]
 
     def forget(self) -> None:
-        """Compare the next update with nothing, as after a load."""
+        """Forget what the last update left, since a load changes weights before the next update."""
         self._left.clear()
 
 
 def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None:
-    """Return the worst element of a shard that is what was left, rounded; None if it is not that.
+    """Return the worst element if a shard is what an update left, rounded to bf16/fp16; else None.
 
     A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
     hold a few numbers within limits. Neither makes each of many numbers its own rounding.

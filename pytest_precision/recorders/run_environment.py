@@ -50,7 +50,7 @@ FILE_PLACES = ("_DIR", "_HOME", "_PATH")
 
 
 def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
-    """Return the cell with native or emulated number formats as its backend, and the reason."""
+    """Return the cell with native or emulated number formats chosen as its backend, and why."""
     if not PRECISIONS[cell.precision].quantized:
         return replace(cell, backend="emulated"), {}
     choice = decide(cell.backend, cell.precision, cell.device)

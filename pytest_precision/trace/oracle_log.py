@@ -44,7 +44,7 @@ class Breach:
 
 @dataclass(frozen=True)
 class ReadBack:
-    """The worst element of a weight that was rounded between two updates.
+    """The worst element of a weight that was rounded to bf16 or fp16 between two updates.
 
     Attributes:
         step: train step of the second one.
@@ -165,7 +165,7 @@ class OracleLog:
         self.breaches = [*first.values()]
 
     def note_read_back(self, found: Iterable[ReadBack]) -> None:
-        """Add weights that were rounded between two updates; keep only the first of each name."""
+        """Add weights found rounded to bf16 or fp16 between updates; keep the first per name."""
         first: dict[str, ReadBack] = {}
         for own in sorted([*self.read_back, *found], key=lambda own: own.step):
             first.setdefault(own.name, own)

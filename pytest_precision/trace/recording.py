@@ -74,7 +74,7 @@ class Recording:
 
     @cached_property
     def broken_rules(self) -> dict[str, str]:
-        """Return each rule that a script's training loop broke, with the observed kind of tensor.
+        """Return each rule that a script's training loop broke, with the kind of the wrong tensor.
 
         Returns:
             words to the kind of what is wrong, which a test may leave unchecked.

@@ -11,7 +11,7 @@ from pytest_precision.trace.moment import Window
 
 
 def recorded_segments(cell: Cell, window: Window | None) -> tuple[Segment, ...]:
-    """Return the segments (parts between restarts) that a run reaches up to the end of a window."""
+    """Return a run's segments (parts between restarts) up to the last step to be recorded."""
     return tuple(
         segment for segment in cell.segments if window is None or segment.done <= window.last
     )

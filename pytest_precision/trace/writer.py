@@ -138,7 +138,7 @@ class TraceWriter:
         return map(digest, tensors)
 
     def _digested_beside(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Yield the digest of each tensor, computed in threads while this one copies tensors.
+        """Yield the digest of each tensor, computed in threads while the caller copies the next.
 
         Each thread has a current stream of its own: only on that of the caller is what the caller
         has queued done before a copy begins. A few copies exist at a time.

@@ -122,7 +122,7 @@ def _rules(
     size: int,
     room: float,
 ) -> Iterator[str]:
-    """Yield in words the known mistakes by which each microbatch would count as often as it does.
+    """Yield in words known mistakes that explain how often each microbatch counts in a gradient.
 
     Args:
         counts: how often each of `dealt` counts.
@@ -164,7 +164,7 @@ def _rules(
 def _divisors(
     dealt: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch], size: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield (divisor, words) for each wrong way to divide a gradient; 0 if impossible here."""
+    """Yield (divisor, words) for each wrong way to divide a gradient; 0 if it cannot occur."""
     tokens = sum(one.tokens for one in own)
     here = sum(one.tokens for one in dealt)
     positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats

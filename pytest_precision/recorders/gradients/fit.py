@@ -40,14 +40,14 @@ class MicrobatchFit(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether the counts differ from 1 by far more than the fit leaves unexplained."""
+        """Return whether the counts' differences from 1 far exceed what the fit cannot explain."""
         return self.moved > CLEARLY * self.left
 
 
 def fit_by_dealt(
     found: Sequence[Any], single: Sequence[PlainMicrobatch], size: int, near: float
 ) -> MicrobatchFit | None:
-    """Fit a rank's gradients by those of the microbatches dealt to it; None if they do not fit.
+    """Find how often each microbatch counts in a rank's gradients; None if no counts explain them.
 
     Args:
         found: `HeldGradient` ones of one kind and rank.

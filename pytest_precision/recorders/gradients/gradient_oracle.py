@@ -133,7 +133,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Return what a function reads from the engine; None if it raises, which ends checks."""
+        """Call a function that reads the engine; if it raises, return None and stop checking."""
         if not self._whole or self._log.silent:
             return None
         try:

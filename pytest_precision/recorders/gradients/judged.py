@@ -81,7 +81,7 @@ def judge_step(
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
-    """Return the tensors whose relative error is beyond `near`; log the largest other error."""
+    """Return tensors whose relative error exceeds what rounding explains; log the largest other."""
     offs = [one.off for one in held]
     log.judged = len(held)
     log.worst = max([0.0, *(off / near for off in offs if off <= near)])
@@ -91,7 +91,7 @@ def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list
 def _keeping(
     given: Iterable[PlainMicrobatch], kept: list[PlainMicrobatch]
 ) -> Iterator[PlainMicrobatch]:
-    """Yield all microbatches, keeping the first in `kept`, and more up to a limit of elements."""
+    """Yield all microbatches; append to `kept` the first, and more up to a limit on elements."""
     elements = 0
     for one in given:
         elements += sum(gradient.numel() for gradient in one.gradients.values())

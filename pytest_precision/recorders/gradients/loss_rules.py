@@ -15,7 +15,7 @@ from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatc
 
 
 class Unexplained(NamedTuple):
-    """Wrong losses or gradients of one rank, with the step that they are of.
+    """Wrong losses or gradients of one rank in one train step, for which a cause is sought.
 
     Attributes:
         found: `HeldGradient` ones.

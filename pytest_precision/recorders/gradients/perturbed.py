@@ -82,7 +82,7 @@ def judge_perturbed(
 
 
 def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
-    """Return whether a microbatch's loss or gradients, computed again, differ beyond `near`."""
+    """Return whether a microbatch's loss or gradients, recomputed, change by a share over `near`."""
     return abs(one.loss - again.loss) > near * abs(one.loss) or any(
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()
@@ -99,7 +99,7 @@ def _unexplained(
     before: Sequence[ShownStep],
     single: Sequence[PlainMicrobatch],
 ) -> Iterator[GradientBreach]:
-    """Yield the gradients more wrong than perturbed weights explain, and the mistake if known."""
+    """Yield gradients too wrong to stem from rounded weights, with the mistake if it is known."""
     first, size = ranks[0], max(own.dealt[1] for own in ranks)
     spread = [0.0] * len(beyond)
     bounds: list[float] = []
@@ -146,7 +146,7 @@ def _miscounted(
 
 
 def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return the loss or gradient of another computation that corresponds to `one` of the run."""
+    """Return from another computation the counterpart of one of the run's losses or gradients."""
     if one.kind == "loss":
         assert one.share is not None
         return torch.tensor([other.losses[one.share]]).double()

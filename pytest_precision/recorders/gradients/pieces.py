@@ -91,7 +91,7 @@ def resident_pieces(engine: Engine) -> list[Observation]:
 
 
 def kept(seen: Iterable[Observation]) -> list[Observation]:
-    """Return the observations to be kept: those with values, with tensors copied to the CPU."""
+    """Return observations with tensors copied to the CPU, without those that have no values."""
     return [
         replace(one, tensor=one.tensor.detach().to("cpu", copy=True))
         for one in seen

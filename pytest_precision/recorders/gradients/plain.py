@@ -240,7 +240,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of_shares(cls, losses: list[float], shares: list[Gradients]) -> Sums:
-        """Return the sums of a step, with the total of the given per-rank gradients."""
+        """Return a step's losses and per-rank gradients, with the gradients' sum over ranks."""
         total = dict(shares[0])
         for share in shares[1:]:
             _add(total, share)

@@ -47,7 +47,7 @@ class Cuts:
         made: Sequence[Tensor],
         changed: Sequence[Tensor],
     ) -> None:
-        """Record where in the results of an operation the tensors begin that it read.
+        """Record where an operation's input tensors begin in the tensors that it made or wrote to.
 
         Args:
             name: of the operator.

@@ -131,7 +131,7 @@ class Frames:
         return self._sites[key]
 
     def site_of_call(self, frame: FrameType) -> Site | None:
-        """Return the line that called a frame's function; None if the user's code called it.
+        """Return the line of package code that called a frame's function; None if no package did.
 
         Of what a backward calls, no line says which operation it belongs to.
         """
@@ -202,7 +202,7 @@ def _passes_on(frame: FrameType, operator: Any) -> bool:
 
 
 def _public(frame: FrameType) -> str:
-    """Return a frame's function name, with its class for some methods; empty for private ones."""
+    """Return a function's name, or `Class.step` for a few methods; empty for internal functions."""
     name = frame.f_code.co_name
     if name.startswith("_") or name in WRAPPERS:
         return ""

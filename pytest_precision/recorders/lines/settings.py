@@ -92,7 +92,7 @@ class SettingsWatch:
             self._note(name, path or "the model", value)
 
     def _scheduled(self, original: Any, scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-        """Run a scheduler's step, and remember the user's line that computed the rate."""
+        """Run a scheduler's step; log the rates it sets with the user's line that computes them."""
         before = sys.getprofile()
         sys.setprofile(self._returned)
         try:

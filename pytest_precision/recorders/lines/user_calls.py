@@ -93,14 +93,14 @@ class UserCalls:
 
 
 def _has_no_end(frame: FrameType) -> bool:
-    """Return whether a call is of a generator or coroutine, or of an inner scope of a function."""
+    """Return whether a frame is of a generator, coroutine or comprehension, not of a plain call."""
     code = frame.f_code
     nested = code.co_name.startswith("<") and code.co_name != "<lambda>"
     return nested or bool(code.co_flags & NEVER_ONE_CALL)
 
 
 def _line(code: CodeType, run: set[int]) -> CodeLine:
-    """Return the line that decided which lines a call skipped; else its function's first line."""
+    """Return the line run before the first one skipped, as an `if`; else the function's first."""
     left_out = {line for *_, line in code.co_lines() if line} - run - {code.co_firstlineno}
     first = min(left_out, default=0)
     deciding = max((line for line in run if line < first), default=code.co_firstlineno)

@@ -109,7 +109,7 @@ def readable(value: object) -> bool:
 
 
 def _reaches(tensor: Tensor) -> int:
-    """Return how many bytes of storage a tensor needs for all of its elements to be in it."""
+    """Return where a tensor's last element ends, in bytes from the start of its storage."""
     return int(tensor.storage_offset() + _last(tensor) + 1) * tensor.element_size()
 
 

@@ -139,7 +139,7 @@ class AdamScalars:
 
 
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
-    """Return Adam's scalars for a step counter in an fp32 tensor, with the error that this causes.
+    """Return Adam's scalars from a step counter in an fp32 tensor, with bounds on their errors.
 
     The power of a rounded beta is off by `step * beta**step` unit roundoffs, and by two more of its
     own and of the difference.

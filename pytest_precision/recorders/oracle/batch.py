@@ -105,7 +105,7 @@ class Batch:
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield for each moment and the weight: fp64 result, error-to-bound ratios, largest one.
+        """Yield, per moment and for the weight: fp64 result, error/bound ratios, largest ratio.
 
         Args:
             scalars: the rule's.

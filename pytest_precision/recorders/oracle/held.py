@@ -112,7 +112,7 @@ def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mappin
 
 
 def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in words each option in which an optimizer's group differs from the workload's."""
+    """Yield in words each option whose value in an optimizer is not the one of the workload."""
     for key, value in own.items():
         if value != _plain(declared[key]):
             yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"
@@ -146,7 +146,7 @@ def expect_known_state(
     parameter: Tensor,
     state: Mapping[str, Any],
 ) -> None:
-    """Raise unless an optimizer is known to update a parameter by `formula`, in plain tensors.
+    """Raise unless an optimizer updates a parameter by `formula`, with its state in plain tensors.
 
     Raises:
         NotMeasurableError: if it is not.

@@ -34,12 +34,12 @@ class Judge:
         return [breach for batch in batches for breach in self._of(batch, step, made)]
 
     def scalars(self, group: int, made: int) -> list[UpdateScalars]:
-        """Return an optimizer step's scalars (rate, betas), once per way that kernels round."""
+        """Return a step's scalars (rate, betas), once per legitimate way to round them."""
         own = self.plan.at(made)[group]
         return [arithmetic(own, made + 1) for arithmetic in self.plan.formula.arithmetics]
 
     def ways(self, batch: Batch, made: int) -> list[tuple[UpdateScalars, float]]:
-        """Return all right ways to compute a step: pairs of scalars and a clipping factor."""
+        """Return all legitimate ways to compute a step: pairs of scalars and a clipping factor."""
         return [*product(self.scalars(batch.group, made), batch.clipping.forms)]
 
     def _of(self, batch: Batch, step: int, made: int) -> list[Breach]:

@@ -94,7 +94,7 @@ class UpdateOracle:
 
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
-        """Copy moments and gradients before an update; `watched` has copies of the weights."""
+        """Keep moments, gradients and weights (from `watched`) before an update, to check it."""
         self._before = _apart(self._starts(engine, watched))
         self._options = held.rule_numbers(engine, self._plan.formula)
 
@@ -157,7 +157,7 @@ class UpdateOracle:
         return kept
 
     def _pieces(self, weight: Weight) -> list[Observation]:
-        """Return the shards of model tensors that this rank has of a weight, without values."""
+        """Return the parts of model tensors in this rank's shard of a weight, without values."""
         if weight.name not in self._places:
             pieces = weight.pieces(weight.effective())
             held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]

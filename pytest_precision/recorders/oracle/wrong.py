@@ -45,7 +45,7 @@ class WrongRule(NamedTuple):
 def wrong_rules(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield the known optimizer mistakes that a group's step after `made` others may have.
+    """Yield known optimizer mistakes that may explain a group's wrong update after `made` steps.
 
     Args:
         plan: what the workload declares.

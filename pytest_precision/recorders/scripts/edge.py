@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Edge:
-    """Tracks the edge between two steps, and reads the loop's state again until the next has begun.
+    """Tracks the time between two train steps; rereads the loop's state until the next has begun.
 
     What is called of other modules, such as a teacher or the first of several towers, belongs to
     the step that it begins: only where the same model is called again, whatever wraps it, something
@@ -26,11 +26,11 @@ class Edge:
         self._trains = False
 
     def repeat(self, reading: Callable[[], object]) -> None:
-        """Register a function that reads the loop's state, to be repeated if it read too early."""
+        """Register a function that reads state after a step, to repeat it if that was too early."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
-        """Note a module's call that may begin the next step; if it repeats, read the state again.
+        """Note a call between steps; reread the state if this call, not the first, begins a step.
 
         Args:
             module: it.
@@ -46,22 +46,22 @@ class Edge:
             self.read_anew()
 
     def begin_in_step(self) -> None:
-        """Read the loop's state again, since a closure inside `step` begins the train step."""
+        """Read the loop's state again, as a closure that `optimizer.step` runs begins the step."""
         if self._model is not None and not self._trains:
             self.read_anew()
 
     def read_anew(self) -> None:
-        """Call all registered functions again, unless the next step has certainly begun."""
+        """Call the registered functions again; none are left once the next step has begun."""
         for reading in self._readings:
             reading()
 
     def leave(self) -> None:
-        """Leave the edge: forget the functions that read state, as the next step has begun."""
+        """Forget the functions registered to reread the state, as the next step has begun."""
         self._readings.clear()
         self._model = None
 
     def _is_same(self, module: nn.Module, first: nn.Module, *, begins: bool) -> bool:
-        """Return whether a call is of the model that was called first since the last step.
+        """Return whether a call is of the model first called since the last step, wrapped or not.
 
         Within a forward that trains, the model calls its parts.
         """

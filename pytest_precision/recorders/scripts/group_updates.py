@@ -55,7 +55,7 @@ class Updates:
         return bool(now) and not now & _ids(self._groups(optimizer))
 
     def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[MemberGroup]:
-        """Yield each group's parameters; if `whole`, also those it has lost since its last step."""
+        """Yield each group's parameters; if `whole`, also those removed since the last step."""
         now = [(group, [*own]) for group, own in groups.group_members(optimizer)]
         yield from now
         if whole:
@@ -64,7 +64,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield (place, parameter); the place is that first seen: `param_groups.0.params.3`."""
+        """Yield (place, parameter), as `param_groups.0.params.3`; each keeps its first place."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 

@@ -112,7 +112,7 @@ class LocatedTensor(NamedTuple):
 
 
 def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
-    """Return a parameter with the model tensors in it, as `locate` says; raise if they do not fit.
+    """Return a parameter with the model tensors that `locate` finds in it; raise if they misfit.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.

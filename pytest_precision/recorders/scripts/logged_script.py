@@ -97,7 +97,7 @@ class LoggedSteps(Steps):
         super().forward(module)
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Leave an optimizer's options alone while its step is compiled."""
+        """Stop watching an optimizer's options in a compiled step, which needs plain dicts."""
         super().update(optimizer, closure=closure)
         if in_compiled_call():
             self._logger.settings.unwatch(optimizer)

@@ -279,7 +279,7 @@ class LoopNames:
             self._name_parts(root, prefix, [])
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
-        """Return the known models with a module's tensor names and shapes, by name prefix."""
+        """Return known models that have the tensor names and shapes of a module, by name prefix."""
         wanted = structure(module)
         alike = {
             prefix: weakref.ref(root)

@@ -57,7 +57,7 @@ class LoopObjects(TrainingState):
             self._left.begin(self._gradients())
 
     def observe_end(self) -> Iterator[Observation]:
-        """Yield whether gradients are left after the last step, if that changed since step 1."""
+        """Yield whether non-zero gradients are left at the end, if that is unlike after step 1."""
         yield from self._left.observe(self._gradients())
 
     def look(self) -> None:

@@ -138,7 +138,7 @@ class LoopRules(LoopEvents):
         ]
 
     def forward(self, module: nn.Module) -> None:
-        """Note that a forward has come, so that the next optimizer step is no repeated one."""
+        """Note a forward, after which an optimizer's next step is not reported as repeated."""
         self._just_stepped.clear()
 
     def backward(self, loss: Tensor) -> Tensor:

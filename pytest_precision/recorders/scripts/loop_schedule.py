@@ -82,7 +82,7 @@ class LoopSchedule:
         self.op += 1
 
     def next_run(self) -> LoopSchedule | None:
-        """Return the schedule from the next load on; None if there is none in this process."""
+        """Return the schedule from the next load on; None if this process makes no further run."""
         if self.op < self._end or self._end == self._stop:
             return None
         return LoopSchedule(

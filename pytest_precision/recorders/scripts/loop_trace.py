@@ -138,7 +138,7 @@ class LoopTrace(ExitStack):
             self._manifest.write(self._folder, self.place.world_size)
 
     def capture(self, step: int) -> Capture:
-        """Return an empty buffer for the observations of a step, 0 for the initial state."""
+        """Return an empty buffer for a train step's observations; step 0 is the initial state."""
         return Capture(snapshot=partial(self._snapshot, step))
 
     def writes(self, step: int) -> bool:

@@ -131,7 +131,7 @@ class Copies:
         return {id(parameter) for _, parameter in self._names.parameters()}
 
     def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
-        """Return the names of each model's weights, and of its trained ones, by their shapes.
+        """Map the shapes of each model's weights, and of its trained ones alone, to their names.
 
         What has no name, as a shard of FSDP1, is called by its place.
         """

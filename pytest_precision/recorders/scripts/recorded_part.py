@@ -55,7 +55,7 @@ class RecordedPart:
                 yield one
 
     def belongs(self, one: Observation) -> bool:
-        """Return whether an observation's final name is selected, or its kind always recorded."""
+        """Return whether to record an observation: its name is selected, or its kind always is."""
         return one.kind not in self._kinds or self._wants(one.name)
 
     def unshown(self) -> dict[str, str]:

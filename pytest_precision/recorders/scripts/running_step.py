@@ -52,7 +52,7 @@ class RunningStep:
         return "clip_grads" if self.clipped or self.running else "forward_backward"
 
     def clip(self) -> None:
-        """Note that gradients are being clipped: too late if the update has been made already."""
+        """Note that gradients are clipped, and whether too late: after the optimizer's step."""
         self.clipped = True
         self.clipped_late = bool(self.updated) and not self.running
 
@@ -72,5 +72,5 @@ class RunningStep:
         return any(one is optimizer for one in self.updated)
 
     def next(self) -> RunningStep:
-        """Return the record of the step after this, with the optimizers whose `step` still runs."""
+        """Return a record for the next step, keeping optimizers whose `step` still runs."""
         return RunningStep(running=self.running, met=self.met)

@@ -72,7 +72,7 @@ def is_script(function: object) -> bool:
 
 
 def way_in(function: object) -> WayIn:
-    """Return the way in which a callable gives training: as an engine, a script or a command."""
+    """Return how a callable defines its training: as an engine, a script or a command."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 
@@ -115,7 +115,7 @@ def expect_signature(function: Function) -> None:
 
 
 def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
-    """Return why a script cannot follow a sequence of operations; None if it can.
+    """Return why a script cannot run a cell's sequence of steps, saves and loads; None if it can.
 
     Args:
         name: of the script.

@@ -89,7 +89,7 @@ class StepBuffer:
         return chain.from_iterable(map(self._start.kept, KEPT_OF_START))
 
     def end(self, done: int) -> None:
-        """Drop what is buffered of the step that has ended; `done` train steps are over then."""
+        """Drop the buffered tensors of an ended step; `done` train steps have been made so far."""
         self.fresh = False
         self.now = self.now.next()
         self.reader.step = done + 1
@@ -167,7 +167,7 @@ class StepBuffer:
             self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", seen)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
-        """Yield (phase, observations) for each phase of the step, without the state after it."""
+        """Yield (phase, observations) as buffered; the state after the step is read elsewhere."""
         kept = self._step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),

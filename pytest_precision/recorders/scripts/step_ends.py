@@ -73,7 +73,7 @@ class StepEnds:
         return True
 
     def go_on(self) -> None:
-        """Decide that the next step has begun, or raise `StopRecording` if it is one too many.
+        """Note that the next step has begun; raise `StopRecording` if it is not in the sequence.
 
         Raises:
             StopRecording: there is none.
@@ -192,7 +192,7 @@ class StepEnds:
             self._write(moment, self._reader.all_numbers, self._reader.observe)
 
     def _write(self, moment: Moment, *shown: Callable[[], Iterable[Observation]]) -> None:
-        """Write state to the trace, and write it again if the next step begins later."""
+        """Write state to the trace; rewrite it whenever it is reread before the next step."""
         step = self._reader.step
 
         def write() -> None:

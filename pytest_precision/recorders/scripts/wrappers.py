@@ -14,7 +14,7 @@ ONLY_CHILDREN = frozenset({"module", "_module"})
 
 
 def stands_for(root: nn.Module) -> list[nn.Module]:
-    """Return a module with those that it stands for, as it only wraps them; the model is last.
+    """Return a module and the modules that it only wraps, outermost first; the last is the model.
 
     A module stands for a child that holds all of its parameters, if no name of the child's is one
     of its own.
