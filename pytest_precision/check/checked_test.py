@@ -67,7 +67,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """Return what modules define in this process, to find monkeypatches ranks would not see."""
+        """Return what modules define in this process, to find monkeypatches that ranks lack."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property

@@ -98,7 +98,7 @@ def moved(now: Ruling, moves: Moves) -> Ruling | None:
 
 @gate
 def drifted(now: Ruling, moves: Moves) -> Ruling | None:
-    """Fail the check if candidate and reference both moved since another revision, yet agree."""
+    """Fail the check if both runs changed since another revision, yet agree with each other."""
     found = moves.rulings
     if now.outcome != "pass" or len(found) < 2:
         return None

@@ -22,7 +22,7 @@ OF_ANOTHER_START = "They hold for other weights and data, too."
 
 
 def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
-    """Yield lines with a `criterion=` to paste and how it was tried, or why there is none.
+    """Yield lines that propose a `criterion=` to paste, and how it was tried, or say why not.
 
     Args:
         case: with values of both sides.

@@ -127,7 +127,7 @@ def _moved_of(case: Case) -> Ruling | None:
 
 
 def _torn_at_both_ends(found: Finding) -> bool:
-    """Return whether the ranks hold different bits of a tensor at both revisions."""
+    """Return whether ranks hold different bits of one tensor, now and at the other revision."""
     ends = found.pair.candidate, found.pair.reference
     return all(end is not None and end.fault is not None for end in ends)
 

@@ -188,7 +188,7 @@ def expect_sum(workload: str, given: object) -> None:
 
 
 def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
-    """Return the checked (rank, size) of the data-parallel dimension; without one, of all ranks.
+    """Return (rank, size) of the data-parallel dimension, checked; those of all ranks by default.
 
     Raises:
         ValueError: the size does not divide the number of ranks, or the rank is not below it.

@@ -48,7 +48,7 @@ class EngineState(TrainingState):
         self.since = since
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield state and weights of the main optimizer; `beside` yields those of the others."""
+        """Yield the main optimizer's state and weights; `beside` yields those of all others."""
         return self._of(self._engine.optimizer, self._engine.masters())
 
     def weights(self) -> Iterator[Observation]:

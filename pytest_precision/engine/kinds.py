@@ -177,7 +177,7 @@ def is_state(kind: str) -> bool:
 
 
 def is_local(kind: str) -> bool:
-    """Return whether every rank has tensors of its own of this kind, which are no shards."""
+    """Return whether each rank has its own tensors of this kind, rather than shards of one."""
     return kind in KINDS and KINDS[kind].local
 
 

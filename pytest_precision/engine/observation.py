@@ -18,7 +18,7 @@ from pytest_precision.errors import expected_but_got
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A block of the unsharded tensor, such as a DTensor's local shard.
+    """A block of an unsharded tensor, such as a DTensor's local shard.
 
     Attributes:
         offsets: where it starts in each dimension.
@@ -31,7 +31,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The elements from `start` to before `stop` of the flattened, unsharded tensor."""
+    """The elements from `start` to before `stop` of a flattened, unsharded tensor."""
 
     start: int
     stop: int

@@ -210,8 +210,7 @@ class Restorable(Observable):
 
 @contextmanager
 def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Remove gradients during the block, since torch makes no optimizer state to load while any
-    exist.
+    """Remove gradients in the context, as torch creates no state to load while there are any.
 
     Those of another dtype or shape than their parameter's, which cannot be put back, stay.
     """

@@ -193,7 +193,7 @@ class EngineRecorder:
         return self.products if watched else nullcontext()
 
     def _updating(self, call: str) -> AbstractContextManager[object]:
-        """Return a context that checks the weight update made in it, if all steps are recorded."""
+        """Return a context in which the weight update is checked, if all steps are recorded."""
         if self.watcher is None:
             return nullcontext()
         return self.watcher.around(self.engine, call, self.step)

@@ -214,7 +214,7 @@ def _factor(found: Sequence[Any], near: float) -> str:
 
 
 def _other_step(wrong: Unexplained) -> str:
-    """Return in words which other step's microbatches the step was trained on; empty if none."""
+    """Return in words the other step whose microbatches were wrongly trained on; empty if none."""
     found, _, loop, step, size, near = wrong
     for other in (step + 1, *range(step - 1, max(step - BEFORE, 0), -1), 0):
         given = [*loop.microbatches(other)]

@@ -62,7 +62,7 @@ def fit_by_dealt(
 def dealt_to(
     found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int
 ) -> list[PlainMicrobatch]:
-    """Return the microbatches whose gradients a local or a reduced gradient should sum."""
+    """Return the microbatches that a rank's local gradient, or the reduced gradient, should sum."""
     return [one for one in own if found[0].share in (None, one.number % size)]
 
 

@@ -116,7 +116,7 @@ def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
 def absent_gradients(
     ranks: Sequence[ShownStep], plain: Sums, weights: Set[str], near: float
 ) -> Iterator[GradientBreach]:
-    """Yield the weights that should have a gradient, but have none on any rank.
+    """Yield an error for each weight that should have a gradient, but has none on any rank.
 
     A side that shows no gradients, or by names that are no weights', has nothing that is missing.
     """

@@ -82,7 +82,7 @@ def judge_perturbed(
 
 
 def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
-    """Return whether a microbatch's loss or gradients, recomputed, change by a share over `near`."""
+    """Return whether a microbatch's loss or gradients, recomputed, are off by more than `near`."""
     return abs(one.loss - again.loss) > near * abs(one.loss) or any(
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()

@@ -71,7 +71,7 @@ class Cuts:
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
-        """Pass an input's cuts on to an operation's result: the offsets at which its parts begin.
+        """Apply an input's cuts (offsets where its parts begin) to an operation's result.
 
         The result has the input's size, or was gathered or scattered from it.
         """
@@ -108,7 +108,7 @@ IN_A_ROW = frozenset({"cat", "all_gather_copy_in"})
 
 
 def _repeated(sizes: Sequence[int], elements: int) -> list[int]:
-    """Return where each part begins in a buffer that consists of one repeated row of parts."""
+    """Return where each part begins in a buffer that repeats one row of parts of these sizes."""
     row = sum(sizes)
     begins = [0, *accumulate(sizes)][:-1]
     return [first + begin for first in range(0, elements, row) for begin in begins]

@@ -83,7 +83,7 @@ class AdamScalars:
         return self._moved(weight, first.div_(self.denominator(second)))
 
     def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
-        """Return a weight's update from its quotient of moments, which is overwritten."""
+        """Return a weight's update, computed in place from the quotient of its moments."""
         moved = quotient.mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 

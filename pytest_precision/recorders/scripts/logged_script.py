@@ -114,7 +114,7 @@ class LoggedSteps(Steps):
                 self._logger.start()
 
     def _over(self, op: int) -> None:
-        """End the log if the step that is over is the one to log."""
+        """End the log if the operation that has just ended is the one to log."""
         if self._logger.active and (self._op is None or op >= self._op):
             self._logger.leave(state_of_loop(self.reader))
             self._logger.active = self._op is None

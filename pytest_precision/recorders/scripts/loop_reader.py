@@ -201,7 +201,7 @@ class LoopReader(LoopObjects):
         return gone
 
     def _names(self, optimizer: Optimizer) -> dict[str | None, int]:
-        """Return the id of each of an optimizer's parameters by name; None for a nameless one."""
+        """Map the names of an optimizer's parameters to their ids; the key is None if nameless."""
         self.names.learn()
         return {self.names.of(tensor): id(tensor) for tensor in groups.updated_tensors(optimizer)}
 
