@@ -19,37 +19,37 @@ from pytest_precision.parity.verdict import Ruling
 
 @gate
 def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
-    """Fail the check since there are too few devices for its ranks."""
+    """Turn the error that devices are too few for a check's ranks into the check's failure."""
     return Ruling(outcome="error", reason=f"{lacking}, which --precision-require forbids")
 
 
 @gate
 def baseline_there(lacking: NoBaselineError) -> Ruling | None:
-    """Fail the check since its baseline for this environment is missing."""
+    """Turn the error that this environment has no baseline into the check's failure."""
     return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
 
 
 @gate
 def baseline_sound(failed: BaselineError) -> Ruling | None:
-    """Fail the check since its baseline cannot be read or written."""
+    """Turn the error that a baseline cannot be read or written into the check's failure."""
     return Ruling(outcome="error", reason=str(failed))
 
 
 @gate
 def recorded(failed: SideFailed) -> Ruling | None:
-    """Fail the check since its candidate or its reference could not be recorded."""
+    """Turn an error from recording candidate or reference into the check's failure."""
     return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
 
 
 @gate
 def readable(failed: OSError) -> Ruling | None:
-    """Fail the check since a recording cannot be read."""
+    """Turn an error from reading a recording into the check's failure."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
 
 @gate
 def computable(failed: RuntimeError) -> Ruling | None:
-    """Fail the check since torch cannot compute the comparison in pytest's process."""
+    """Turn torch's error from comparing in pytest's process into the check's failure."""
     first, *rest = str(failed).splitlines() or [""]
     told = traceback.format_exception(type(failed), failed, failed.__traceback__)
     return Ruling(

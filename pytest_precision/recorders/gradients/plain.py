@@ -230,7 +230,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, microbatches: Iterable[PlainMicrobatch], size: int) -> Sums:
-        """Sum microbatches' gradients per rank, where microbatch n belongs to rank n modulo `size`."""
+        """Sum gradients per rank, where microbatch n belongs to rank n modulo `size`."""
         losses: list[float] = []
         shares: list[Gradients] = [{} for _ in range(size)]
         for one in microbatches:
