@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 from pytest_precision.parity.verdict import Ruling
 
+if TYPE_CHECKING:
+    from pytest_precision.check.case import Case
+
 P = ParamSpec("P")
+
+Gate = Callable[["Case"], "Ruling | None"]
+"""A gate of a cell, which is asked of both recordings and the terms of their test."""
 
 
 def gate(refuse: Callable[P, Ruling | None]) -> Callable[P, Ruling | None]:

@@ -7,10 +7,10 @@ only where both sides agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.gate import gate
+from pytest_precision.check.gate import Gate, gate
 from pytest_precision.check.races import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
@@ -33,8 +33,6 @@ from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
 from pytest_precision.trace.reader import Trace
 
-Gate = Callable[[Case], "Ruling | None"]
-
 WIDER = {"float32": ("float64", "complex64", "complex128")}
 """Dtypes that hold all values of another one, and so keep what a cell asks for."""
 
@@ -51,8 +49,7 @@ def same_data(case: Case) -> Ruling | None:
 @gate
 def agreement(case: Case) -> Ruling | None:
     """Fail the check if any pair of tensors differs more than its criterion allows."""
-    first = case.judgement.first  # compares all pairs, once for this gate and those that follow
-    if first is None:
+    if (first := case.judgement.first) is None:  # which compares all pairs, once for all gates
         return None
     # Only here, so that a check that passes does not import what explains one that fails.
     from pytest_precision.check.disagreement import disagreement
@@ -285,8 +282,8 @@ GATES: tuple[Gate, ...] = (
 )
 """The gates of a cell; the last one runs the candidate again."""
 
-SELF_CHECKS = (consistent, loop_rules, workload_gradients, declared_rule)
-"""Those that hold a side to something else than the other side."""
+HELD_TO_RULES = (consistent, loop_rules, workload_gradients, declared_rule)
+"""Those that hold a side to rules (identities, a loop's, a workload's), not to the other side."""
 
 OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
 """Those that ask how two sides are compared."""
@@ -295,7 +292,7 @@ ALONE_GATES = tuple(one for one in GATES if one not in OF_TWO_SIDES)
 """The gates of a layout that is compared with further runs of itself."""
 
 RECORDED_GATES = tuple(
-    one for one in GATES if one not in (same_data, undisturbed, *SELF_CHECKS, lost_updates, races)
+    one for one in GATES if one not in (same_data, undisturbed, *HELD_TO_RULES, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""
 

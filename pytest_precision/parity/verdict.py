@@ -114,7 +114,7 @@ class Figures:
         spread: columns of the table of kinds by operations in `details`, as `spread.columns` makes
             them.
         histogram: elements of the tensor that diverges first, by their distance in units in the
-            last place, as `histogram.histogram` counts them.
+            last place, as `locate.histogram` counts them.
         needed: for each kind that is not equal bit for bit, also within its criterion, the smallest
             bounds that would have let it pass, as `required_tolerance.columns` makes them.
         unexercised: what the candidate's run never did, so that nothing is proved of it.
@@ -123,6 +123,8 @@ class Figures:
         then: the commit or installation that both sides were compared with: its `name`, the sides
             that have `moved`, how the `environment` differs and, of a drift, how the `accuracy`
             does; None where none was asked for.
+        baseline: the kept text that the check was held to: its `file`, and its `state`: `written`,
+            `unchanged`, `moved` or `as kept`; None where none was asked for.
     """
 
     observations: int = 0

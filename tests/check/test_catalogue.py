@@ -25,7 +25,7 @@ from examined import (
 )
 
 from pytest_precision import Cell, Parity, Verdict
-from pytest_precision.check.gates import GATES, SELF_CHECKS
+from pytest_precision.check.gates import GATES, HELD_TO_RULES
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -33,7 +33,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
 """To write it anew: `python ci/bench/catalogue.py`."""
 
 
-OF_ONE_SIDE = {gate.__name__ for gate in SELF_CHECKS}
+OF_ONE_SIDE = {gate.__name__ for gate in HELD_TO_RULES}
 """Gates that name the sides which they refuse."""
 
 
