@@ -194,9 +194,8 @@ def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
         given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
     file = given.script[0]
     if file.startswith("-m"):
-        module, *words = [word for word in (file[2:], *given.script[1:]) if word] or [
-            "package.train"
-        ]
+        words = [word for word in (file[2:], *given.script[1:]) if word]
+        module, *words = words or ["package.train"]
         given.parser.error(
             expected_but_got(
                 "a script file",
@@ -214,11 +213,8 @@ def _expect_steps(given: argparse.Namespace) -> None:
     """End with an error if --values names a step after the last recorded one."""
     beyond = [step for step in given.values if step > given.steps]
     if beyond:
-        given.parser.error(
-            expected_but_got(
-                f"--values up to the last step, {given.steps}", beyond[0], "record more --steps"
-            )
-        )
+        wanted = f"--values up to the last step, {given.steps}"
+        given.parser.error(expected_but_got(wanted, beyond[0], "record more --steps"))
 
 
 def _let_stand_in(given: argparse.Namespace) -> None:

@@ -16,12 +16,7 @@ from typing import Any
 import torch
 
 from pytest_precision.engine.loss_scale import LossScale
-from pytest_precision.matrix.tensor_key import (
-    TensorKey,
-    is_beside_masters,
-    is_inner,
-    outer_kind,
-)
+from pytest_precision.matrix.tensor_key import is_beside_masters
 from pytest_precision.parity.compare.pairs import region
 from pytest_precision.parity.self_checks import identities
 from pytest_precision.parity.self_checks.exempt import Exempt
@@ -32,7 +27,11 @@ from pytest_precision.parity.self_checks.identities import (
     Judged,
     RunView,
 )
-from pytest_precision.parity.self_checks.quantization import QUANTIZED, Quantization
+from pytest_precision.parity.self_checks.quantization import (
+    QUANTIZED,
+    Quantization,
+    stored_quantized,
+)
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.reader import Entry
@@ -113,7 +112,9 @@ class _Walk:
         self._reduced: Mapping[str, list[Entry]] = {}
         self._norms: Mapping[str, list[Entry]] = {}
         held = self._trace.dtypes()
-        self._quantized = set(_quantized(held, resident=side.cell.primary_weight == "quantized"))
+        self._quantized = set(
+            stored_quantized(held, resident=side.cell.primary_weight == "quantized")
+        )
         # A master of fewer bits, or with a compensation, shows another weight than was cast.
         self._coarse = {
             name
@@ -293,18 +294,3 @@ class _Walk:
             claim = self._shown.claim(moment, "loss_scale", name, "what its rule makes of it")
             exact = torch.tensor(rule.state_dict()[name], dtype=torch.float64)
             yield claim.broken(torch.tensor(got, dtype=torch.float64), exact, 0.0)
-
-
-def _quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
-    """Yield the names of weights that are stored quantized, and so are not their masters, cast.
-
-    Args:
-        held: kind to name to dtype.
-        resident: whether the weights that are used in bytes are resident in bytes, too.
-    """
-    for kind, names in held.items():
-        for name in names:
-            if kind == "quantized" or (kind == "used_quantized" and resident):
-                yield TensorKey.of(kind, name).owner
-            elif is_inner(kind) and outer_kind(kind) in ("param", "used_param"):
-                yield name
