@@ -72,7 +72,7 @@ class CheckedTest:
 
     @property
     def _make_recordings(self) -> MakeRecordings:
-        """Return what makes `Recordings` of two sides, with the resources of the session."""
+        """Return a function that makes `Recordings`, with the session's ranks and trace cache."""
         return partial(
             Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
         )

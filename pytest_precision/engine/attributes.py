@@ -150,7 +150,7 @@ def _unpickled(held: Tensor) -> Any:
 
 
 def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observation]:
-    """Yield entries of an optimizer's state whose key is a string, not a parameter.
+    """Yield the entries of an optimizer's state that belong to no parameter: the key is a text.
 
     Args:
         optimizer: the optimizer to read.

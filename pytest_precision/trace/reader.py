@@ -184,7 +184,7 @@ class Trace:
 
     @property
     def decisive(self) -> bool:
-        """Return whether comparing this trace's digests finds every difference."""
+        """Return whether every tensor has its values, or a digest of it whole, to compare."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for one in self._written

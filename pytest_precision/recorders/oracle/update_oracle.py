@@ -123,7 +123,7 @@ class UpdateOracle:
             fit(self._judge, batches, self._made)
 
     def save(self, folder: Path) -> None:
-        """Save the count of steps, and weights that lacked a gradient, beside a checkpoint."""
+        """Save beside a checkpoint the count of steps, and which weights lacked a gradient."""
         write_whole(_kept(folder, str(dist.get_rank())), [self._made, sorted(self._without)])
 
     def load(self, folder: Path) -> None:

@@ -81,7 +81,7 @@ class LoopObjects(TrainingState):
             yield from of_loss_scale({"scale": self.scaler.get_scale(), "good_steps": steps})
 
     def beside(self) -> Iterator[Observation]:
-        """Yield what exists beside the models: weight averages and modules that nothing trains."""
+        """Yield tensors beside the models: weight averages, and modules that nothing trains."""
         return self.copies.observe()
 
     def policies(self) -> Leaves:

@@ -245,7 +245,7 @@ class Steps(LoopEvents):
         self.reader.scaler = scaler
 
     def scaled(self, optimizer: Optimizer) -> None:
-        """Count a step that a `GradScaler` has skipped on overflow as an optimizer step."""
+        """Count a step that a `GradScaler` skipped on overflow, as if the optimizer had made it."""
         if not self._now.has_updated(optimizer):
             self.update(optimizer, closure=False)
             self._watched = []
