@@ -186,7 +186,7 @@ class GridTable:
         return starts, end
 
     def _label(self, level: int, value: GridPlace) -> int:
-        """Return the width of a label of columns in characters; 1 if there is no value to label."""
+        """Return the width in characters of an axis value above columns; 1 if there is none."""
         return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
 
     @property

@@ -109,7 +109,7 @@ class _Section:
             self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:
-        """Print why tests that did not fail were skipped, or passed only in part."""
+        """Print the reasons of tests that did not fail, such as why they were skipped."""
         reasons = fold(cells, [name for name in STATUSES if name not in FAILING])
         told = [reason for reason in reasons if reason.text]
         if told:

@@ -23,7 +23,7 @@ GRACE_SECONDS = 10.0
 
 @dataclass
 class Sides:
-    """Records the sides to compare: a script in several revisions, on all processes of a launch.
+    """Records runs of a script in several commits or interpreters, on every rank of a launch.
 
     Attributes:
         script: the file and its arguments, as they are written in the user's folder.

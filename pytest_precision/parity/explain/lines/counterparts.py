@@ -66,7 +66,7 @@ def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
 
 
 def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
-    """Yield operations that the reference puts `value` through before it does what `call` does."""
+    """Yield operations that the reference runs on `value` before the operation that `call` runs."""
     rest = [one for one in call.read if one.digest != value.digest]
     reached = [(first, first) for first in known.readers[value.digest]]
     for _ in range(STEPS_BETWEEN):
