@@ -23,7 +23,7 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class SidesOfTest:
-    """Makes candidate and reference of a test from its layouts or scripts and their decorators.
+    """Makes the candidate and the reference of a test from the two functions that it compares.
 
     Attributes:
         settings: of the test.

@@ -32,7 +32,7 @@ SEAL_BYTES = 16 << 20
 
 
 def files_of(rank: int) -> tuple[str, ...]:
-    """Return the names of the files that every rank of a recording writes."""
+    """Return the names of the files that a rank writes into every recording."""
     return f"rank{rank}.json", f"rank{rank}.bin", f"data{rank}.json", f"updates{rank}.json"
 
 

@@ -137,7 +137,7 @@ class InEngineAutocast(nn.Module):
         self._padded = [*padded_modules(model)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; the backward runs outside, as Transformer Engine advises."""
+        """Call the model in `autocast`, which ends before the backward, as the library advises."""
         engine = import_module("transformer_engine.pytorch")
         with nullcontext() if self.recipe is None else engine.autocast(recipe=self.recipe):
             result = self.model(*args, **kwargs)

@@ -196,7 +196,7 @@ def _pieces(pair: Pair, moment: Moment) -> dict[str, list[Entry]]:
 
 
 def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
-    """Recognize an option of a parameter group that has another group's value."""
+    """Describe an option that has the value of a tensor in another parameter group; else None."""
     if pair.kind not in RATES:
         return None
     assert pair.candidate is not None

@@ -112,7 +112,7 @@ def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mappin
 
 
 def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in words each option whose value in an optimizer is not the one of the workload."""
+    """Yield in words each optimizer option with a value that the workload does not declare."""
     for key, value in own.items():
         if value != _plain(declared[key]):
             yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"

@@ -150,7 +150,7 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether a result may be right and yet unknown to a reference sharded otherwise.
+        """Return whether a reference that is sharded differently may lack a result that is right.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.

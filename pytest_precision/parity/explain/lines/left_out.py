@@ -43,7 +43,7 @@ class LeftOut(NamedTuple):
 
     @property
     def line(self) -> CodeLine:
-        """Return the source line of the user's function, as the report names it."""
+        """Return the file and line of the function that only the candidate calls."""
         return self.entry.line
 
     @property
