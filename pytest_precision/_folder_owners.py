@@ -71,7 +71,7 @@ class Owner:
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether the owner may be on another machine, whose locks are not visible here."""
+        """Return whether the owner may be on another machine, whose locks this one cannot see."""
         return self.boot != _boot() and self.machine != socket.gethostname()
 
 

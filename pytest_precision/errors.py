@@ -184,7 +184,7 @@ class RankError(RuntimeError):
 
 
 class RanksSkipped(RuntimeError):  # noqa: N818, it is an outcome and no error
-    """All ranks skipped what they ran; the message is their reason, which skips the test."""
+    """What the ranks ran was skipped, as by `pytest.skip`; the message is the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(visible(reason))

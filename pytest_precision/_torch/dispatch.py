@@ -29,7 +29,7 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def after_operations(call: Callable[[str, tuple[Any, ...], Any], None]) -> Any:
-    """Return a context in which `call(name, arguments, result)` runs after each operation.
+    """Return a context that calls `call(name, arguments, result)` after each torch operation.
 
     No public mode sees the operations of a backward.
     """

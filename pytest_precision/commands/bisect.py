@@ -128,7 +128,7 @@ class RecordedCommits:
 
 
 def _bisected(against: Against, commits: Commits, good: str, bad: str) -> str:
-    """Run `git bisect` and return the first bad commit, the last one that was found bad.
+    """Run `git bisect`, and return the first bad commit: of those found bad, the last one tested.
 
     Raises:
         RevisionError: too many commits cannot be judged to tell which it is.
