@@ -21,7 +21,10 @@ ROUNDED_TO = (torch.bfloat16, torch.float16)
 """Dtypes from which a high-precision weight may have been read back."""
 
 LEAST_ROUNDED = 8
-"""Elements of a shard that must have lost bits: one number may lie on a grid by chance."""
+"""Elements of a shard that must have lost bits: one number may lie on a grid by chance.
+
+A smaller shard is not compared.
+"""
 
 
 class KeptWeights:
@@ -63,11 +66,13 @@ class KeptWeights:
             watched: its weights, whose copies are overwritten.
         """
         for one in watched:
-            now = one.weight.pieces(one.weight.effective()) if one.before else []
+            # On every rank that has the gradient, also one without a piece: it may be a collective.
+            now = [] if one.grad is None else one.weight.pieces(one.weight.effective())
             for number, (kept, piece) in enumerate(zip(one.before, now, strict=True)):
-                kept.copy_(piece.tensor)
                 # Subclasses and fp8 may have no `torch.equal`.
-                if type(kept) is Tensor and kept.is_floating_point() and kept.itemsize > 1:
+                plain = type(kept) is Tensor and kept.is_floating_point() and kept.itemsize > 1
+                if plain and kept.numel() >= LEAST_ROUNDED:
+                    kept.copy_(piece.tensor)
                     self._left.add((one.weight.name, number))
 
     def read_back(self, step: int) -> list[ReadBack]:
@@ -84,7 +89,8 @@ def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None
     """Return the worst element if a shard is what an update left, rounded to bf16/fp16; else None.
 
     A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
-    hold a few numbers within limits. Neither makes each of many numbers its own rounding.
+    hold a few numbers within limits. Neither makes each of many numbers its own rounding. A weight
+    may be set to zero on purpose, and zero is what fp16 makes of small numbers; it does not count.
 
     Args:
         piece: which shard it is.
@@ -93,7 +99,7 @@ def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None
     """
     grids = [grid for grid in ROUNDED_TO if torch.equal(left.to(grid).to(left.dtype), now)]
     off = (now.double() - left.double()).abs().reshape(-1)
-    if not grids or int(off.count_nonzero()) < LEAST_ROUNDED:
+    if not grids or int(off[now.reshape(-1) != 0].count_nonzero()) < LEAST_ROUNDED:
         return None
     place = int(off.argmax())
     return ReadBack(

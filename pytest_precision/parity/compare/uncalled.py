@@ -23,7 +23,7 @@ COMPARED = "the weight before the step was compared instead"
 STEP_NOT_SHOWN = "the weight before the step is not among the steps that were looked at"
 
 
-Held: TypeAlias = dict[str | None, list[Entry]]
+Held: TypeAlias = dict[str, list[Entry]]
 """The pieces of each weight, by its name."""
 
 
@@ -38,7 +38,7 @@ class Uncalled:
     def __init__(self, candidate: Trace, reference: Trace) -> None:
         self._traces = {"candidate": candidate, "reference": reference}
         self._names: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-        self._tied: dict[str, str | None] = {}
+        self._tied: dict[tuple[str, str], list[str]] = {}
 
     def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
         """Let a run's stored weight stand for one used in forward that the run did not record.
@@ -49,17 +49,22 @@ class Uncalled:
             moments: of the candidate and of the reference.
 
         Returns:
-            None where the trace begins with this very step, so that nothing says what was held.
+            None where a trace begins with this very step, so that nothing says what was held.
         """
         if not shows_reads(pair.kind) or None not in (pair.candidate, pair.reference):
             return pair
-        side = "candidate" if pair.candidate is None else "reference"
-        held = self._held(side, moments, resident_kind(pair.kind))
-        if held is None:
+        side, other = "candidate", "reference"
+        if pair.candidate is not None:
+            side, other = other, side
+        kind = resident_kind(pair.kind)
+        held = self._held(side, moments, kind)
+        shown = held if held is None or pair.name in held else self._held(other, moments, kind)
+        if held is None or shown is None:
             self._names[side, STEP_NOT_SHOWN][pair.name] = None
             return None
-        pieces = held.get(pair.name) or held.get(self._tied_name(pair, moments))
-        if not pieces:
+        names = [pair.name] if pair.name in held else self._tied_names(pair, shown)
+        pieces = next((held[name] for name in names if name in held), None)
+        if pieces is None:
             return pair
         weight = assemble(self._traces[side], pieces)
         self._names[side, COMPARED][pair.name] = None
@@ -86,21 +91,32 @@ class Uncalled:
                 found[entry.name].append(entry)
         return found
 
-    def _tied_name(self, pair: Pair, moments: tuple[Moment, Moment]) -> str | None:
-        """Return the name under which a weight read by a tied name is stored; None if none is."""
-        if pair.name not in self._tied:
-            side, seen = "candidate", pair.candidate
-            if seen is None:
-                side, seen = "reference", pair.reference
-            held = self._held(side, moments, resident_kind(pair.kind)) or {}
-            assert seen is not None
-            same = (
-                name
-                for name, pieces in held.items()
-                if pair.name not in held and assemble(seen.trace, pieces).same_bytes(seen)
-            )
-            self._tied[pair.name] = next(same, None)
-        return self._tied[pair.name]
+    def _tied_names(self, pair: Pair, shown: Held) -> list[str]:
+        """Return the names under which a weight may be stored that one side reads by a tied name.
+
+        Weights that start alike, such as norms at one and gates at zero, have the same bytes until
+        they are updated. Each moment leaves those names whose bytes are the same now, too; a weight
+        that is the same as none of them is compared with the first of them, and differs.
+
+        Args:
+            pair: the weight as the side that shows the read has it.
+            shown: what that side held before the step.
+        """
+        seen = pair.candidate or pair.reference
+        assert seen is not None
+        if pair.name in shown:
+            return []
+        key, like = (resident_kind(pair.kind), pair.name), seen.pieces[0]
+        known = self._tied.get(key, [])
+        same = [
+            name
+            for name in known or shown
+            if name in shown
+            and (shown[name][0].dtype, shown[name][0].shape) == (like.dtype, like.shape)
+            and assemble(seen.trace, shown[name]).same_bytes(seen)
+        ]
+        self._tied[key] = same or known
+        return self._tied[key]
 
     def left_out(self) -> dict[str, str]:
         """Return the weights whose use in forward was not recorded, and what stood in for it."""

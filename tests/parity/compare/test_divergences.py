@@ -333,6 +333,50 @@ def test_a_weight_that_was_neither_read_nor_held_is_missing(write_trace: Write) 
     )
 
 
+def gates(
+    *reads: float | None, start: Moment | None = INIT
+) -> list[tuple[Moment, Sequence[Observation]]]:
+    """Make a run of `gate` and `out`, which start alike, and of reads of `head`, tied to `out`."""
+    held = [[param(n, 1, name="gate"), param(-n, 1, name="out")] for n in range(len(reads) + 1)]
+    moments: list[tuple[Moment, Sequence[Observation]]] = [(start, held[0])] if start else []
+    for step, read in enumerate(reads, start=1):
+        seen = [] if read is None else [whole("used_param", "head", torch.tensor([read, 1]))]
+        moments += [
+            (Moment(step - 1, "train", step, "forward_backward"), seen),
+            (STEPS[step - 1], held[step]),
+        ]
+    return moments
+
+
+@pytest.mark.parametrize("lacks", ["candidate", "reference"])
+def test_a_tied_weight_is_told_from_one_that_starts_alike(write_trace: Write, lacks: str) -> None:
+    """By the steps after the first one."""
+    fused, called = write_trace(gates(None, None, None)), write_trace(gates(0.0, -1.0, -2.0))
+    sides = (fused, called) if lacks == "candidate" else (called, fused)
+    judgement = judge(*sides, Criteria.of(None))
+    assert judgement.first is None
+    assert judgement.left_out == {"used_param of head": INSTEAD.format(lacks)}
+
+
+def test_a_tied_weight_is_found_where_nothing_was_held_before_the_first_step(
+    write_trace: Write,
+) -> None:
+    """The first read is left out, and later ones are compared."""
+    evaluated = Moment(0, "eval", 0, "eval")
+    fused = write_trace(gates(None, None, None, start=evaluated))
+    for last, agrees in ((-2.0, True), (-3.0, False)):
+        called = write_trace(gates(0.0, -1.0, last, start=None))
+        assert (judge(fused, called, Criteria.of(None)).first is None) == agrees
+
+
+@pytest.mark.parametrize("last", [-1.0, 2.0])
+def test_a_read_that_is_not_of_the_tied_weight_is_found(write_trace: Write, last: float) -> None:
+    """An earlier state of it, or the weight that started alike: by then they are told apart."""
+    sides = (write_trace(gates(*reads)) for reads in ((None,) * 3, (0.0, -1.0, last)))
+    words = "used_param differs at step 3 after forward_backward"
+    assert headline(judge(*sides, Criteria.of(None))).startswith(words)
+
+
 def test_a_window_that_begins_with_the_read_decides_nothing(write_trace: Write) -> None:
     """What was held before is not in it, so the read is left out, and all else is compared."""
     ours = write_trace(forwards((None, 2.0), (None, 3.0), start=None))
