@@ -117,7 +117,7 @@ for kind, cell, refusal in (
         own.NewScale,
         DELAYED_BYTES,
         contradicts(
-            *(1, "quantized", "blocks.1.linear.weight.rowwise"),
+            *(1, "quantized", "blocks.0.linear.weight.rowwise"),
             "its master, quantized with the scale before it",
         ),
     ),

@@ -142,7 +142,7 @@ class OfNoOverflow(Late):
 
 def test_a_norm_is_asked_for_where_gradients_are_clipped(tmp_path: Path) -> None:
     """Before that nothing reads it; after that it is a tensor, in a skipped step too."""
-    record(partial(made, Late), Cell(sequence="train1-skip"), tmp_path)
+    record(partial(made, Late), Cell(sequence="train1-skip"), tmp_path / "late")
     refused = r"got grad_norm=None \(NoneType\); set it in clip_grads, a number wrapped in"
     with pytest.raises(TypeError, match=refused):
-        record(partial(made, OfNoOverflow), Cell(sequence="train1-skip"), tmp_path)
+        record(partial(made, OfNoOverflow), Cell(sequence="train1-skip"), tmp_path / "refused")

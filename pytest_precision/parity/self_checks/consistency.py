@@ -112,9 +112,8 @@ class _Walk:
         self._reduced: Mapping[str, list[Entry]] = {}
         self._norms: Mapping[str, list[Entry]] = {}
         held = self._trace.dtypes()
-        self._quantized = set(
-            stored_quantized(held, resident=side.cell.primary_weight == "quantized")
-        )
+        resident = side.cell.primary_weight == "quantized"
+        self._quantized = dict.fromkeys(stored_quantized(held, resident=resident)).keys()
         # A master of fewer bits, or with a compensation, shows another weight than was cast.
         self._coarse = {
             name

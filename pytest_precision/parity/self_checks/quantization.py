@@ -56,7 +56,7 @@ class Quantization:
     Args:
         cell: where it runs.
         shown: what it shows.
-        resident: the weights that are resident in bytes.
+        resident: the weights that are resident in bytes, in the order in which they are judged.
         coarse: those whose masters show other weights than were cast.
     """
 
@@ -124,9 +124,9 @@ class Quantization:
             held: what it shows.
             state: what was held before the step.
         """
-        moved = {name for name in self._resident if self._moved(name, held, state)}
+        moved = [name for name in self._resident if self._moved(name, held, state)]
         if not self._delayed:  # what is hidden may be cast before or after its scale is updated
-            self._stepped |= moved - set(self._coarse)
+            self._stepped |= {*moved}.difference(self._coarse)
         yield from self._bytes(moment, moved, held, state)
         yield from self._turned(moment, "quantized", held, "")
         amaxes = dict(self._amaxes(moved, held))
