@@ -21,8 +21,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return made
 
 
-# CI finds one on the page docs/how-to/compare-two-revisions.md.
-@pytest.mark.nightly
 def test_the_commit_is_found(repository: Repository, capfd: pytest.CaptureFixture[str]) -> None:
     """With what it changed, and in which line; nothing is left."""
     guilty = repository.git("rev-parse", "HEAD~1")

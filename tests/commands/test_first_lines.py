@@ -53,6 +53,20 @@ for step in range(3):
     optimizer.zero_grad()
 """
 
+OTHER_BACKWARD = """
+weights = [*model.parameters()]
+call = CALL
+for step in range(3):
+    loss = call(torch.randn(12, 8, generator=data)).square().mean()
+    if step == 1 and own == "planted":
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights)):
+            weight.grad = gradient
+    else:
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 SCALED = """
 scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
 for step in range(3):
@@ -99,6 +113,17 @@ for turn in PLANTED if own == "planted" else "mcmcmc":
             "the reference's optimizer steps again after step 2, without a forward before it; "
             "losses of step 3: 1 here, 0 in the reference",
         ),
+        *(
+            (
+                OTHER_BACKWARD.replace("CALL", call),
+                "loss of microbatch0 is missing from the candidate at step 2 after "
+                "forward_backward; the reference has it",
+            )
+            for call in (
+                "model",
+                "lambda x: (x @ weights[0].T + weights[1]) @ weights[2].T + weights[3]",
+            )
+        ),
         (
             SCALED.replace("UNSCALED", "own != 'planted'").replace("SCALE", "2.0**22"),
             "reduced_grad differs at step 1 after reduce_grads, 2^22 times the reference, "
@@ -125,6 +150,8 @@ for turn in PLANTED if own == "planted" else "mcmcmc":
         "microbatches",
         "extra",
         "left out",
+        "other backward",
+        "no module called",
         "unscaled",
         "loss scale",
         "later turn",

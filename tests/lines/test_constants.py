@@ -55,6 +55,22 @@ def test_a_division_by_one_is_named_with_what_the_reference_divides_by(
     assert found.text.endswith("the reference divided by 2 here, this by 1")
 
 
+def in_turns(number: float) -> None:
+    """Multiply a loss by one factor or by two, on one line."""
+    loss = loss_of()
+    for factor in (2.0, 3.0)[: int(number)]:
+        loss = loss * factor  # in_turns
+    loss.exp().backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_turn_that_is_left_out_is_no_other_constant() -> None:
+    """The reference multiplies by the same number there, too."""
+    found = culprit_of([logged(in_turns, 1)], [logged(in_turns, 2)], Path.cwd(), "loss")
+    assert found is not None
+    assert (found.line, found.kind) == (marked(HERE, "in_turns"), "missing"), found.text
+    assert "the reference has aten.mul.Tensor before it" in found.text
+
+
 def updated(number: float) -> None:
     """Update a weight by Adam with another beta from the first step on."""
     weight = torch.arange(1.0, 17.0).requires_grad_()

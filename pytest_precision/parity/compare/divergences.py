@@ -94,6 +94,8 @@ class Judgement:
         spread: kind and index of the operation to tally.
         moments: moments of the candidate that were compared.
         left_out: kinds that were not compared, each with the reason.
+        forwards: where a side itself shows weights that a forward read: 0 for the candidate or 1
+            for the reference, and the index of the candidate's operation.
     """
 
     observations: int = 0
@@ -102,6 +104,7 @@ class Judgement:
     spread: dict[tuple[str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
     moments: list[Moment] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    forwards: set[tuple[int, int]] = field(default_factory=set)
 
 
 def judge(
@@ -127,6 +130,7 @@ def judge(
     for moments in common_moments(candidate, reference):
         optional.begin(moments)
         judgement.moments.append(moments[0])
+        judgement.forwards |= _forwards((candidate, reference), moments)
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
         for aligned in align(candidate, reference, moments, aside | local.keys()):
@@ -154,6 +158,15 @@ def judge(
     judgement.left_out |= optional.left_out() | uncalled.left_out()
     judgement.first = _explained(judgement)
     return judgement
+
+
+def _forwards(sides: tuple[Trace, Trace], moments: tuple[Moment, Moment]) -> set[tuple[int, int]]:
+    """Return an element of `Judgement.forwards` for each side that shows a forward at a moment."""
+    return {
+        (place, moments[0].op)
+        for place, (trace, moment) in enumerate(zip(sides, moments, strict=True))
+        if any(shows_reads(entry.kind) for entry in trace.entries(moment))
+    }
 
 
 def _explained(judgement: Judgement) -> Finding | None:

@@ -37,6 +37,8 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
 def other_number(judgement: Judgement, op: int) -> str:
     """Say how many microbatches candidate and reference had in a step; empty if equally many.
 
+    It is empty, too, where a side shows no loss but may have run a forward: nothing counts those.
+
     Args:
         judgement: of both sides.
         op: index of the step's operation.
@@ -50,7 +52,10 @@ def other_number(judgement: Judgement, op: int) -> str:
         if finding.problem == "shape" and pair.candidate and pair.reference:
             shapes = (side.pieces[0].shape for side in (pair.candidate, pair.reference))
             ours, theirs = map(prod, shapes)  # of an engine, a vector of them
-    return "" if ours == theirs else f"{ours} microbatches here, {theirs} in the reference"
+    without = [side for side, number in enumerate((ours, theirs)) if not number]
+    if ours == theirs or not all(_runs_no_forward(judgement, side, op) for side in without):
+        return ""
+    return f"{ours} microbatches here, {theirs} in the reference"
 
 
 def extra_update(finding: Finding, judgement: Judgement) -> str:
@@ -64,13 +69,23 @@ def extra_update(finding: Finding, judgement: Judgement) -> str:
         return ""
     ours, theirs = numbers = of_losses[moment.op]
     for side, who in enumerate(("candidate", "reference")):
-        if not numbers[side] and any(own[side] for own in of_losses.values()):
+        seen = any(own[side] for own in of_losses.values())
+        if seen and not numbers[side] and _runs_no_forward(judgement, side, moment.op):
             then = f"again after step {moment.step - 1}" if moment.step > 1 else "at once"
             return (
                 f"the {who}'s optimizer steps {then}, without a forward before it; losses of "
                 f"step {moment.step}: {ours} here, {theirs} in the reference"
             )
     return ""
+
+
+def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
+    """Return whether a side shows the weights that forwards read, but none in a certain step.
+
+    A missing loss does not tell that no forward ran: `torch.autograd.grad` shows none.
+    """
+    forwards = {own for one, own in judgement.forwards if one == side}
+    return bool(forwards) and op not in forwards
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:

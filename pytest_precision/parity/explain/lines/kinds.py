@@ -165,18 +165,36 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
         if between is not None and is_reordered(between, wrong, known):
             return ErrorKind("order", OTHER_ORDER, between)
         if between is not None:
-            return _missing(between, nearest_call(between, wrong))
+            return _missing(between, nearest_call(between, wrong), known)
     return None
 
 
-def _missing(between: SingleCall, blamed: SingleCall | None) -> ErrorKind:
+def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> ErrorKind:
     """Explain a step of the reference that is missing, or that a constant such as 1 voids here."""
-    if blamed is not None and (blamed.base, blamed.line) == (between.base, between.line):
+    if blamed is not None and _stands_for(blamed, between, known):
         found = _with_constants(blamed, between)
         if found is not None:
             return found._replace(blamed=blamed)
     words = f"the reference has {between.operation.name} before it{between.at}"
     return ErrorKind("missing", words, between, None, blamed)
+
+
+def _stands_for(blamed: SingleCall, between: SingleCall, known: Known) -> bool:
+    """Return whether an operation here is a step of the reference with other constants.
+
+    A line in a loop may have another constant in each turn. A turn that the reference runs alike
+    stands for no other one, unless it leaves what it reads as it is, as x / 1 does.
+    """
+    if (blamed.base, blamed.line) != (between.base, between.line):
+        return False
+    read = {value.digest for value in blamed.read}
+    voids = any(result.digest in read for result in blamed.results)
+    return voids or not any(
+        other.line == blamed.line
+        and all_same(blamed.read, other.read)
+        and not unlike_constants(blamed, other)
+        for other in rivals(blamed, known)
+    )
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
@@ -194,7 +212,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     mine, theirs = unlike[0]
     between = [one for one in known.makers.get(theirs.digest, ()) if reads(one, mine)]
     if between:
-        return _missing(between[0], nearest_call(between[0], wrong))
+        return _missing(between[0], nearest_call(between[0], wrong), known)
     place = mine.digest, mine.storage
     made = last_maker(wrong.calls, call.number, lambda one: (one.digest, one.storage) == place)
     if made is not None and reads(made, theirs):
@@ -228,7 +246,7 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
             place = lacked.base, lacked.line
             voided = place == (start.base, start.line) and unlike_constants(start, lacked)
             if voided or (start.base == "ones_like" and place not in here):
-                return _missing(lacked, start)
+                return _missing(lacked, start, known)
     return None
 
 
