@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import UserDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -62,7 +63,7 @@ class SettingsWatch:
         """Make an optimizer's parameter groups plain dicts again, as torch.compile wants them."""
         for place, group in enumerate(optimizer.param_groups):
             if isinstance(group, _Watched):
-                optimizer.param_groups[place] = dict(group)
+                optimizer.param_groups[place] = group.data
 
     def name(self, model: nn.Module) -> None:
         """Register a model's modules by path, so that the log can name them."""
@@ -119,18 +120,28 @@ class SettingsWatch:
             )
 
 
-class _Watched(dict[str, Any]):
-    """A parameter group (a dict) that calls a function when one of its options is set."""
+class _Watched(UserDict[str, Any], dict[str, Any]):  # type: ignore[misc]
+    """A view of a parameter group (a dict) that calls a function when one of its options is set.
+
+    What is set in the view and what is set in the group are one: a loop may hold either of them.
+    """
 
     told: Any = None
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        # UserDict.__init__ would copy the group.
+        self.data = group
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
         if self.told is not None:
             self.told(key, value)
 
+    def __copy__(self) -> dict[str, Any]:  # type: ignore[override]
+        return dict(self.data)
+
     def __reduce__(self) -> Any:
-        return dict, (dict(self),)
+        return dict, (dict(self.data),)
 
 
 RESTORING = ((torch, "load"), (nn.Module, "load_state_dict"), (Optimizer, "load_state_dict"))
