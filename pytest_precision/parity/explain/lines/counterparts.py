@@ -52,6 +52,24 @@ def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
     return [*found.values()]
 
 
+def is_changed_step(blamed: SingleCall, between: SingleCall, known: Known) -> bool:
+    """Return whether an operation here is a step of the reference with other constants.
+
+    A line in a loop may have another constant in each turn. A turn that the reference runs alike
+    stands for no other one, unless it leaves what it reads as it is, as x / 1 does.
+    """
+    if (blamed.base, blamed.line) != (between.base, between.line):
+        return False
+    read = {value.digest for value in blamed.read}
+    voids = any(result.digest in read for result in blamed.results)
+    return voids or not any(
+        other.line == blamed.line
+        and all_same(blamed.read, other.read)
+        and not unlike_constants(blamed, other)
+        for other in rivals(blamed, known)
+    )
+
+
 def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
     """Return the reference's operation of the same name that shares most inputs with `call`."""
 

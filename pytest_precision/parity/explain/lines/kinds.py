@@ -17,6 +17,7 @@ from pytest_precision.parity.explain.lines.counterparts import (
     SUMS,
     added_later,
     all_same,
+    is_changed_step,
     is_reordered,
     maker_of_number,
     most_alike,
@@ -171,30 +172,12 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> ErrorKind:
     """Explain a step of the reference that is missing, or that a constant such as 1 voids here."""
-    if blamed is not None and _stands_for(blamed, between, known):
+    if blamed is not None and is_changed_step(blamed, between, known):
         found = _with_constants(blamed, between)
         if found is not None:
             return found._replace(blamed=blamed)
     words = f"the reference has {between.operation.name} before it{between.at}"
     return ErrorKind("missing", words, between, None, blamed)
-
-
-def _stands_for(blamed: SingleCall, between: SingleCall, known: Known) -> bool:
-    """Return whether an operation here is a step of the reference with other constants.
-
-    A line in a loop may have another constant in each turn. A turn that the reference runs alike
-    stands for no other one, unless it leaves what it reads as it is, as x / 1 does.
-    """
-    if (blamed.base, blamed.line) != (between.base, between.line):
-        return False
-    read = {value.digest for value in blamed.read}
-    voids = any(result.digest in read for result in blamed.results)
-    return voids or not any(
-        other.line == blamed.line
-        and all_same(blamed.read, other.read)
-        and not unlike_constants(blamed, other)
-        for other in rivals(blamed, known)
-    )
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
