@@ -167,7 +167,7 @@ SGD = {
     ),
     "bf16 buffer": (1, "momentum_buffer", "momentum_buffer is rounded to bf16"),
 }
-"""Likewise of `wrong_rules.SGD`."""
+"""What `wrong_rules.SGD` does wrong: the step and the kind in which it shows, and the rule."""
 
 FIRST = "reader.weight"
 

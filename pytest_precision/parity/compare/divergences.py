@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -130,7 +131,6 @@ def judge(
     for moments in common_moments(candidate, reference):
         optional.begin(moments)
         judgement.moments.append(moments[0])
-        judgement.forwards |= _forwards((candidate, reference), moments)
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
         for aligned in align(candidate, reference, moments, aside | local.keys()):
@@ -157,16 +157,17 @@ def judge(
                 judgement.first = tally.findings[0]
     judgement.left_out |= optional.left_out() | uncalled.left_out()
     judgement.first = _explained(judgement)
+    if judgement.first is not None:  # sides that agree need not be read once more
+        judgement.forwards = {*_forwards(candidate, reference)}
     return judgement
 
 
-def _forwards(sides: tuple[Trace, Trace], moments: tuple[Moment, Moment]) -> set[tuple[int, int]]:
-    """Return an element of `Judgement.forwards` for each side that shows a forward at a moment."""
-    return {
-        (place, moments[0].op)
-        for place, (trace, moment) in enumerate(zip(sides, moments, strict=True))
-        if any(shows_reads(entry.kind) for entry in trace.entries(moment))
-    }
+def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
+    """Yield an element of `Judgement.forwards` for each moment at which a side shows a forward."""
+    for moments in common_moments(candidate, reference):
+        for side, (trace, moment) in enumerate(zip((candidate, reference), moments, strict=True)):
+            if any(shows_reads(entry.kind) for entry in trace.entries(moment)):
+                yield side, moments[0].op
 
 
 def _explained(judgement: Judgement) -> Finding | None:

@@ -15,6 +15,9 @@ from both_sides.entries import (
     of,
 )
 
+OF_SUM = (1, "reduced_grad", "temperature", "the sum of grad over the ranks")
+"""The step, kind and tensor in which a wrong sum shows first, and what it is held to."""
+
 
 @of("reduction", differs(1, "reduced_grad", "head.weight", "replicas", phase="reduce_grads"), TWO)
 class OneLocal(Named):
@@ -24,18 +27,7 @@ class OneLocal(Named):
         self.gradients["head.weight"].copy_(kept)
 
 
-@of(
-    "reduction",
-    contradicts(
-        1,
-        "reduced_grad",
-        "temperature",
-        "the sum of grad over the ranks",
-        factor=0.5,
-        everywhere=True,
-    ),
-    TWO,
-)
+@of("reduction", contradicts(*OF_SUM, factor=0.5, everywhere=True), TWO)
 class Averages(Named):
     def reduce_grads(self) -> None:
         super().reduce_grads()
@@ -43,40 +35,21 @@ class Averages(Named):
             gradient.div_(self.cell.world_size)
 
 
-@of(
-    "reduction",
-    contradicts(
-        1,
-        "reduced_grad",
-        "temperature",
-        "the sum of grad over the ranks",
-        factor=2,
-        everywhere=True,
-    ),
-    TWO,
-)
+@of("reduction", contradicts(*OF_SUM, factor=2, everywhere=True), TWO)
 class ReducesTwice(Named):
     def reduce_grads(self) -> None:
         super().reduce_grads()
         super().reduce_grads()
 
 
-@of(
-    "reduction",
-    contradicts(1, "reduced_grad", "temperature", "the sum of grad over the ranks", factor=0.5837),
-    TWO,
-)
+@of("reduction", contradicts(*OF_SUM, factor=0.5837), TWO)
 class Maximum(Named):
     def reduce_grads(self) -> None:
         for gradient in self.gradients.values():
             dist.all_reduce(gradient, dist.ReduceOp.MAX)
 
 
-@of(
-    "reduction",
-    contradicts(1, "reduced_grad", "temperature", "the sum of grad over the ranks", factor=0.4163),
-    TWO,
-)
+@of("reduction", contradicts(*OF_SUM, factor=0.4163), TWO)
 class FirstRankAlone(Named):
     def reduce_grads(self) -> None:
         for gradient in self.gradients.values():
