@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import in_this_process  # noqa: F401
 import pytest
 import torch
 from torch import nn
@@ -108,7 +109,7 @@ def test_agrees(cell, parity):
 def test_a_check_that_notices_too_little_is_vacuous(pytester: pytest.Pytester) -> None:
     """It says how many planted defects went unnoticed, and which."""
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess("--precision-matrix", "--precision-mutate=1")
+    result = pytester.runpytest_inprocess("--precision-matrix", "--precision-mutate=1")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=1)
     shown = " ".join(result.stdout.str().split())

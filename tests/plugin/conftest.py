@@ -41,7 +41,18 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 @pytest.fixture(params=["plain", "xdist"])
 def run(request: pytest.FixtureRequest, pytester: pytest.Pytester) -> Run:
     """Run pytest in this process, or with two workers of xdist."""
-    if request.param == "plain":
+    return runner(request.param, pytester)
+
+
+@pytest.fixture(params=["plain", pytest.param("xdist", marks=pytest.mark.nightly)])
+def run_in_ci_once(request: pytest.FixtureRequest, pytester: pytest.Pytester) -> Run:
+    """Run pytest as `run` does, with workers every night: a test with `run` shows the same."""
+    return runner(request.param, pytester)
+
+
+def runner(how: str, pytester: pytest.Pytester) -> Run:
+    """Return what runs pytest in this process, or with two workers of xdist."""
+    if how == "plain":
         return pytester.runpytest_inprocess
     pytest.importorskip("xdist")
     return lambda *args: pytester.runpytest_subprocess("-n", "2", *args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import in_this_process  # noqa: F401
 import pytest
 
 TESTS = """
@@ -29,8 +30,7 @@ TESTS = """
 def test_a_test_fails_where_an_error_is_found(pytester: pytest.Pytester) -> None:
     """Or something less bad, if it asks for that; an unknown severity is refused."""
     pytester.makepyfile(TESTS)
-    # The operators of DTensor register once a process, so that the session needs one of its own.
-    found = pytester.runpytest_subprocess("-rA")
+    found = pytester.runpytest_inprocess("-rA")
     found.assert_outcomes(passed=1, failed=3)
     found.stdout.fnmatch_lines(
         ["E * [[]*[]]", "*AuditError*", "*expected fail_on to be one of error, warning, note but*"]

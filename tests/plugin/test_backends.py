@@ -31,14 +31,16 @@ def test_header_says_what_is_known(suite: pytest.Pytester, run: Run) -> None:
     result.stdout.no_fnmatch_line("*number formats*")
 
 
-def test_native_without_a_gpu_is_a_usage_error(pytester: pytest.Pytester, run: Run) -> None:
+def test_native_without_a_gpu_is_a_usage_error(
+    pytester: pytest.Pytester, run_in_ci_once: Run
+) -> None:
     """Before anything runs, whether the marker asks for it or the command line."""
     marker = CHECK.format(precision="mxfp8", options=', backend="native", device="cpu"')
     line = CHECK.format(precision="nvfp4", options="")
     args = ("--precision-matrix", "--precision-backend=native", "--precision-device=cpu")
     for text, own in ((marker, args[:1]), (line, args)):
         pytester.makepyfile(test_file=text)
-        result = run(*own)
+        result = run_in_ci_once(*own)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(
             ["ERROR: test_file.py::test_a: expected Transformer Engine * and a GPU * 10.0*"]

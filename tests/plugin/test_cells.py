@@ -22,9 +22,9 @@ def test_skipped_without_the_option(suite: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["SKIPPED*: cells run with --precision-matrix only"])
 
 
-def test_run_with_the_option(suite: pytest.Pytester, run: Run) -> None:
+def test_run_with_the_option(suite: pytest.Pytester, run_in_ci_once: Run) -> None:
     """With the option every cell is a test of its own."""
-    run("--precision-matrix").assert_outcomes(passed=CELLS + 1)
+    run_in_ci_once("--precision-matrix").assert_outcomes(passed=CELLS + 1)
 
 
 def test_ids(suite: pytest.Pytester, collect: Collect) -> None:

@@ -36,9 +36,9 @@ def test_counts_of_what_is_left(suite: pytest.Pytester) -> None:
     result.stdout.re_match_lines([r"precision: \d cells? of \d tests?.*shard 1/2\); 4 not made: "])
 
 
-def test_quiet(suite: pytest.Pytester, run: Run) -> None:
+def test_quiet(suite: pytest.Pytester, run_in_ci_once: Run) -> None:
     """With -q there is no line."""
-    result = run("-q")
+    result = run_in_ci_once("-q")
     result.assert_outcomes(passed=1, skipped=14)
     assert "precision:" not in result.stdout.str()
 
@@ -52,9 +52,9 @@ def test_without_matrix_tests(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines([NOTHING + "no test with @pytest.mark.precision_matrix was *"])
 
 
-def test_nothing_left(suite: pytest.Pytester, run: Run) -> None:
+def test_nothing_left(suite: pytest.Pytester, run_in_ci_once: Run) -> None:
     """With the option and nothing left of the cells, the summary says so."""
-    result = run("--precision-matrix", "-k", "plain")
+    result = run_in_ci_once("--precision-matrix", "-k", "plain")
     result.stdout.fnmatch_lines([NOTHING + "none of the 14 cells that were collected was left *"])
 
 

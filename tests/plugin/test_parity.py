@@ -111,7 +111,8 @@ def test_the_short_summary_names_the_divergence(
     """In CI, where pytest cuts nothing, it is one line; and in 80 columns it has room for it."""
     pytester.makepyfile(test_suite=SUITE)
     monkeypatch.setenv("COLUMNS", "80")
-    words = ["--precision-matrix", "-k", "test_diverges", "-p", "no:cacheprovider"]
+    words = ["--precision-matrix", "--precision-lines=off", "-k", "test_diverges"]
+    words += ["-p", "no:cacheprovider"]
     monkeypatch.delenv("CI", raising=False)
     result = pytester.runpytest_inprocess(*words)
     line = r"FAILED test_suite\.py::test_diverges\[bf16-train2\] - master differs before"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import in_this_process  # noqa: F401
 import pytest
 
 Run = Callable[..., pytest.RunResult]
@@ -36,11 +37,11 @@ def test_cells_that_are_all_skipped(pytester: pytest.Pytester, run: Run) -> None
     none_ran(run(*REQUIRED), "look at why they were skipped: pytest -rs")
 
 
-def test_cells_that_were_not_asked_for(pytester: pytest.Pytester, run: Run) -> None:
+def test_cells_that_were_not_asked_for(pytester: pytest.Pytester, run_in_ci_once: Run) -> None:
     """The option without --precision-matrix, and a selection that leaves none."""
     pytester.makepyfile(SUITE.format(skip=False))
-    none_ran(run("--precision-require"), "add --precision-matrix")
-    none_ran(run(*REQUIRED, "-k", "plain"), "look at why they were skipped: pytest -rs")
+    none_ran(run_in_ci_once("--precision-require"), "add --precision-matrix")
+    none_ran(run_in_ci_once(*REQUIRED, "-k", "plain"), "look at why they were skipped: pytest -rs")
 
 
 def test_one_cell_is_enough(pytester: pytest.Pytester) -> None:
@@ -78,8 +79,8 @@ def test_a_cell_that_lacks_ranks_fails(pytester: pytest.Pytester) -> None:
     """It is skipped without the option; the words say what is there and what was asked for."""
     pytester.makepyfile(LACKING)
     inline = "--precision-ranks=inline"
-    pytester.runpytest_subprocess("--precision-matrix", inline).assert_outcomes(skipped=2)
-    result = pytester.runpytest_subprocess(*REQUIRED, inline)
+    pytester.runpytest_inprocess("--precision-matrix", inline).assert_outcomes(skipped=2)
+    result = pytester.runpytest_inprocess(*REQUIRED, inline)
     result.assert_outcomes(failed=2)
     lacks = "expected at most 1 ranks*but got world_size=2, which --precision-require forbids"
     result.stdout.fnmatch_lines([f"*train-w2: error: {lacks}", lacks])

@@ -68,28 +68,28 @@ def test_markers(pytester: pytest.Pytester, run: Run) -> None:
     assert not (pytester.path / "ran").exists()
 
 
-def test_selection(suite: pytest.Pytester, run: Run) -> None:
+def test_selection(suite: pytest.Pytester, run_in_ci_once: Run) -> None:
     """An axis or a value that is in no cell is told with those that are."""
     refused(
-        run("--precision-select=colour=red", "--precision-select=precision=bf8"),
+        run_in_ci_once("--precision-select=colour=red", "--precision-select=precision=bf8"),
         "--precision-select: expected one of the axes precision, *, glu but got colour*",
         "--precision-select: expected precision to be one of bf16, mxfp8, fp32 but got*=bf8*",
     )
 
 
 def test_a_module_to_preload_that_is_not_installed(
-    suite: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+    suite: pytest.Pytester, run_in_ci_once: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named before any cell runs; a session without cells needs none."""
     monkeypatch.setitem(sys.modules, "no_spec", ModuleType("no_spec"))
     suite.makeini("[pytest]\nprecision_preload = no.such.module json no_spec.x")
     for module in ("no.such.module", "no_spec.x"):
         refused(
-            run("--precision-matrix"),
+            run_in_ci_once("--precision-matrix"),
             f"expected installed modules in precision_preload but got '{module}'; install it, *",
         )
     for options in ((), ("--precision-matrix", "--precision-ranks=inline")):
-        result = run(*options)
+        result = run_in_ci_once(*options)
         assert result.ret == pytest.ExitCode.OK
         result.stdout.no_fnmatch_line("*preloaded*")
 
@@ -103,7 +103,7 @@ def test_selection_that_leaves_nothing(suite: pytest.Pytester) -> None:
     )
 
 
-def test_cell_of_a_bad_marker(pytester: pytest.Pytester, run: Run) -> None:
+def test_cell_of_a_bad_marker(pytester: pytest.Pytester, run_in_ci_once: Run) -> None:
     """Asking for one cell of a bad marker tells of the marker, not of a missing test."""
     pytester.makepyfile(
         """
@@ -114,7 +114,7 @@ def test_cell_of_a_bad_marker(pytester: pytest.Pytester, run: Run) -> None:
         """
     )
     refused(
-        run("test_cell_of_a_bad_marker.py::test_a[bf16]"),
+        run_in_ci_once("test_cell_of_a_bad_marker.py::test_a[bf16]"),
         "test_cell_of_a_bad_marker.py::test_a: expected a list of values *='bf16' (str)*",
     )
 
