@@ -54,9 +54,10 @@ def by_test(cells: Iterable[CellResult]) -> list[list[CellResult]]:
     return list(tests.values())
 
 
-def fixed(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
-    """Return name and value of each axis that has a single value in all cells."""
-    return [(axis.name, axis.values[0]) for axis in _axes(cells)[0] if len(axis.values) == 1]
+def fixed(cells: Sequence[CellResult]) -> str:
+    """Return name and value of each axis that has a single value in all cells, as text."""
+    axes = [axis for axis in _axes(cells)[0] if len(axis.values) == 1]
+    return ", ".join(f"{axis.name}={axis.values[0]}" for axis in axes)
 
 
 def grid(cells: Sequence[CellResult], width: int) -> list[Line]:

@@ -120,7 +120,7 @@ def reason_lines(reason: Reason) -> list[str]:
 
 def _grid(cells: Sequence[CellResult]) -> list[str]:
     head = cells[0].test
-    alike = ", ".join(f"{name}={value}" for name, value in fixed(cells))
+    alike = fixed(cells)
     if all(cell.passing for cell in cells):
         return [f"{head}: {count(len(cells), 'cell')}, all passed"]
     lines = ["".join(text for text, _ in line).rstrip() for line in grid(cells, LINE_CHARACTERS)]

@@ -89,7 +89,7 @@ class _Section:
 
     def fixed(self, cells: Sequence[CellResult]) -> None:
         """Print the axes that have one fixed value in all cells of a test."""
-        text = ", ".join(f"{name}={value}" for name, value in fixed(cells))
+        text = fixed(cells)
         if text:
             self.paragraph(f"with {text}", "  ", "  ")
 

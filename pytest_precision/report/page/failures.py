@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_precision.report.cell_result import CellResult
-from pytest_precision.report.page.culprit import ShownCulprit, shown_culprit
+from pytest_precision.parity.culprit import BOTH_SIDES, Culprit, source_place
+from pytest_precision.report.cell_result import CellResult, CheckResult
 from pytest_precision.report.page.doc_links import of_error, of_kind
-from pytest_precision.report.page.heat import HeatTable, TensorHeats, heat_table, tensor_heats
-from pytest_precision.report.page.line_plot import Plot
-from pytest_precision.report.page.plots import plots
 from pytest_precision.report.reasons import Reason, fold
-from pytest_precision.report.status import FAILING, STATUSES
+from pytest_precision.report.status import FAILING
 
 DETAILED = 40
 """Reasons that are shown in full; all further ones are a line."""
@@ -29,7 +26,8 @@ MORE_EXAMPLES = 24
 LISTED = 200
 """Failing cells that are listed by name, over all reasons."""
 
-Classes = Callable[[CellResult], str]
+MOST_MODULES = 200
+"""Modules of a culprit that are shown; report.json has them all."""
 
 
 class Fact(NamedTuple):
@@ -40,38 +38,12 @@ class Fact(NamedTuple):
     meaning: str = ""
 
 
-class Listed(NamedTuple):
-    """A failing test in a list: its HTML element, node id and filter classes."""
-
-    anchor: str
-    nodeid: str
-    classes: str
-
-
 class Example(NamedTuple):
-    """One failing test with all details, as the HTML report shows it.
-
-    Attributes:
-        anchor: what the names of its elements begin with.
-        nodeid: pytest's id.
-        classes: those of the filters.
-        entry: its check in report.json.
-        culprit: the operation that made its first wrong value, if that is known.
-        facts: of its first divergence and its two sides.
-        heat: where the difference starts and how it spreads, if that is known.
-        tensors: how it spreads over single tensors, if that is known.
-        plots: curves and histogram.
-    """
+    """One failing test that the page shows with all details: its HTML element and its check."""
 
     anchor: str
-    nodeid: str
-    classes: str
-    entry: Mapping[str, Any]
-    culprit: ShownCulprit | None
-    facts: list[Fact]
-    heat: HeatTable | None
-    tensors: list[TensorHeats]
-    plots: list[Plot]
+    cell: CellResult
+    check: CheckResult
 
 
 class Failure(NamedTuple):
@@ -79,27 +51,15 @@ class Failure(NamedTuple):
 
     Attributes:
         anchor: the element.
-        status: of the checks.
-        sign: its character.
-        text: the reason, a sentence.
-        place: kind, step and tensor that differ first in the first cell; empty where none is known.
-        cells: those that are listed, the first in full among them.
-        number: of all cells.
-        every: the classes of all cells.
-        identical: whether all have just this reason.
+        reason: why they failed, and all of them.
+        listed: those that are listed, each with its element; the first in full among them.
         above: the element that shows another cell of this reason in full; empty if none does.
         examples: cells in full, of which the first is shown.
     """
 
     anchor: str
-    status: str
-    sign: str
-    text: str
-    place: tuple[str, str, str]
-    cells: list[Listed]
-    number: int
-    every: list[str]
-    identical: bool
+    reason: Reason
+    listed: list[tuple[str, CellResult]]
     above: str
     examples: list[Example]
 
@@ -107,12 +67,12 @@ class Failure(NamedTuple):
 class Failures:
     """The failing tests of a report, grouped by shared axis values and by reason.
 
-    Attributes:
-        total: number of failing cells.
+    Args:
+        classes: returns the CSS classes of a cell by which filters select it.
     """
 
-    def __init__(self, cells: Sequence[CellResult]) -> None:
-        self.total = len(cells)
+    def __init__(self, classes: Callable[[CellResult], str]) -> None:
+        self._classes = classes
         self._anchors: dict[int, str] = {}
         self._reasons = 0
         self._full: dict[tuple[object, ...], str] = {}
@@ -123,11 +83,11 @@ class Failures:
         """Return the id of the HTML element of a failing test; empty for other tests."""
         return self._anchors.get(id(cell), "")
 
-    def of(self, cells: Iterable[CellResult], classes: Classes) -> list[Failure]:
+    def of(self, cells: Iterable[CellResult]) -> list[Failure]:
         """Group failing tests by reason, each with its examples for the HTML report."""
-        return [self._failure(reason, classes) for reason in fold(cells, FAILING)]
+        return [self._failure(reason) for reason in fold(cells, FAILING)]
 
-    def _failure(self, reason: Reason, classes: Classes) -> Failure:
+    def _failure(self, reason: Reason) -> Failure:
         self._reasons += 1
         anchor = f"r{self._reasons}"
         listed = []
@@ -138,64 +98,32 @@ class Failures:
             self._anchors.setdefault(id(cell), link)
             if shown:
                 self._left -= 1
-                listed.append(Listed(link, cell.nodeid, classes(cell)))
+                listed.append((link, cell))
         above = self._full.get(reason.kind, "")
-        full = not above and len(self._full) < DETAILED
-        if full:
+        examples = []
+        if not above and len(self._full) < DETAILED:
             self._full[reason.kind] = anchor
-        return Failure(
-            anchor,
-            reason.status,
-            STATUSES[reason.status].mark,
-            reason.text or "no reason given",
-            _place(reason.check.entry),
-            listed,
-            len(reason.cells),
-            [classes(cell) for cell in reason.cells],
-            reason.identical,
-            above,
-            self._examples(anchor, reason, classes) if full else [],
-        )
+            examples = self._examples(anchor, reason)
+        return Failure(anchor, reason, listed, above, examples)
 
-    def _examples(self, anchor: str, reason: Reason, classes: Classes) -> list[Example]:
+    def _examples(self, anchor: str, reason: Reason) -> list[Example]:
         """Return examples of a reason in full: the first test, and others with new axis values."""
         found: list[Example] = []
         known: set[str] = set()
         for cell, check in zip(reason.cells, reason.checks, strict=True):
-            styles = classes(cell)
-            if {*styles.split()} <= known or (found and not self._more):
+            styles = {*self._classes(cell).split()}
+            if styles <= known or (found and not self._more):
                 continue
-            known.update(styles.split())
+            known |= styles
             self._more -= bool(found)
-            found.append(_example(f"{anchor}e{len(found)}", cell, styles, check.entry))
+            found.append(Example(f"{anchor}e{len(found)}", cell, check))
             if len(found) == EXAMPLES:
                 break
         return found
 
 
-def _example(anchor: str, cell: CellResult, classes: str, entry: Mapping[str, Any]) -> Example:
-    spread = entry.get("spread")
-    return Example(
-        anchor,
-        cell.nodeid,
-        classes,
-        entry,
-        shown_culprit(entry),
-        _facts(cell, entry),
-        heat_table(spread),
-        tensor_heats(spread),
-        plots(entry),
-    )
-
-
-def _place(entry: Mapping[str, Any]) -> tuple[str, str, str]:
-    divergence = entry.get("divergence")
-    if not divergence:
-        return "", "", ""
-    return divergence["kind"], str(divergence["step"] or "start"), divergence["name"]
-
-
-def _facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
+def facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
+    """Return the facts of a failing check: its first divergence, its gate and its two sides."""
     found = []
     if divergence := entry.get("divergence"):
         kind, signature = divergence["kind"], divergence["signature"]
@@ -225,3 +153,31 @@ def _element(divergence: Mapping[str, Any]) -> str:
     rank = divergence["rank"]
     where = "on every rank" if rank is None else f"on rank {rank}"
     return f"({', '.join(map(str, divergence['index']))}) {where}"
+
+
+def culprit_facts(found: Culprit) -> Sequence[tuple[str, str]]:
+    """Return where and by what a culprit made its wrong value, and what the reference did there."""
+    theirs = found.reference
+    outside = " (no file of the project)" if found.outside and found.file else ""
+    told = [
+        ("line", f"{found.where}{outside}"),
+        ("function", found.function),
+        ("operation", found.operation),
+        ("module", found.module),
+        ("rank", None if found.rank is None else str(found.rank)),
+        ("reference", theirs and theirs.operation),
+        ("reference line", theirs and source_place(theirs.file, theirs.line)),
+        ("reference function", theirs and theirs.function),
+    ]
+    return [(name, value) for name, value in told if value]
+
+
+def unlike_constants(found: Culprit) -> list[tuple[str, str, str]]:
+    """Return the arguments in which both sides differ, each with both values as text."""
+    if found.constants is None:
+        return []
+    ours, theirs = (found.constants[side] for side in BOTH_SIDES)
+    return [
+        (name, str(ours.get(name, "none")), str(theirs.get(name, "none")))
+        for name in dict.fromkeys([*ours, *theirs])
+    ]

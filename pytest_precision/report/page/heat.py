@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytest_precision.parity.culprit import ModuleErrors
@@ -24,23 +24,13 @@ class Heat(NamedTuple):
     figures: str
 
 
-class HeatTable(NamedTuple):
-    """A heat map with a row per kind of tensor and a column per step or operation."""
-
-    columns: list[str]
-    rows: list[tuple[str, str, list[Heat]]]
-
-
-def heat_table(spread: Mapping[str, Any] | None) -> HeatTable | None:
-    """Return the heat map of how a check's difference spreads; None if that was not recorded."""
-    if not spread:
-        return None
+def heat_rows(spread: Mapping[str, Any]) -> list[tuple[str, str, list[Heat]]]:
+    """Return how a check's difference spreads: of each kind its dtypes, and a field per column."""
     places = range(len(spread["step"]))
-    rows = [
+    return [
         (kind, _dtypes(of["dtypes"]), [_heat(of, place) for place in places])
         for kind, of in spread["kinds"].items()
     ]
-    return HeatTable(column_labels(spread), rows)
 
 
 def column_labels(spread: Mapping[str, Any]) -> list[str]:
@@ -101,32 +91,14 @@ def _heat(of: Mapping[str, Any], place: int) -> Heat:
     return Heat(text or state, style, ", ".join(figures))
 
 
-class TensorHeats(NamedTuple):
-    """A heat map with a row per tensor of one kind and a column per step or operation.
-
-    Attributes:
-        kind: of them.
-        words: what can be seen, for those who do not see it.
-        columns: labels of the operations.
-        rows: of each tensor its name and its fields.
-    """
-
-    kind: str
-    words: str
-    columns: list[str]
-    rows: list[tuple[str, list[Heat]]]
-
-
-def tensor_heats(spread: Mapping[str, Any] | None) -> list[TensorHeats]:
-    """Return a heat map of single tensors for each kind for which their errors are known."""
-    found = (spread or {}).get("tensors", {})
-    return [_table(kind, of, column_labels(spread or {})) for kind, of in found.items()]
-
-
-def _table(kind: str, of: Mapping[str, Any], columns: list[str]) -> TensorHeats:
-    heat = error_heat(error for row in of["rel_l2"] for error in row)
-    rows = [(name, [*map(heat, row)]) for name, row in zip(of["name"], of["rel_l2"], strict=True)]
-    return TensorHeats(kind, _words(of), columns, rows)
+def tensor_heats(
+    spread: Mapping[str, Any],
+) -> Iterator[tuple[str, str, list[tuple[str, list[Heat]]]]]:
+    """Yield each kind whose tensors have known errors: what can be seen, and a row per tensor."""
+    for kind, of in spread.get("tensors", {}).items():
+        heat = error_heat(error for row in of["rel_l2"] for error in row)
+        rows = zip(of["name"], of["rel_l2"], strict=True)
+        yield kind, _words(of), [(name, [*map(heat, row)]) for name, row in rows]
 
 
 def _words(of: Mapping[str, Any]) -> str:

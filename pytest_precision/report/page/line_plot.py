@@ -24,13 +24,6 @@ Y_TICKS = 5
 Column = Sequence[float | None]
 
 
-class Curve(NamedTuple):
-    """One line of a plot: its name, and its points as SVG text."""
-
-    name: str
-    points: list[str]
-
-
 class Bar(NamedTuple):
     """One bar of a histogram, as an SVG rectangle."""
 
@@ -40,21 +33,14 @@ class Bar(NamedTuple):
     height: float
 
 
-class Tick(NamedTuple):
-    """An axis label, and its position in SVG units."""
-
-    at: float
-    text: str
-
-
 class Plot(NamedTuple):
     """One plot in SVG coordinates.
 
     Attributes:
         title: what is shown.
         words: what can be seen, for those who do not see it.
-        x_ticks, y_ticks: labels.
-        curves: lines, if it is a plot of lines.
+        x_ticks, y_ticks: labels, each with its position.
+        curves: lines by name, if it is a plot of lines; the points of each part as SVG text.
         bars: bars, if it is a histogram.
         head: header of the table of figures.
         rows: its rows.
@@ -62,9 +48,9 @@ class Plot(NamedTuple):
 
     title: str
     words: str
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    curves: list[Curve]
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    curves: Mapping[str, list[str]]
     bars: list[Bar]
     head: list[str]
     rows: list[list[str]]
@@ -98,15 +84,14 @@ def lines(
         onto_axis(steps[0], steps[-1], LEFT_MARGIN, PLOT_WIDTH - RIGHT_MARGIN),
         onto_axis(low, high, PLOT_HEIGHT - BOTTOM_MARGIN, TOP_MARGIN),
     )
-    curves = [Curve(name, _points(steps, column, x, y)) for name, column in shown.items()]
     unscaled: Callable[[float], float] = (lambda v: 10**v) if logarithmic else float
     every = f", every {stride} steps" if stride > 1 else ""
     return Plot(
         title + every,
         "; ".join(_words(name, steps, column) for name, column in columns.items()),
-        [Tick(x(step), str(step)) for step in _some(steps)],
-        [Tick(y(value), f"{unscaled(value):.3g}") for value in marks],
-        curves,
+        [(x(step), str(step)) for step in _some(steps)],
+        [(y(value), f"{unscaled(value):.3g}") for value in marks],
+        {name: _points(steps, column, x, y) for name, column in shown.items()},
         [],
         ["step", *columns],
         [

@@ -19,7 +19,6 @@ from pytest_precision.report.page.line_plot import (
     Bar,
     Column,
     Plot,
-    Tick,
     lines,
     onto_axis,
 )
@@ -96,15 +95,15 @@ def _histogram(found: Mapping[str, Any]) -> Plot:
             Bar(round(left + 1, 1), top, round(wide - 2, 1), PLOT_HEIGHT - BOTTOM_MARGIN - top)
         )
         if position % stride == 0 or name in ("NaN", "infinite"):
-            ticks.append(Tick(round(left + wide / 2, 1), name.split(" ")[0]))
+            ticks.append((round(left + wide / 2, 1), name.split(" ")[0]))
     total = sum(count for _, count in named)
     off = total - (found["by_bits"][0] if found["by_bits"] else 0)
     return Plot(
         "Elements by distance in units in the last place",
         f"{off} of {total} elements are off; {found['nan']} NaN, {found['infinite']} infinite",
         ticks,
-        [Tick(y(0), "0"), Tick(y(math.log10(1 + most)), str(most))],
-        [],
+        [(y(0), "0"), (y(math.log10(1 + most)), str(most))],
+        {},
         bars,
         ["distance", "elements"],
         [[name, str(count)] for name, count in named if count],

@@ -20,11 +20,13 @@ from pytest_precision._whole_file import put_whole
 from pytest_precision.parity.verdict import again
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
-from pytest_precision.report.grid import by_test
-from pytest_precision.report.page import PAGE_NAME
-from pytest_precision.report.page.failures import LISTED, Failures
+from pytest_precision.report.grid import by_test, fixed
+from pytest_precision.report.page import PAGE_NAME, failures, heat
+from pytest_precision.report.page.doc_links import MEANING
+from pytest_precision.report.page.failures import Failures
 from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid_table import page_grid
+from pytest_precision.report.page.plots import plots
 from pytest_precision.report.page.run_facts import read_environment, run_facts
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
@@ -59,9 +61,10 @@ def render(report: Report, since: Report | None = None) -> str:
     """Return the HTML text of a report, with changes since an earlier report if given."""
     cells = report.cells
     failing = report.failing
-    failures, filters = Failures(failing), Filters(cells)
+    filters = Filters(cells)
+    found = Failures(filters.classes)
     parts = [
-        (part.statement(failing), failures.of(part.cells, filters.classes))
+        (part.statement(failing), found.of(part.cells))
         for part in (explain(failing, report.passing) if failing else [])
     ]
     counts = Counter(cell.status for cell in cells)
@@ -76,14 +79,15 @@ def render(report: Report, since: Report | None = None) -> str:
         seconds=duration(report.seconds),
         changed=None if since is None else ChangedCells.of(since, report),
         parts=parts,
-        reasons=[failure for _, found in parts for failure in found],
-        total=failures.total,
+        reasons=[failure for _, own in parts for failure in own],
+        classes=filters.classes,
+        target=found.target,
         again=_again(failing),
         rerun=rerun(cells),
         others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
         left_out=not_compared(cells),
         unread=unread_axes(cells),
-        grids=[page_grid(own, failures.target, filters.classes) for own in by_test(cells)],
+        grids=[page_grid(own) for own in by_test(cells)],
         filters=filters.groups,
         settings=read_environment(report.environment),
         # Nothing of others is in either.
@@ -104,7 +108,22 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         finalize=_inert,
     )
-    engine.globals.update(count=count, STATUSES=STATUSES, LISTED=LISTED)
+    engine.globals.update(
+        STATUSES=STATUSES,
+        MEANING=MEANING,
+        LISTED=failures.LISTED,
+        MOST_MODULES=failures.MOST_MODULES,
+        count=count,
+        fixed=fixed,
+        plots=plots,
+        facts=failures.facts,
+        culprit_facts=failures.culprit_facts,
+        unlike_constants=failures.unlike_constants,
+        column_labels=heat.column_labels,
+        heat_rows=heat.heat_rows,
+        module_heats=heat.module_heats,
+        tensor_heats=heat.tensor_heats,
+    )
     return engine.get_template("page.html")
 
 

@@ -53,14 +53,12 @@ class PageSettings(NamedTuple):
     Attributes:
         session: name to value: versions, platform, device, options.
         alike: name to value, the same on all ranks.
-        unlike: name to the values of the sets below, where they are not the same.
-        sets: number of different sets of settings that ranks ran with.
+        unlike: name to its value in each of `ranks`, where they are not the same.
     """
 
     session: list[tuple[str, str]]
     alike: list[tuple[str, str]]
     unlike: list[tuple[str, list[str]]]
-    sets: int
 
 
 def read_environment(environment: Mapping[str, Any]) -> PageSettings:
@@ -79,7 +77,6 @@ def read_environment(environment: Mapping[str, Any]) -> PageSettings:
         [(name, value) for name, value in session if value],
         [(name, own[0]) for name, own in values.items() if len({*own}) == 1],
         [(name, own) for name, own in values.items() if len({*own}) > 1],
-        len(ranks),
     )
 
 

@@ -9,8 +9,8 @@ from pages import entry, parse
 
 from pytest_precision.parity.culprit import Following, SourceLine
 from pytest_precision.parity.explain.source import lines_around
-from pytest_precision.report.page.culprit import MOST_MODULES
 from pytest_precision.report.page.doc_links import MEANING
+from pytest_precision.report.page.failures import MOST_MODULES
 
 HOSTILE = "</script></pre><img src=x onerror=alert(1)>\u202e\x1b[31m{{7*7}}"
 

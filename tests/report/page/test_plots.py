@@ -12,24 +12,24 @@ from pytest_precision.report.page.plots import plots
 def test_a_line_from_corner_to_corner():
     """The first step is at the left, the least value below."""
     plot = lines("Loss", [1, 2, 3], {"candidate": [1.0, 2.0, 3.0]})
-    assert plot.curves[0].points == ["60.0,126.0 215.0,68.0 370.0,10.0"]
-    assert [tick.text for tick in (*plot.x_ticks, *plot.y_ticks)] == ["1", "2", "3", "1", "2", "3"]
+    assert plot.curves["candidate"] == ["60.0,126.0 215.0,68.0 370.0,10.0"]
+    assert [text for _, text in (*plot.x_ticks, *plot.y_ticks)] == ["1", "2", "3", "1", "2", "3"]
     assert plot.words == "candidate: 1 at step 1, 3 at step 3"
 
 
 def test_a_line_breaks_where_there_is_no_value():
     """A single point between two gaps is a dot."""
     plot = lines("Loss", [1, 2, 3, 4, 5], {"a": [1.0, None, 2.0, None, 3.0]})
-    assert [len(part.split()) for part in plot.curves[0].points] == [2, 2, 2]
+    assert [len(part.split()) for part in plot.curves["a"]] == [2, 2, 2]
     assert [row[1] for row in plot.rows] == ["1", "", "2", "", "3"]
 
 
 def test_a_logarithmic_scale_has_no_zero():
     """Equal distances are equal factors, and what does not differ is no point."""
     plot = lines("Divergence", [1, 2, 3, 4], {"a": [0.0, 1e-6, 1e-4, 1e-2]}, logarithmic=True)
-    heights = [point.partition(",")[2] for point in plot.curves[0].points[0].split()]
+    heights = [point.partition(",")[2] for point in plot.curves["a"][0].split()]
     assert heights == ["126.0", "68.0", "10.0"]
-    assert [tick.text for tick in plot.y_ticks] == ["1e-06", "1e-05", "0.0001", "0.001", "0.01"]
+    assert [text for _, text in plot.y_ticks] == ["1e-06", "1e-05", "0.0001", "0.001", "0.01"]
 
 
 @pytest.mark.parametrize("column", [[None, None], [0.0, 0.0], []])
