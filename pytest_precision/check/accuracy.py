@@ -100,10 +100,6 @@ class Accuracy:
             where = f", most in {self.tensor}, {grown} as far"
         return f"{said}{where}. The new ones are less accurate"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return both versions' errors and their ratio as a dict, for report.json."""
-        return {**asdict(self), "ratio": self.ratio}
-
 
 def _grown(here: float, there: float) -> float | None:
     """Return the ratio of two errors: 1 if both are 0, None if only the earlier one is."""
@@ -146,7 +142,7 @@ def as_builtins(found: Accuracies) -> dict[str, Any]:
     """Return the errors of candidate and reference as nested dicts, for report.json."""
     return {
         name: {
-            kind: {"silent": one} if isinstance(one, str) else one.as_dict()
+            kind: {"silent": one} if isinstance(one, str) else {**asdict(one), "ratio": one.ratio}
             for kind, one in own.items()
         }
         for name, own in found.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -57,7 +57,7 @@ class KeptMoment(NamedTuple):
     tensors: list[WholeTensor]
 
 
-@dataclass(frozen=True)
+@dataclass
 class KeptSide:
     """The results that a baseline file keeps of the candidate, or of the reference.
 
@@ -72,7 +72,7 @@ class KeptSide:
     moments: list[KeptMoment]
 
 
-@dataclass(frozen=True)
+@dataclass
 class CheckBaseline:
     """The results of a check in one environment, as a file keeps them for later comparisons.
 
@@ -83,8 +83,8 @@ class CheckBaseline:
     """
 
     test: str
-    key: Mapping[str, str]
-    sides: Mapping[str, KeptSide]
+    key: dict[str, str]
+    sides: dict[str, KeptSide]
 
     def text(self) -> str:
         """Return the text of the baseline file."""
@@ -111,26 +111,17 @@ class CheckBaseline:
         lines = text.splitlines()
         if lines[:1] != [FIRST_LINE]:
             raise BaselineError(expected_but_got(repr(FIRST_LINE), f"{lines[:1]}", UPDATE))
-        reader = _Reader()
+        found = cls("", {}, {})
         for number, line in enumerate(lines[1:], 2):
             try:
-                reader.take(line)
+                found._take(line)
             except (ValueError, KeyError, IndexError) as error:
                 got = f"line {number}, {line[:80]!r}"
                 raise BaselineError(expected_but_got("a baseline", got, UPDATE)) from error
-        return cls(reader.test, reader.key, reader.sides)
+        return found
 
-
-class _Reader:
-    """Reads the lines of a baseline one by one."""
-
-    def __init__(self) -> None:
-        self.test = ""
-        self.key: dict[str, str] = {}
-        self.sides: dict[str, KeptSide] = {}
-        self._side = ""
-
-    def take(self, line: str) -> None:
+    def _take(self, line: str) -> None:
+        """Take in the next line of the file; all but its head is about the side that came last."""
         word, _, rest = line.partition(" ")
         if word == "test":
             self.test = _unescaped(rest)
@@ -138,21 +129,21 @@ class _Reader:
             name, _, value = rest.partition(" ")
             self.key[name] = _unescaped(value)
         elif word == "side":
-            self._side, _, layout = rest.partition(" ")
-            self.sides[self._side] = KeptSide(_unescaped(layout), (), [])
-        elif word == "as":
-            same, own = self.sides[rest], self.sides[self._side]
-            self.sides[self._side] = KeptSide(own.layout, same.world_sizes, same.moments)
-        elif word == "ranks":
-            own = self.sides[self._side]
-            sizes = tuple(map(int, rest.split()))
-            self.sides[self._side] = KeptSide(own.layout, sizes, own.moments)
-        elif word == "at":
-            segment, op, operation, step, phase = rest.split()
-            moment = Moment(int(op), operation, int(step), phase)
-            self.sides[self._side].moments.append(KeptMoment(int(segment), moment, []))
+            name, _, layout = rest.partition(" ")
+            self.sides[name] = KeptSide(_unescaped(layout), (), [])
         else:
-            self.sides[self._side].moments[-1].tensors.append(_tensor(line))
+            (*_, side) = self.sides.values()
+            if word == "as":
+                same = self.sides[rest]
+                side.world_sizes, side.moments = same.world_sizes, same.moments
+            elif word == "ranks":
+                side.world_sizes = tuple(map(int, rest.split()))
+            elif word == "at":
+                segment, op, operation, step, phase = rest.split()
+                moment = Moment(int(op), operation, int(step), phase)
+                side.moments.append(KeptMoment(int(segment), moment, []))
+            else:
+                side.moments[-1].tensors.append(_tensor(line))
 
 
 def _lines_of(side: KeptSide) -> Iterator[str]:

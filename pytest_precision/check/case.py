@@ -12,7 +12,6 @@ from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
 from pytest_precision.parity.explain import curves, required_tolerance
@@ -46,7 +45,7 @@ class Case:
         alone: whether the candidate alone is judged by itself.
 
     Attributes:
-        candidate, reference, terms: as given.
+        candidate, reference, terms, again, window: as given.
     """
 
     def __init__(
@@ -61,8 +60,8 @@ class Case:
     ) -> None:
         self.candidate, self.reference = candidate, reference
         self.terms = terms
-        self._again = again
-        self._window = window
+        self.again = again
+        self.window = window
         self._alone = alone
 
     @classmethod
@@ -98,9 +97,9 @@ class Case:
             mine: the side as it is now.
             recordings: have the other revision's recording as their reference.
         """
-        theirs = recordings.theirs(self._window)
+        theirs = recordings.theirs(self.window)
         ours = replace(mine, name="candidate")
-        found = Case(ours, theirs, self.terms, recordings, self._window)
+        found = Case(ours, theirs, self.terms, recordings, self.window)
         if found._decides:
             return found
         return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
@@ -108,7 +107,7 @@ class Case:
     def of_candidate_alone(self, name: str) -> Case:
         """Return a check of the candidate by itself, without a reference."""
         mine = replace(self.candidate, name=name)
-        return Case(mine, self.reference, self.terms, self._again, self._window, alone=True)
+        return Case(mine, self.reference, self.terms, self.again, self.window, alone=True)
 
     @property
     def sides(self) -> tuple[Recording, Recording]:
@@ -122,14 +121,9 @@ class Case:
 
     def recorded(self) -> list[tuple[Side, Recording]]:
         """List the candidate, and the reference if the check has one, with their recorded runs."""
-        assert self._again is not None
-        made = self._again.candidate, self._again.reference
+        assert self.again is not None
+        made = self.again.candidate, self.again.reference
         return list(zip(made[: len(self.judged)], self.judged, strict=True))
-
-    @property
-    def cells(self) -> tuple[Cell, Cell]:
-        """Return the configurations in which the candidate and the reference ran."""
-        return self.candidate.cell, self.reference.cell
 
     @property
     def compared(self) -> set[str]:
@@ -146,11 +140,11 @@ class Case:
     def noise(self) -> NoiseMeter | None:
         """Return a meter of the reference's rounding noise, from extra runs; None if not needed."""
         runs = self.terms.criteria.noise_runs
-        if self._again is None or not runs:
+        if self.again is None or not runs:
             return None
         from pytest_precision.parity.compare.noise import NoiseMeter
 
-        noisy = [self._again.noisy(self._window, number + 1).trace for number in range(runs)]
+        noisy = [self.again.theirs(self.window, noise=number + 1).trace for number in range(runs)]
         return NoiseMeter(self.reference.trace, noisy, self.unit)
 
     @property
@@ -190,10 +184,10 @@ class Case:
 
         It is the same check where there are values already, or where none can be recorded.
         """
-        if self._again is None or not self.candidate.trace.header.digests:
+        if self.again is None or not self.candidate.trace.header.digests:
             return self
         window = Window.around(step)
-        closer = Case(*self._again.both(window), self.terms, self._again, window)
+        closer = Case(*self.again.both(window), self.terms, self.again, window)
         closer.logs = self.logs
         return closer
 
@@ -203,17 +197,9 @@ class Case:
         Raises:
             SideFailed: if that run failed.
         """
-        if self._again is None or self._again.candidate.workload is None:
+        if self.again is None or self.again.candidate.workload is None:
             return None
-        return Case(*self._again.otherwise_started(self._window), self.terms)
-
-    def rounded_at_random(self) -> Recording | None:
-        """Record the reference's steps again with random rounding; None if that is impossible.
-
-        Raises:
-            SideFailed: if that run failed.
-        """
-        return None if self._again is None else self._again.noisy(self._window, 1)
+        return Case(*self.again.both(self.window, start=1), self.terms)
 
     def culprit(self, finding: Finding) -> Named:
         """Run candidate and reference again with operation logs; return the operation at fault."""
@@ -225,36 +211,18 @@ class Case:
             return Named(None)
         rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
         tolerates = rule.criterion.tolerates
-        if self._again is None:
+        if self.again is None:
             return recorded_lines(finding, self.sides, root, tolerates=tolerates)
-        return culprit_named(self._again, finding, self.sides, root, tolerates=tolerates)
+        return culprit_named(self.again, finding, self.sides, root, tolerates=tolerates)
 
-    def candidate_again(self, delays: int = 0, *, ends_only: bool = False) -> Recording | None:
-        """Record the same steps of the candidate again; None if that is impossible.
-
-        Args:
-            delays: number of the delays that its ranks have; 0 for none.
-            ends_only: whether only what a train step leaves is looked at.
+    def mutated(self, mutant: str) -> Case:
+        """Record the candidate again with a planted defect, of this name.
 
         Raises:
             SideFailed: if that run failed.
         """
-        if self._again is None:
-            return None
-        return self._again.ours(self._window, delays, ends_only=ends_only)
-
-    def mutated(self, mutant: str) -> Case | None:
-        """Record the candidate again with a planted defect; None if that is impossible.
-
-        Args:
-            mutant: its name.
-
-        Raises:
-            SideFailed: if that run failed.
-        """
-        if self._again is None:
-            return None
-        mutated = self._again.ours(self._window, mutant=mutant)
+        assert self.again is not None
+        mutated = self.again.ours(self.window, mutant=mutant)
         case = Case(mutated, self.reference, self.terms)
         case.noise = self.noise
         return case
@@ -264,7 +232,7 @@ class Case:
 
         Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
         """
-        cell = [] if self._again is None else [Contract.of(side.cell)]
+        cell = [] if self.again is None else [Contract.of(side.cell)]
         asked = self.terms.contract if side is self.candidate else None
         return cell if asked is None else [*cell, asked]
 

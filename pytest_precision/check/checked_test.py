@@ -83,22 +83,13 @@ class CheckedTest:
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
 
-    def _checked(self, sides: tuple[Side, ...], terms: Terms, golden: str = "") -> RecordAndRule:
-        """Return a function that records candidate and reference and decides the outcome.
+    def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
+        """List what else a check compares with: another revision, a baseline, planted defects.
 
         Args:
-            sides: the candidate, and the reference if there is one.
             terms: of the test.
             golden: name of the baseline; empty for that of the test, if it has one.
         """
-        from pytest_precision.check.ruled_check import ruled_check
-
-        return partial(
-            ruled_check, sides, terms, self._further(terms, golden), self._make_recordings
-        )
-
-    def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
-        """List what else a check compares with: another revision, a baseline, planted defects."""
         found: list[FurtherRule] = []
         if self.then is not None:
             from pytest_precision.check.then import since_then

@@ -87,6 +87,7 @@ def _compared(
     for side in sides:
         expect_values(side, terms.criteria)
     case = Case(*sides, terms)
+    cell = case.candidate.cell
     same = candidate.resolve() == reference.resolve()
     ruling = distinct(same, "recording") or ruled(case, RECORDED_GATES)
     apart = tuple(made_otherwise(*sides))
@@ -95,7 +96,7 @@ def _compared(
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,
-        axes=dict(_axes(sides[0]) if axes is None else axes),
+        axes=dict(axes or {"world_size": cell.world_size, "sequence": cell.sequence}),
         candidate=str(candidate),
         reference=str(reference),
         workload="",
@@ -219,10 +220,6 @@ def _conditions(side: Recording) -> dict[str, Any]:
     assert side.manifest is not None
     own = asdict(side.manifest) | side.trace.header.environment | side.manifest.versions
     return {name: value for name, value in own.items() if name not in TOLD_ELSEWHERE}
-
-
-def _axes(side: Recording) -> dict[str, AxisValue]:
-    return {"world_size": side.cell.world_size, "sequence": side.cell.sequence}
 
 
 def _shown(value: Any) -> str:

@@ -116,9 +116,10 @@ def _unrepeatable(case: Case) -> str:
     Returns:
         The end of a first line; nothing if all bytes are the same, or if no second run can be made.
     """
+    if case.again is None:
+        return ""
     try:
-        again = case.candidate_again()
-        found = None if again is None else differs(again, case.candidate)
+        found = differs(case.again.ours(case.window), case.candidate)
     except SideFailed as failed:
         return f"; not repeatable: in a second run {failed.reason}"
     if found is None:

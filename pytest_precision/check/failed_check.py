@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -59,8 +61,15 @@ def computable(failed: RuntimeError) -> Ruling | None:
     )
 
 
-FAILURES = (enough_ranks, baseline_there, baseline_sound, recorded, readable, computable)
-"""The gates that rule on an exception, each on its class."""
+FAILURES: Mapping[type[Exception], Callable[[Any], Ruling | None]] = {
+    WorldSizeError: enough_ranks,
+    NoBaselineError: baseline_there,
+    BaselineError: baseline_sound,
+    SideFailed: recorded,
+    OSError: readable,
+    RuntimeError: computable,
+}
+"""The gates that rule on an exception, each on its class; the first one that fits rules."""
 
 
 def ruling_of(error: Exception, *, require: bool, inline: bool) -> Ruling | None:
@@ -74,22 +83,11 @@ def ruling_of(error: Exception, *, require: bool, inline: bool) -> Ruling | None
     Raises:
         pytest.skip.Exception: the ranks have skipped, there are too few, or there is no baseline.
     """
-    if isinstance(error, (RanksSkipped, WorldSizeError)):
-        if require and isinstance(error, WorldSizeError):
-            return enough_ranks(error)
+    lacking = isinstance(error, (WorldSizeError, NoBaselineError)) and not require
+    if lacking or isinstance(error, RanksSkipped):
         pytest.skip(str(error))
-    if isinstance(error, NoBaselineError):
-        if require:
-            return baseline_there(error)
-        pytest.skip(str(error))
-    if isinstance(error, BaselineError):
-        return baseline_sound(error)
-    if isinstance(error, SideFailed):
-        return recorded(error)
-    if isinstance(error, OSError):
-        return readable(error)
-    if (
-        isinstance(error, RuntimeError) and not inline
-    ):  # of torch, where this process cannot compute
-        return computable(error)
-    return None
+    rule = next((own for kind, own in FAILURES.items() if isinstance(error, kind)), None)
+    # torch raises its own where this process cannot compute.
+    if rule is None or (rule is computable and inline):
+        return None
+    return rule(error)

@@ -55,7 +55,7 @@ def mutants(case: Case) -> dict[str, Any]:
                 raise
             killed.append(name)
             continue
-        if planted is None or differs(planted.candidate, case.candidate) is None:
+        if differs(planted.candidate, case.candidate) is None:
             equivalent.append(name)
         elif planted.judgement.first is not None or refused(planted, MUTANT_GATES):
             killed.append(name)

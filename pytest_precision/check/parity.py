@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_precision.check import preconditions
 from pytest_precision.check.checked_test import CheckedTest
+from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import (
     expect_count,
@@ -83,6 +84,8 @@ class Parity(CheckedTest):
                 judges.
         """
         __tracebackhide__ = True
+        from pytest_precision.check.ruled_check import ruled_check
+
         if reference_cell is not None:
             expect_type(
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
@@ -93,15 +96,16 @@ class Parity(CheckedTest):
                 wanted = "no cell of a reference that is a baseline"
                 got = named("reference_cell", reference_cell)
                 raise ValueError(expected_but_got(wanted, got, "leave it out"))
-            one = self._sides.alone(candidate, workload, self.cell, terms)
-            refused = preconditions.before_alone(one, self._seen)
-            ruled = self._ruled(refused, self._checked((one,), terms, reference))
-            return self._verdict(one, reference, str(terms.criteria), ruled)
-        cells = (self.cell, reference_cell or self.cell)
-        ours, theirs = self._sides.pair(candidate, reference, workload, cells, terms)
-        refused = preconditions.before(ours, theirs, self._seen)
-        ruled = self._ruled(refused, self._checked((ours, theirs), terms))
-        return self._verdict(ours, str(theirs.layout), str(terms.criteria), ruled)
+            sides: tuple[Side, ...] = (self._sides.alone(candidate, workload, self.cell, terms),)
+            golden = other = reference
+        else:
+            cells = (self.cell, reference_cell or self.cell)
+            sides = self._sides.pair(candidate, reference, workload, cells, terms)
+            golden, other = "", str(sides[1].layout)
+        further = self._further(terms, golden)
+        rule = partial(ruled_check, sides, terms, further, self._make_recordings)
+        ruled = self._ruled(preconditions.before(sides, self._seen), rule)
+        return self._verdict(sides[0], other, str(terms.criteria), ruled)
 
     def repeat(
         self,
@@ -145,7 +149,7 @@ class Parity(CheckedTest):
         side = self._sides.alone(layout, workload, self.cell, terms)
         devices = devices_of(side, self.settings.ranks_per_device)
         further = [*further_runs(side, runs, threads, self.ranks.mode, devices)]
-        refused = preconditions.before_alone(side, self._seen)
+        refused = preconditions.before((side,), self._seen)
         words = f"the same bytes in {len(further) + 1} runs"
         rule = partial(repeated, further, side, terms, self._make_recordings)
         return self._verdict(side, str(side.layout), words, self._ruled(refused, rule))

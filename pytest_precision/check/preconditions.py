@@ -5,6 +5,8 @@ They are asked before anything is recorded; `failed_check` rules on what fails a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_precision.check.gate import gate
 from pytest_precision.check.side import Side
 from pytest_precision.errors import expected_but_got
@@ -76,27 +78,17 @@ PRECONDITIONS = (unpatched, distinct, recordable, equal_steps)
 """The preconditions of a check, in the order in which they can refuse it."""
 
 
-def before(candidate: Side, reference: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return a failed outcome if candidate and reference cannot be compared; None to go on.
+def before(sides: Sequence[Side], definitions: Definitions | None) -> Ruling | None:
+    """Return a failed outcome if the sides of a check cannot be compared; None to go on.
 
     Args:
-        candidate: the side under test.
-        reference: the side that it must agree with.
+        sides: the side under test, and the one that it must agree with if there is one.
         definitions: see `unpatched`.
     """
+    ours, theirs = sides[0], sides[-1]
     return (
         unpatched(definitions)
-        or distinct(candidate.computes_as(reference), "layout in the same cell")
-        or recordable(candidate, reference)
-        or equal_steps(candidate, reference)
+        or distinct(len(sides) > 1 and ours.computes_as(theirs), "layout in the same cell")
+        or recordable(*sides)
+        or equal_steps(ours, theirs)
     )
-
-
-def before_alone(side: Side, definitions: Definitions | None) -> Ruling | None:
-    """Return a failed outcome if a layout's repeated runs cannot be compared; None to go on.
-
-    Args:
-        side: what is recorded several times.
-        definitions: see `unpatched`.
-    """
-    return unpatched(definitions) or recordable(side)

@@ -55,5 +55,6 @@ def _race(case: Case, delays: int) -> Finding | None:
 
 def _differs(case: Case, delays: int, *, ends_only: bool = False) -> Finding | None:
     """Return the first tensor that differs when the candidate runs again; None if none does."""
-    again = case.candidate_again(delays, ends_only=ends_only)
-    return None if again is None else differs(again, case.candidate)
+    assert case.again is not None
+    again = case.again.ours(case.window, delays=delays, ends_only=ends_only)
+    return differs(again, case.candidate)

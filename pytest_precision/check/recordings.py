@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_precision.check.side import Side
 from pytest_precision.errors import (
@@ -68,85 +68,51 @@ class Recordings:
         self._references: dict[tuple[Side, Window | None], Path] = {}
         self.timing = {"candidate": 0.0, "reference": 0.0}
 
-    def both(self, window: Window | None) -> tuple[Recording, Recording]:
+    def both(self, window: Window | None, **changes: Any) -> tuple[Recording, Recording]:
         """Record the candidate and the reference.
 
         Args:
             window: the steps whose values are kept; digests of all steps without it.
+            changes: fields of both sides that have other values in this run, such as `start`.
 
         Raises:
             SideFailed: if a rank failed, or the traces cannot be written.
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
-        reference = self._kept(self.reference, window)
-        candidate = self._own(self.candidate, window)
+        reference = self._kept(replace(self.reference, **changes), window)
+        candidate = self._own(replace(self.candidate, **changes), window)
         # Both are recorded before either is read.
         return (
             self._read("candidate", candidate, window),
             self._read("reference", reference, window),
         )
 
-    def theirs(self, window: Window | None) -> Recording:
+    def theirs(self, window: Window | None, **changes: Any) -> Recording:
         """Return the reference's recording, made now or found in the session's cache.
 
         Args:
             window: see `both`.
+            changes: fields of the reference that have other values in this run, such as `noise`.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        return self._read("reference", self._kept(self.reference, window), window)
-
-    def noisy(self, window: Window | None, number: int) -> Recording:
-        """Return a recording of the reference with random rounding, made now or cached.
-
-        Args:
-            window: see `both`.
-            number: of the run, from 1.
-
-        Raises:
-            SideFailed, RanksSkipped, WorldSizeError: see `both`.
-        """
-        folder = self._kept(replace(self.reference, noise=number), window)
+        folder = self._kept(replace(self.reference, **changes), window)
         return self._read("reference", folder, window)
 
-    def otherwise_started(self, window: Window | None) -> tuple[Recording, Recording]:
-        """Record candidate and reference from other initial weights and other data.
-
-        Args:
-            window: see `both`.
-
-        Raises:
-            SideFailed, RanksSkipped, WorldSizeError: see `both`.
-        """
-        reference = self._kept(replace(self.reference, start=1), window)
-        candidate = self._own(replace(self.candidate, start=1), window)
-        return (
-            self._read("candidate", candidate, window),
-            self._read("reference", reference, window),
-        )
-
-    def ours(
-        self,
-        window: Window | None,
-        delays: int = 0,
-        mutant: str = "",
-        *,
-        ends_only: bool = False,
-    ) -> Recording:
+    def ours(self, window: Window | None, **changes: Any) -> Recording:
         """Record the candidate alone.
 
         Args:
             window: see `both`.
-            delays: number of the delays that its ranks have; 0 for none.
-            mutant: name of the mutant in its engine; empty for none.
-            ends_only: whether only what a train step leaves is looked at.
+            changes: fields of the candidate that have other values in this run: `delays`, `mutant`
+                and `ends_only`.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        side = replace(self.candidate, delays=delays, mutant=mutant, ends_only=ends_only)
-        return self._read("candidate", self._own(side, window), window)
+        folder = self._own(replace(self.candidate, **changes), window)
+        return self._read("candidate", folder, window)
 
     def logged(self, wanted: Wanted) -> tuple[Path, Path]:
         """Run candidate and reference with operation logs; return the folders of the logs.

@@ -45,7 +45,7 @@ def keys(node: Any, place: str = "report") -> Iterator[str]:
 
 def there() -> dict[str, set[str]]:
     """Return the names that there are now, by promise."""
-    gates = (*PRECONDITIONS, *FAILURES, *GATES, *TIME_GATES, repeats, golden, noticed)
+    gates = (*PRECONDITIONS, *FAILURES.values(), *GATES, *TIME_GATES, repeats, golden, noticed)
     return {
         "gates": {one.__name__ for one in gates},
         "kinds": {*KINDS},
