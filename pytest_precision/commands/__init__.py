@@ -2,8 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    text: str,
+    description: str | None,
+    usage: str | None = None,
+) -> argparse.ArgumentParser:
+    """Add a command to a parser, and return its own parser, to which its options are added.
+
+    Args:
+        commands: the subparsers of the command line.
+        name: of the command.
+        run: runs it, and returns the exit status.
+        text: what it does, in a line.
+        description: what its help says; several lines are shown as they are written.
+        usage: how it is called, where argparse cannot say that.
+    """
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        usage=usage,
+        description=description,
+        formatter_class=as_it_is if "\n" in (description or "") else argparse.HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run, parser=parser)
+    return parser
 
 
 def say(text: str) -> None:

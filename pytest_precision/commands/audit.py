@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_precision.commands import say
+from pytest_precision.commands import add_command, say
 from pytest_precision.errors import NoSetupError, expected_but_got, named
 
 if TYPE_CHECKING:
@@ -43,13 +43,8 @@ LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 
 def add_to(commands: Any) -> None:
     """Add the command `audit` and its options to the command line's parser."""
-    parser = commands.add_parser(
-        "audit",
-        help="say what a model and its optimizer are stored, computed and updated in",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    text = "say what a model and its optimizer are stored, computed and updated in"
+    parser = add_command(commands, "audit", run, text, __doc__)
     parser.add_argument(
         "build",
         metavar="MODULE:FUNCTION",
@@ -64,7 +59,6 @@ def add_to(commands: Any) -> None:
         default="error",
         help="severity from which on the exit status is 1 (default: error)",
     )
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(given: argparse.Namespace) -> int:

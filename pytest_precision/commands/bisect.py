@@ -11,15 +11,14 @@ Exit status 0 if the commit was found, 2 if not.
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from pytest_precision.commands import say
+from pytest_precision.commands import add_command, say
 from pytest_precision.commands.against import Against
 from pytest_precision.errors import RecordingError, ReportError, RevisionError, expected_but_got
 from pytest_precision.report.read import read_report
@@ -35,18 +34,17 @@ _COMMIT = "first commit with other numbers: %h %an, %as: %s"
 
 def add_to(commands: Any) -> None:
     """Add the command `bisect` and its options to the command line's parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "bisect",
-        help="find the commit that changed what a script or a test computes",
-        usage="%(prog)s GOOD BAD [OPTION ...] -- train.py|NODE_ID [ARGUMENT ...]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        lambda given: Against(given, checks=True).run(_found),
+        "find the commit that changed what a script or a test computes",
+        __doc__,
+        "%(prog)s GOOD BAD [OPTION ...] -- train.py|NODE_ID [ARGUMENT ...]",
     )
     parser.add_argument("good", metavar="GOOD", help="commit whose numbers are right")
     parser.add_argument("bad", metavar="BAD", help="later commit with other numbers")
     Against.add_options(parser)
-    parser.set_defaults(run=lambda given: Against(given, checks=True).run(_found), parser=parser)
 
 
 def _found(against: Against) -> int:
@@ -58,25 +56,13 @@ def _found(against: Against) -> int:
             expected_but_got("one process", f"{sides.peers.world_size} ranks", "leave torchrun out")
         )
     good, bad = (commit_of(sides.repository, name) for name in (given.good, given.bad))
+    commits: RecordedCommits | ChecksOfCommits
     commits = ChecksOfCommits(against) if against.of_check else RecordedCommits(against)
     commits.expect_ends(good, bad)
     guilty = _bisected(against, commits, good, bad)
     say(git(sides.repository, "log", "-1", f"--format={_COMMIT}", guilty))
     commits.show()
     return 0
-
-
-class Commits(Protocol):
-    """The interface by which a bisection finds out whether a commit is good or bad."""
-
-    def expect_ends(self, good: str, bad: str) -> None:
-        """Raise RevisionError unless the good and the bad commit compute different numbers."""
-
-    def is_good(self, commit: str) -> bool:
-        """Return whether a commit is on the good side of the change that is looked for."""
-
-    def show(self) -> None:
-        """Print how the first bad commit differs from the last good one."""
 
 
 class RecordedCommits:
@@ -127,7 +113,9 @@ class RecordedCommits:
             self._against.sides.record(side, commit)
 
 
-def _bisected(against: Against, commits: Commits, good: str, bad: str) -> str:
+def _bisected(
+    against: Against, commits: RecordedCommits | ChecksOfCommits, good: str, bad: str
+) -> str:
     """Run `git bisect`, and return the first bad commit: of those found bad, the last one tested.
 
     Raises:
@@ -164,7 +152,7 @@ def _expect_more(log: str, before: str) -> None:
         raise RevisionError(f"git bisect does not go on after:\n{log}")
 
 
-def _word(commits: Commits, commit: str) -> str:
+def _word(commits: RecordedCommits | ChecksOfCommits, commit: str) -> str:
     """Return git's word for a commit: good, bad or skip."""
     try:
         return "good" if commits.is_good(commit) else "bad"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._visible import visible
-from pytest_precision.commands import say
+from pytest_precision.commands import add_command, say
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
@@ -27,13 +27,10 @@ FEW = 5
 
 def add_to(commands: Any) -> None:
     """Add the command `compare` and its options to the command line's parser."""
-    parser = commands.add_parser(
-        "compare", help="compare two recordings", description=__doc__, allow_abbrev=False
-    )
+    parser = add_command(commands, "compare", run, "compare two recordings", __doc__)
     parser.add_argument("candidate", type=Path, help="folder of the recording under test")
     parser.add_argument("reference", type=Path, help="folder of the one that it must agree with")
     add_judging_options(parser)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def add_judging_options(parser: argparse.ArgumentParser) -> None:

@@ -6,26 +6,26 @@ For several ranks: torchrun --nproc-per-node 2 -m pytest_precision diff HEAD~1 -
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_precision.commands import add_command
 from pytest_precision.commands.against import Against
 from pytest_precision.revisions.installation import Installation
 
 
 def add_to(commands: Any) -> None:
     """Add the command `diff` and its options to the command line's parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "diff",
-        help="compare a script with itself in another commit or installation",
-        usage="%(prog)s [REVISION] [--python PATH] [OPTION ...] -- train.py [ARGUMENT ...]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        lambda given: Against(given).run(_status),
+        "compare a script with itself in another commit or installation",
+        __doc__,
+        "%(prog)s [REVISION] [--python PATH] [OPTION ...] -- train.py [ARGUMENT ...]",
     )
     parser.add_argument(
         "revision",
@@ -42,7 +42,6 @@ def add_to(commands: Any) -> None:
         help="first record this side twice, and go on only if it repeats",
     )
     Against.add_options(parser)
-    parser.set_defaults(run=lambda given: Against(given).run(_status), parser=parser)
 
 
 def _status(against: Against) -> int:

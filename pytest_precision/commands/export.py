@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.commands import say
+from pytest_precision.commands import add_command, say
 from pytest_precision.errors import RecordingError
 
 
@@ -21,19 +21,12 @@ def add_to(commands: Any) -> None:
         ("export", "write a recording as a safetensors file and a sidecar", export),
         ("import", "make a recording of a safetensors file and its sidecar", take),
     ):
-        parser = commands.add_parser(
-            name,
-            help=text,
-            description=__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        parser = add_command(commands, name, run, text, __doc__)
         folder, file = "folder of a recording", "safetensors file"
         source, made = ("recording", "FILE") if name == "export" else ("file", "DIR")
         texts = (folder, file) if name == "export" else (file, folder)
         parser.add_argument(source, metavar=source.upper(), type=Path, help=texts[0])
         parser.add_argument("--out", metavar=made, type=Path, required=True, help=f"new {texts[1]}")
-        parser.set_defaults(run=run, parser=parser)
 
 
 def export(given: argparse.Namespace) -> int:

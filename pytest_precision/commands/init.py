@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from pytest_precision.commands import add_command
 from pytest_precision.errors import expected_but_got, named
 
 NAME = "test_precision.py"
@@ -95,9 +96,7 @@ def test_the_arguments_change_no_number(cell, parity, tmp_path):
 
 def add_to(commands: Any) -> None:
     """Add the command `init` and its options to the command line's parser."""
-    parser = commands.add_parser(
-        "init", help="write a first test", description=__doc__, allow_abbrev=False
-    )
+    parser = add_command(commands, "init", run, "write a first test", __doc__)
     parser.add_argument(
         "folder",
         metavar="FOLDER",
@@ -113,7 +112,6 @@ def add_to(commands: Any) -> None:
         type=Path,
         help="a training script: the test runs it twice",
     )
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(given: argparse.Namespace) -> int:

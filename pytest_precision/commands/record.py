@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
+from pytest_precision.commands import add_command
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 
@@ -33,14 +34,14 @@ THREAD_SECONDS = 5.0
 
 def add_to(commands: Any) -> None:
     """Add the command `record` and its options to the command line's parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "record",
-        help="record the train steps of a script",
-        usage="%(prog)s --out DIR [--steps N] [--values STEPS] [--lines [RANKS]] "
+        run,
+        "record the train steps of a script",
+        __doc__,
+        "%(prog)s --out DIR [--steps N] [--values STEPS] [--lines [RANKS]] "
         "[--te auto|cpu|off] [--only PATTERN] [--every N] -- train.py [ARGUMENT ...]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--out",
@@ -63,7 +64,6 @@ def add_to(commands: Any) -> None:
     )
     _add_part_options(parser)
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)
-    parser.set_defaults(run=run, parser=parser)
 
 
 def _add_part_options(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision._whole_file import put_whole
-from pytest_precision.commands import say
+from pytest_precision.commands import add_command, say
 from pytest_precision.errors import ReportError
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read_report
@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
         "counts": ("print outcome, cells and failed, as lines NAME=VALUE", _counts),
     }
     for name, (text, make) in kinds.items():
-        kind = own.add_parser(name, help=text, description=text, allow_abbrev=False)
+        kind = add_command(own, name, run, text, text)
         if name in ("html", "summary"):
             words = "folder of an earlier report.json; say first what has changed since"
             kind.add_argument("--since", metavar="OLD", type=Path, help=words)
@@ -43,12 +43,11 @@ def add_to(commands: Any) -> None:
         kind.add_argument(
             "reports", metavar="DIR", nargs="+", type=Path, help="folder of a report.json"
         )
-        kind.set_defaults(run=run, make=make, parser=kind)
+        kind.set_defaults(make=make)
     text = "print in Markdown what is new in a later report; exit status 1 if a failure is"
-    kind = own.add_parser("compare", help=text, description=text, allow_abbrev=False)
+    kind = add_command(own, "compare", compare, text, text)
     kind.add_argument("old", metavar="OLD", type=Path, help="folder of the earlier report.json")
     kind.add_argument("new", metavar="NEW", type=Path, help="folder of the later one")
-    kind.set_defaults(run=compare, parser=kind)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -70,7 +69,7 @@ def compare(given: argparse.Namespace) -> int:
     except (ReportError, OSError, RecursionError) as error:
         given.parser.error(visible(str(error)))
     found = ChangedCells.of(old, new)
-    say(found.markdown())
+    say("".join(found.sections()))
     return 1 if found.new else 0
 
 

@@ -11,10 +11,14 @@ _FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
 )
 
 
+def _expect(holds: bool, text: str) -> None:
+    if not holds:
+        raise ValueError(text)
+
+
 def flag(text: str) -> bool:
     """Parse `true`, `yes`, `on`, `1` and their opposites into a bool."""
-    if text.lower() not in _FLAGS:
-        raise ValueError(text)
+    _expect(text.lower() in _FLAGS, text)
     return _FLAGS[text.lower()]
 
 
@@ -22,8 +26,7 @@ def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
     """Return parse function, expected values and metavar of an option with choices."""
 
     def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError(text)
+        _expect(text in known, text)
         return text
 
     return parse, f"one of {', '.join(known)}", "|".join(known)
@@ -32,16 +35,14 @@ def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
 def selection(text: str) -> tuple[str, tuple[str, ...]]:
     """Parse `AXIS=VALUE,VALUE` into axis and values."""
     axis, _, values = text.partition("=")
-    if not axis or not all(values.split(",")):
-        raise ValueError(text)
+    _expect(bool(axis) and all(values.split(",")), text)
     return axis, tuple(values.split(","))
 
 
 def shard_of(text: str) -> tuple[int, int]:
     """Parse `I/N` into a runner's number, from 1, and the number of runners."""
     index, count = map(int, text.split("/"))
-    if not 1 <= index <= count:
-        raise ValueError(text)
+    _expect(1 <= index <= count, text)
     return index, count
 
 
@@ -52,24 +53,21 @@ LONGEST_SECONDS = 1_000_000
 def seconds(text: str) -> float:
     """Parse a number of seconds above 0 and up to `LONGEST_SECONDS`."""
     seconds = float(text)
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise ValueError(text)
+    _expect(0 < seconds <= LONGEST_SECONDS, text)
     return seconds
 
 
 def whole_count(text: str) -> int:
     """Parse an int that is at least 1."""
     count = int(text)
-    if count < 1:
-        raise ValueError(text)
+    _expect(count >= 1, text)
     return count
 
 
 def share(text: str) -> float:
     """Parse a number from 0 to 1."""
     share = float(text)
-    if not 0 <= share <= 1:
-        raise ValueError(text)
+    _expect(0 <= share <= 1, text)
     return share
 
 
@@ -82,36 +80,30 @@ def planted_share(text: str) -> float | None:
 
 def module(text: str) -> str:
     """Return a text if it is the dotted name of a Python module; else raise ValueError."""
-    if not all(part.isidentifier() for part in text.split(".")):
-        raise ValueError(text)
+    _expect(all(part.isidentifier() for part in text.split(".")), text)
     return text
 
 
 def revision(text: str) -> str:
     """Return a revision of git; raise ValueError if git would take the text for an option."""
-    if not text or text.startswith("-"):
-        raise ValueError(text)
+    _expect(text != "" and not text.startswith("-"), text)
     return text
 
 
 def program(text: str) -> Path:
     """Parse the path of a program into an absolute path; links are kept."""
-    if not text:
-        raise ValueError(text)
-    return Path(text).absolute()
+    return folder(text).absolute()
 
 
 def pattern(text: str) -> str:
     """Return a pattern that is not empty; else raise ValueError."""
-    if not text:
-        raise ValueError(text)
+    _expect(text != "", text)
     return text
 
 
 def leak_pattern(text: str) -> str:
     """Return an `fnmatch` pattern; raise ValueError if it is empty or has an unclosed bracket."""
-    if not text or unclosed(text):
-        raise ValueError(text)
+    _expect(text != "" and not unclosed(text), text)
     return text
 
 
@@ -126,6 +118,4 @@ def unclosed(pattern: str) -> bool:
 
 def folder(text: str) -> Path:
     """Parse the path of a folder; raise ValueError if it is empty."""
-    if not text:
-        raise ValueError(text)
-    return Path(text)
+    return Path(pattern(text))

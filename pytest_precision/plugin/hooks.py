@@ -48,58 +48,54 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests() -> Generator[None, object, object]:
     """Tell the other processes of torchrun or srun if a `conftest.py` cannot be loaded."""
-    try:
-        return (yield)
-    except Exception as error:
-        _tell_the_launch(error)
-        raise
+    return (yield from _telling_the_launch())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main() -> Generator[None, object, object]:
     """Tell the other processes of torchrun or srun of an error that ends pytest."""
+    return (yield from _telling_the_launch())
+
+
+def _telling_the_launch() -> Generator[None, object, object]:
     try:
         return (yield)
     except Exception as error:
-        _tell_the_launch(error)
+        with suppress(pytest.UsageError):  # it may be the error itself
+            launch = Launch.of(os.environ)
+            if launch is not None:
+                from pytest_precision.plugin import launched
+
+                launched.refuse_rank(launch, launched.reason(error))
         raise
-
-
-def _tell_the_launch(error: Exception) -> None:
-    with suppress(pytest.UsageError):  # it may be the error itself
-        launch = Launch.of(os.environ)
-        if launch is not None:
-            from pytest_precision.plugin import launched
-
-            launched.refuse_rank(launch, launched.reason(error))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and register the further hooks that this process needs."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    config.stash[SETTINGS] = read_options(config)
-    if config.stash[SETTINGS].strict_isolation:
+    settings = config.stash[SETTINGS] = read_options(config)
+    if settings.strict_isolation:
         if not config.pluginmanager.hasplugin("warnings"):
             raise pytest.UsageError(
                 "expected pytest's warnings plugin with precision_strict_isolation but got "
                 "-p no:warnings; drop one of them"
             )
         config.addinivalue_line("filterwarnings", "error::pytest_precision.PrecisionLeakWarning")
-    if config.stash[SETTINGS].te == "cpu":
+    if settings.te == "cpu":
         from pytest_precision.check import transformer_engine
 
-        transformer_engine.refuse_stand_in(config.stash[SETTINGS])
-    if config.stash[SETTINGS].compares_in_time:
+        transformer_engine.refuse_stand_in(settings)
+    if settings.compares_in_time:
         from pytest_precision.plugin import other_side
 
-        other_side.open_other_side(config, config.stash[SETTINGS])
-    config.stash[COLLECTION] = Collection(config.stash[SETTINGS])
-    if config.stash[SETTINGS].enabled:
+        other_side.open_other_side(config, settings)
+    config.stash[COLLECTION] = Collection(settings)
+    if settings.enabled:
         imports = ExitStack()
         imports.enter_context(WholeTorch().watching())
         config.add_cleanup(imports.close)
-    if config.stash[SETTINGS].fuzz:
+    if settings.fuzz:
         from pytest_precision.plugin.fuzz import Fuzz
 
         config.pluginmanager.register(Fuzz(config.stash[COLLECTION]), "precision-fuzz")

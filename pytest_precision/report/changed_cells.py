@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.read import Report
@@ -19,18 +18,6 @@ SLOWER_SECONDS = 1.0
 Runners of a CI vary by less, and a cell that is short varies by more."""
 
 
-class Slower(NamedTuple):
-    """A test that passes in both reports, and takes longer in the later one.
-
-    Attributes:
-        cell: in the later report.
-        before: seconds in the earlier one.
-    """
-
-    cell: CellResult
-    before: float
-
-
 @dataclass(frozen=True)
 class ChangedCells:
     """The differences between the test results of two reports.
@@ -40,7 +27,8 @@ class ChangedCells:
         known: cells that fail as they did.
         fixed: cells that failed and pass.
         gone: cells that failed and did not run, or were skipped.
-        slower: cells that take longer.
+        slower: cells that pass in both and take longer in the later one, each with its seconds in
+            the earlier one.
         cells: number of cells in the later report.
         finished: whether all planned cells of the later report ran.
     """
@@ -49,7 +37,7 @@ class ChangedCells:
     known: tuple[CellResult, ...]
     fixed: tuple[CellResult, ...]
     gone: tuple[CellResult, ...]
-    slower: tuple[Slower, ...]
+    slower: tuple[tuple[CellResult, float], ...]
     cells: int
     finished: bool
 
@@ -82,44 +70,41 @@ class ChangedCells:
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
         """Yield heading and node ids for each group of changed tests, such as new failures."""
-        failed = {"New failures": self.new, "Known failures": self.known} | self._over
-        for head, cells in failed.items():
+        for head, cells in self._failed.items():
             if cells:
                 yield head, [cell.nodeid for cell in cells]
         if self.slower:
-            yield "Slower", [_told(one) for one in self.slower]
+            yield (
+                "Slower",
+                [
+                    f"{duration(before)} -> {duration(cell.seconds)}  {cell.nodeid}"
+                    for cell, before in self.slower
+                ],
+            )
 
     @property
-    def _over(self) -> dict[str, tuple[CellResult, ...]]:
-        return {"Fixed": self.fixed, "Failed, and did not run now": self.gone}
-
-    def markdown(self) -> str:
-        """Return the differences between two reports as Markdown, for a CI job's page."""
-        return "".join(self.sections())
+    def _failed(self) -> dict[str, tuple[CellResult, ...]]:
+        return {
+            "New failures": self.new,
+            "Known failures": self.known,
+            "Fixed": self.fixed,
+            "Failed, and did not run now": self.gone,
+        }
 
     def sections(self) -> Iterator[str]:
-        """Yield the Markdown section by section: heading, number of cells, each group of tests."""
+        """Yield Markdown section by section: heading, number of cells, each group of tests."""
         yield f"## Precision matrix since the last report: {self.words}\n"
         yield f"\n{count(self.cells, 'cell')}.\n"
         if not self.finished:
             yield "\n**Not finished:** what did not run is not compared.\n"
-        for head, cells in (("New failures", self.new), ("Known failures", self.known)):
-            yield from _failures(head, cells)
-        for head, cells in self._over.items():
-            if cells:
-                yield f"\n### {head}\n" + preformatted([cell.nodeid for cell in cells])
-        if self.slower:
-            yield "\n### Slower\n" + preformatted([_told(one) for one in self.slower])
-
-
-def _failures(head: str, cells: Sequence[CellResult]) -> Iterator[str]:
-    if cells:
-        yield f"\n### {head}\n"
-        yield from (preformatted(reason_lines(reason)) for reason in fold(cells, FAILING))
-
-
-def _told(one: Slower) -> str:
-    return f"{duration(one.before)} -> {duration(one.cell.seconds)}  {one.cell.nodeid}"
+        for head, lines in self.groups():
+            title = f"\n### {head}\n"
+            if head in ("New failures", "Known failures"):
+                yield title
+                for reason in fold(self._failed[head], FAILING):
+                    yield preformatted(reason_lines(reason))
+            else:
+                yield title + preformatted(lines)
 
 
 def _key(cell: CellResult) -> tuple[str, str]:
@@ -132,7 +117,9 @@ def _alike(cell: CellResult, before: CellResult | None) -> bool:
     return before is not None and kinds_of(cell) == kinds_of(before)
 
 
-def _slower(before: dict[tuple[str, str], CellResult], cells: Sequence[CellResult]) -> list[Slower]:
+def _slower(
+    before: dict[tuple[str, str], CellResult], cells: Sequence[CellResult]
+) -> list[tuple[CellResult, float]]:
     found = []
     for cell in cells:
         then = before.get(_key(cell))
@@ -140,5 +127,5 @@ def _slower(before: dict[tuple[str, str], CellResult], cells: Sequence[CellResul
             continue
         longer = cell.seconds - then.seconds
         if cell.seconds >= SLOWER_FACTOR * then.seconds and longer >= SLOWER_SECONDS:
-            found.append(Slower(cell, then.seconds))
-    return sorted(found, key=lambda one: one.before - one.cell.seconds)
+            found.append((cell, then.seconds))
+    return sorted(found, key=lambda one: one[1] - one[0].seconds)

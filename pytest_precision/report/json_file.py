@@ -24,6 +24,7 @@ import pytest
 
 from pytest_precision._folder_owners import lives
 from pytest_precision._interrupts import postponed
+from pytest_precision._whole_file import placed_whole
 from pytest_precision.errors import expected_but_got
 from pytest_precision.report.provenance import differing
 
@@ -66,7 +67,6 @@ class JsonFile:
         self.path = folder / JSON_NAME
         self.planned: int | None = None
         self.problem = ""
-        self._temporary = folder / f"report.json.{os.getpid()}.tmp"
         self._environment = environment
         self._world_sizes: set[int] = set()
         self._ranks: dict[str, Mapping[str, str]] = {}
@@ -157,19 +157,14 @@ class JsonFile:
         }
         cells = b",\n".join(self._cells.values())
         text = encode(head)[:-1] + b', "cells": [\n' + cells + b"\n]}\n"
-        with postponed():  # a second Ctrl-C would come while the first one cleans up
-            self._replace(text)
-
-    def _replace(self, text: bytes) -> None:
-        try:
-            with self._temporary.open("wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(self._temporary, self.path)
-        except OSError:
-            self._temporary.unlink(missing_ok=True)
-            raise
+        with (
+            postponed(),  # a second Ctrl-C would come while the first one cleans up
+            placed_whole(self.path, writer=os.getpid()) as partial,
+            partial.open("wb") as file,
+        ):
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +202,7 @@ def _strict(value: Any) -> Any:
 
 def _sweep(folder: Path) -> None:
     """Remove temporary files of report.json that killed sessions of this machine left."""
-    for left in folder.glob("report.json.*.tmp"):
-        process = left.suffixes[-2].removeprefix(".")
+    for left in folder.glob(f"{JSON_NAME}.partial*"):
+        process = left.suffix.removeprefix(".partial")
         if process.isdecimal() and not lives(int(process)):
             left.unlink(missing_ok=True)

@@ -97,7 +97,7 @@ def test_what_killed_sessions_left_is_removed(tmp_path):
     """A temporary file goes with the next session, if the process that wrote it is gone."""
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
-    names = {n: tmp_path / f"report.json.{n}.tmp" for n in (gone.pid, os.getppid(), "mine")}
+    names = {n: tmp_path / f"report.json.partial{n}" for n in (gone.pid, os.getppid(), "mine")}
     for left in names.values():
         left.touch()
     JsonFile(tmp_path, {}).close()
@@ -111,7 +111,7 @@ def test_a_failing_write_leaves_no_temporary_file(tmp_path):
     (tmp_path / "report.json").mkdir()
     file.close()
     assert "could not be written" in file.problem
-    assert list(tmp_path.glob("*.tmp")) == []
+    assert list(tmp_path.glob("*.partial*")) == []
 
 
 def test_folder_in_the_way_of_a_file(tmp_path):

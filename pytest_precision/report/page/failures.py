@@ -122,7 +122,7 @@ class Failures:
         return found
 
 
-def facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
+def failure_facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
     """Return the facts of a failing check: its first divergence, its gate and its two sides."""
     found = []
     if divergence := entry.get("divergence"):

@@ -116,7 +116,7 @@ def _template() -> jinja2.Template:
         count=count,
         fixed=fixed,
         plots=plots,
-        facts=failures.facts,
+        failure_facts=failures.failure_facts,
         culprit_facts=failures.culprit_facts,
         unlike_constants=failures.unlike_constants,
         column_labels=heat.column_labels,
