@@ -5,8 +5,9 @@ What compares is imported where it is called: a session that compares nothing ne
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 from pytest_precision.check import failed_check
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
-from pytest_precision.check.sides_of_test import SidesOfTest
 from pytest_precision.check.terms import Terms
-from pytest_precision.errors import ParityError, is_bad_input
+from pytest_precision.check.transformer_engine import skip_without
+from pytest_precision.errors import ParityError, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell, axes_of
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.parity.verdict import Ruling, Verdict, again
+from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
+from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.recorders.scripts.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
@@ -60,10 +65,6 @@ class CheckedTest:
     root: Path = field(default_factory=Path.cwd)
     definitions: Definitions | None = None
     then: Then | None = None
-
-    @property
-    def _sides(self) -> SidesOfTest:
-        return SidesOfTest(self.settings, self.ranks.device)
 
     @property
     def _seen(self) -> Definitions | None:
@@ -174,3 +175,106 @@ class CheckedTest:
         if verdict.outcome != "pass" and not reports:
             raise ParityError(verdict)
         return verdict
+
+    def _pair(
+        self,
+        candidate: Callable[..., Any],
+        reference: Callable[..., Any],
+        workload: Callable[..., Any] | None,
+        cells: tuple[Cell, Cell],
+        terms: Terms,
+    ) -> tuple[Side, Side]:
+        """Make the pair of candidate and reference of a check from the test's callables.
+
+        Args:
+            candidate: the layout or the script under test.
+            reference: the one that it must agree with.
+            workload: of both; scripts do without.
+            cells: where each of them runs.
+            terms: of the test.
+
+        Raises:
+            TypeError: for a callable that cannot be sent to the ranks, for a script that does not
+                take `(cell, record)`, and for a layout without a workload.
+        """
+        functions = candidate, reference
+        named_sides = ImportPath.of(candidate, "candidate"), ImportPath.of(reference, "reference")
+        self._expect_workload(functions, workload)
+        made_by = None if workload is None else ImportPath.of(workload, "workload")
+        caller = Environment.now()
+        both = self._cells(cells)
+        declared = [
+            self._declared(cell, *order, workload)
+            for cell, order in zip(both, (functions, functions[::-1]), strict=True)
+        ]
+        judged = terms.exempt.judges_gradients
+        ours, theirs = (
+            replace(
+                Side.of(
+                    *(path, other, made_by, cell, own, caller),
+                    way_in=way_in(function),
+                    resumes=resumes(function),
+                ),
+                gradients=judged,
+            )
+            for path, other, cell, own, function in zip(
+                named_sides, named_sides[::-1], both, declared, functions, strict=True
+            )
+        )
+        return ours, theirs
+
+    def _alone(
+        self,
+        layout: Callable[..., Any],
+        workload: Callable[..., Any] | None,
+        cell: Cell,
+        terms: Terms,
+    ) -> Side:
+        """Make the candidate of a check that has no reference.
+
+        Raises:
+            TypeError: see `_pair`.
+        """
+        return self._pair(layout, layout, workload, (cell, cell), terms)[0]
+
+    def _cells(self, cells: Sequence[Cell]) -> list[Cell]:
+        return [
+            replace(
+                cell,
+                device=self.ranks.device,
+                backend=self.settings.backend,
+                shared_by=math.lcm(*(cell.fewest_microbatches for cell in cells)),
+            )
+            for cell in cells
+        ]
+
+    @staticmethod
+    def _expect_workload(
+        functions: Sequence[Callable[..., Any]], workload: Callable[..., Any] | None
+    ) -> None:
+        scripts = [one for one in functions if is_script(one)]
+        for function in scripts:
+            expect_signature(function)
+        if workload is None and len(scripts) < len(functions):
+            raise TypeError(
+                expected_but_got(
+                    "a workload for a layout",
+                    named("workload", workload),
+                    "give workload=, or declare both functions of (cell, record) with @script",
+                )
+            )
+
+    def _declared(
+        self,
+        cell: Cell,
+        layout: Callable[..., Any],
+        other: Callable[..., Any],
+        workload: Callable[..., Any] | None,
+    ) -> Declared:
+        """Return what the callables that run in a cell declare, such as environment variables."""
+        running = (layout, other, workload) if cell.swaps else (layout, workload)
+        declared = Declared.of(*running)
+        if declared.transformer_engine:
+            skip_without(self.settings, self.ranks.device)
+        warn_only = self.settings.deterministic == "warn"
+        return replace(declared.allowing(self.settings.may_leave), warn_only=warn_only)

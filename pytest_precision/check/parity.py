@@ -96,11 +96,11 @@ class Parity(CheckedTest):
                 wanted = "no cell of a reference that is a baseline"
                 got = named("reference_cell", reference_cell)
                 raise ValueError(expected_but_got(wanted, got, "leave it out"))
-            sides: tuple[Side, ...] = (self._sides.alone(candidate, workload, self.cell, terms),)
+            sides: tuple[Side, ...] = (self._alone(candidate, workload, self.cell, terms),)
             golden = other = reference
         else:
             cells = (self.cell, reference_cell or self.cell)
-            sides = self._sides.pair(candidate, reference, workload, cells, terms)
+            sides = self._pair(candidate, reference, workload, cells, terms)
             golden, other = "", str(sides[1].layout)
         further = self._further(terms, golden)
         rule = partial(ruled_check, sides, terms, further, self._make_recordings)
@@ -146,7 +146,7 @@ class Parity(CheckedTest):
         if threads is not None:
             expect_count("threads", threads, 1)
         terms = self._terms(Terms.of(None, None, contract, oracle))
-        side = self._sides.alone(layout, workload, self.cell, terms)
+        side = self._alone(layout, workload, self.cell, terms)
         devices = devices_of(side, self.settings.ranks_per_device)
         further = [*further_runs(side, runs, threads, self.ranks.mode, devices)]
         refused = preconditions.before((side,), self._seen)

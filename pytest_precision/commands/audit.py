@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_precision.commands import add_command, say
 from pytest_precision.errors import NoSetupError, expected_but_got, named
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
     from pytest_precision.report.sarif import SarifResult
 
 
-class BuiltAt(NamedTuple):
-    """The place of the function that builds model and optimizer: a relative path and a line."""
-
-    file: str
-    line: int
-
+BuiltAt = tuple[str, int]
+"""The place of the function that builds model and optimizer: a relative path and a line."""
 
 LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 """What GitHub calls a severity."""
@@ -167,7 +163,7 @@ def _place(build: Callable[[], Any]) -> BuiltAt:
     file = Path(inspect.getfile(source))
     here = Path.cwd()
     inside = file.relative_to(here) if file.is_relative_to(here) else file
-    return BuiltAt(inside.as_posix(), inspect.getsourcelines(source)[1])
+    return inside.as_posix(), inspect.getsourcelines(source)[1]
 
 
 def _text(audit: Audit, _place: BuiltAt) -> list[str]:
@@ -209,10 +205,11 @@ def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
 def _github(audit: Audit, place: BuiltAt) -> list[str]:
     from pytest_precision.report.annotations import at_most, workflow_command
 
+    file, line = place
     lines = []
     for severity, level in LEVELS.items():
         found = [
-            workflow_command(level, one.message, file=place.file, line=place.line, title=one.rule)
+            workflow_command(level, one.message, file=file, line=line, title=one.rule)
             for one in audit.findings
             if one.severity == severity
         ]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from pytest_precision.errors import MatrixError, expected_but_got, named
 from pytest_precision.matrix.cell import BUILT_IN_AXES, AxisValue, Cell
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.matrix.spelling import meant
 from pytest_precision.matrix.variables import Variables, plain_variables
 
 NONSENSE: tuple[tuple[Callable[[Cell], bool], str], ...] = (
@@ -138,12 +137,12 @@ def _check_name(name: str, values: object, options: Sequence[str]) -> None:
             )
         )
     # An axis that merely looks like a built-in one would run every cell at the default.
-    known = meant(name, BUILT_IN_AXES)
+    known = _meant(name, BUILT_IN_AXES)
     if known is None:
         # Options have no lists of values, so that a plural with one is a word of the user's.
         others = [*options, "environment"]
         listed = isinstance(values, (list, tuple))
-        known = meant(name, others, plurals=not listed)
+        known = _meant(name, others, plurals=not listed)
     if known is not None:
         raise MatrixError(
             expected_but_got(
@@ -211,3 +210,47 @@ def _token(name: str, value: AxisValue) -> str:
         return name if value else f"no_{name}"
     # Brackets, colons, spaces and the like cause trouble in node ids and shells.
     return re.sub(r"[^A-Za-z0-9_.+=-]", "_", f"{name}_{axis_text(value)}")
+
+
+def _meant(name: str, known: Iterable[str], *, plurals: bool = True) -> str | None:
+    """Return the first known name that `name` may be a misspelling of; None if there is none.
+
+    Args:
+        name: what somebody has written.
+        known: names that mean something.
+        plurals: whether the plural of a known name counts, too.
+    """
+    for one in known:
+        if plurals and _folded(name) == _folded(one):
+            return one
+        if _slipped(name, one):
+            return one
+    return None
+
+
+LEAST_LETTERS = 6
+"""Letters of a name from which one slip is told from another word: `bank` and `rank` are words."""
+
+
+def _slipped(name: str, known: str) -> bool:
+    """Return whether two words differ by one letter, or by exchanged letters.
+
+    More slips than one are the distance between words: `decision` has two letters other than
+    `precision`. Who writes a known name whole, with something added, means that: `precision_b`.
+    """
+    if re.search(rf"(?<![a-z]){known}(?![a-z])", name):
+        return False
+    ours, theirs = _folded(name), _folded(known)
+    if min(len(ours), len(theirs)) < LEAST_LETTERS or ours == theirs:
+        return False
+    if len(ours) == len(theirs):
+        others = sum(a != b for a, b in zip(ours, theirs, strict=True))
+        return others == 1 or sorted(ours) == sorted(theirs)
+    longer, shorter = sorted((ours, theirs), key=len, reverse=True)
+    return len(longer) == len(shorter) + 1 and any(
+        longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer))
+    )
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower().rstrip("s")

@@ -6,6 +6,7 @@ The process that reports makes the work tree, before anything runs; xdist's work
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -41,19 +42,6 @@ class OtherSide:
     installation: Installation
     package: Path
 
-    def told(self) -> list[str | None]:
-        """Return the commit and interpreter to compare with as plain data for xdist."""
-        one = self.installation
-        tree = [None if path is None else str(path) for path in (one.root, one.tree)]
-        return [str(self.package), one.name, str(one.python), *tree]
-
-    @classmethod
-    def of(cls, told: list[Any]) -> OtherSide:
-        """Make this object from plain data that the main process sent to this xdist worker."""
-        package, name, python, root, tree = told
-        places = (None if path is None else Path(path) for path in (root, tree))
-        return cls(Installation(name, Path(python), *places), Path(package))
-
 
 OTHER_SIDE = pytest.StashKey[OtherSide]()
 
@@ -66,7 +54,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
     """
     told = getattr(config, "workerinput", {}).get(WORD)
     if told is not None:
-        config.stash[OTHER_SIDE] = OtherSide.of(told)
+        config.stash[OTHER_SIDE] = pickle.loads(told)
         return
     _expect_possible(settings)
     _expect_own_root(config)
@@ -83,7 +71,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
 def tell_worker(node: Any) -> None:
     """Send an xdist worker the commit and interpreter that checks are compared with."""
     if OTHER_SIDE in node.config.stash:
-        node.workerinput[WORD] = node.config.stash[OTHER_SIDE].told()
+        node.workerinput[WORD] = pickle.dumps(node.config.stash[OTHER_SIDE])
 
 
 def _expect_possible(settings: Settings) -> None:

@@ -16,14 +16,14 @@ from torch import nn
 
 from pytest_precision import audit, auditing
 from pytest_precision.auditing.audit import AUDIT_RULES
-from pytest_precision.commands.audit import BuiltAt, results
+from pytest_precision.commands.audit import results
 from pytest_precision.report.sarif import log
 
 
 def log_of(model: nn.Module, file: str = "jobs/train.py") -> dict[str, Any]:
     """The log of an error and a note."""
     found = audit(model.bfloat16(), torch.optim.AdamW(model.parameters()))
-    return log(results(found, BuiltAt(file, 7)))
+    return log(results(found, (file, 7)))
 
 
 @pytest.mark.skipif(

@@ -17,27 +17,20 @@ MOST_CHOICES = 12
 """Most values of an axis to choose from; an axis with more has no filter."""
 
 
-class FilterBox(NamedTuple):
-    """One checkbox: its HTML id, its text, and the CSS classes of the tests that it selects."""
-
-    anchor: str
-    text: str
-    shows: str
-
-
 class FilterGroup(NamedTuple):
     """The checkboxes for the values of one axis.
 
     Attributes:
         name: of the axis, as the address of a filter has it.
         anchor: the element.
-        choices: in the order of their values.
+        choices: the checkboxes in the order of their values: HTML id, text, and the CSS classes of
+            the tests that it selects.
         classes: class of some cells to the boxes of which each shows them.
     """
 
     name: str
     anchor: str
-    choices: list[FilterBox]
+    choices: list[tuple[str, str, str]]
     classes: Mapping[str, list[str]]
 
 
@@ -77,7 +70,7 @@ class Filters:
         self._numbers.append(known)
         anchors = {value: f"f{place}-{number}" for number, value in enumerate(order)}
         choices = [
-            FilterBox(
+            (
                 anchor,
                 order[value],
                 " ".join(f"v{place}-{n}" for values, n in known.items() if value in values),
