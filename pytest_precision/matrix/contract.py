@@ -75,14 +75,8 @@ class Contract:
                     )
                 )
         for name, given in (("dtypes", self.dtypes), ("some", self.some)):
-            if not isinstance(given, Mapping):
-                raise TypeError(
-                    expected_but_got(
-                        "a mapping from kind to dtype",
-                        named(name, given),
-                        f"write {name}={{'master': 'float32'}}",
-                    )
-                )
+            advice = f"write {name}={{'master': 'float32'}}"
+            expect_type(name, given, Mapping, "a mapping from kind to dtype", advice)
             for kind, dtype in given.items():
                 _expect_dtype(kind, dtype)
 

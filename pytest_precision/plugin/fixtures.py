@@ -17,6 +17,7 @@ from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
+from pytest_precision.plugin.collection import is_drawn
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.other_side import OTHER_SIDE
 from pytest_precision.plugin.resources import Resources
@@ -170,11 +171,10 @@ def attach_verdicts(
     found = item.stash.get(PARITY, None)
     verdicts = found.verdicts if found else []
     raised = [] if error is None else [one.verdict for one in _parity_errors(error.value)]
-    drawn = item.get_closest_marker("precision_drawn") is not None
     report_attributes.attach(
         report,
         item,
-        axes=axes_of(cell) | ({"sequence": "drawn"} if drawn else {}),
+        axes=axes_of(cell) | ({"sequence": "drawn"} if is_drawn(item) else {}),
         verdicts=[verdict.as_dict() for verdict in verdicts],
         raised=[n for n, own in enumerate(verdicts) if any(own is one for one in raised)],
         number=item.callspec.indices["cell"],
