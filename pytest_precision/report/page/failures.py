@@ -172,7 +172,7 @@ def culprit_facts(found: Culprit) -> Sequence[tuple[str, str]]:
     return [(name, value) for name, value in told if value]
 
 
-def unlike_constants(found: Culprit) -> list[tuple[str, str, str]]:
+def constants_of_both(found: Culprit) -> list[tuple[str, str, str]]:
     """Return the arguments in which both sides differ, each with both values as text."""
     if found.constants is None:
         return []

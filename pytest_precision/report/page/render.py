@@ -118,7 +118,7 @@ def _template() -> jinja2.Template:
         plots=plots,
         failure_facts=failures.failure_facts,
         culprit_facts=failures.culprit_facts,
-        unlike_constants=failures.unlike_constants,
+        constants_of_both=failures.constants_of_both,
         column_labels=heat.column_labels,
         heat_rows=heat.heat_rows,
         module_heats=heat.module_heats,
