@@ -20,7 +20,7 @@ from pytest_precision.engine.observation import Observation, piece
 from pytest_precision.engine.readable import expect_known, stored
 from pytest_precision.matrix.tensor_key import expect_one_name_each, unwrapped
 from pytest_precision.modules.layer import Layer
-from pytest_precision.modules.parameter import QuantizedParameter
+from pytest_precision.modules.read_only import writable
 from pytest_precision.modules.state import used_quantized
 from pytest_precision.ranks.state.accelerator import capturing
 
@@ -192,7 +192,7 @@ class Observable:
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """Return an observation of this rank's shard, with its place in the unsharded tensor."""
-        return piece(kind, name, _plain(tensor), local=local)
+        return piece(kind, name, writable(tensor), local=local)
 
     def show(
         self,
@@ -269,11 +269,6 @@ class Observable:
         logical = (self.logical_parts(name, master) for name, master in self.masters())
         members = groups.group_members(self.optimizer)
         return groups.groups_with_names(members, ([name for name, _ in parts] for parts in logical))
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """Return a quantized parameter dequantized, and any other tensor unchanged."""
-    return tensor.dequantize() if isinstance(tensor, QuantizedParameter) else tensor
 
 
 def full(tensor: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ class Restorable(Observable):
 
     def _show_further(self, state: Mapping[str, Any], capture: Capture) -> Iterator[Observation]:
         for key in state.keys() - CHECKPOINT_ELSEWHERE:
-            for name, tensor in _tensors_and_numbers(key, state[key]):
-                yield from self.show("state", name, tensor, capture, split=False)
+            for path, tensor in tensors_in(state[key]):
+                yield from self.show("state", f"{key}{path}", tensor, capture, split=False)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint that a new engine of any world size can load."""
@@ -227,14 +227,3 @@ def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
     finally:
         for parameter, gradient in kept:
             parameter.grad = gradient
-
-
-def _tensors_and_numbers(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for the tensors and numbers in an entry of a checkpoint."""
-    if isinstance(value, Mapping):
-        for key, entry in value.items():
-            yield from _tensors_and_numbers(f"{name}.{key}", entry)
-    elif isinstance(value, (list, tuple)):
-        yield from _tensors_and_numbers(name, dict(enumerate(value)))
-    elif isinstance(value, (Tensor, int, float)):
-        yield from ((name, tensor) for _, tensor in tensors_in(value))

@@ -92,32 +92,12 @@ def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(packed.bitwise_or_(pairs))
 
 
-def unpack_columns(data: torch.Tensor) -> torch.Tensor:
-    """Unpack bytes [rows, columns / 2] into 4-bit codes [rows, columns], one per byte."""
-    return torch.stack((data & 0x0F, data >> 4), -1).flatten(-2)
-
-
 def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
     """Pack 4-bit codes [rows, columns] into bytes [rows / 2, columns], even rows in low bits."""
     odd = codes[1::2]
     packed = empty_scratch("pairs", tuple(odd.shape), codes, torch.uint8)
     torch.bitwise_left_shift(odd, 4, out=packed)
     out.copy_(packed.bitwise_or_(codes[0::2]))
-
-
-def decode(data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Decode e2m1 bytes [rows, columns / 2] into fp32 values [rows, columns].
-
-    Args:
-        data: the bytes; both values of a byte are looked up as one 64-bit number.
-        out: receives the values; it must be contiguous.
-
-    Returns:
-        `out`.
-    """
-    codes = empty_scratch("codes", tuple(data.shape), data, torch.int32).copy_(data)
-    torch.index_select(_pairs(data.device), 0, codes.flatten(), out=out.view(torch.int64).flatten())
-    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +108,15 @@ class PackedE2m1(Coding):
 
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Decode packed e2m1 bytes to fp32 in `out`, which is contiguous, and return `out`."""
-        return decode(data, out)
+        codes = empty_scratch("codes", tuple(data.shape), data, torch.int32).copy_(data)
+        # Both values of a byte are looked up as one 64-bit number.
+        target = out.view(torch.int64).flatten()
+        torch.index_select(_pairs(data.device), 0, codes.flatten(), out=target)
+        return out
 
     def unpacked(self, data: torch.Tensor) -> torch.Tensor:
         """Return the 4-bit codes in packed bytes, one byte per element."""
-        return unpack_columns(data)
+        return torch.stack((data & 0x0F, data >> 4), -1).flatten(-2)
 
     def pack_(self, codes: torch.Tensor, out: torch.Tensor) -> None:
         """Pack 4-bit codes, given as one byte per element, into `out`, two per byte."""
@@ -143,9 +127,15 @@ E2M1 = PackedE2m1()
 
 
 @cache
+def values_of_codes(device: torch.device) -> torch.Tensor:
+    """Return the value of each 4-bit code, fp32 [16]."""
+    magnitudes = torch.tensor(GRID, dtype=torch.float32, device=device)
+    return torch.cat((magnitudes, -magnitudes))
+
+
+@cache
 def _pairs(device: torch.device) -> torch.Tensor:
     """Return a table from a byte to its two fp32 values, as bits of an int64; int64 [256]."""
-    magnitudes = torch.tensor(GRID, dtype=torch.float32, device=device)
-    values = torch.cat((magnitudes, -magnitudes))
+    values = values_of_codes(device)
     high, low = torch.meshgrid(values, values, indexing="ij")
     return torch.stack((low, high), -1).view(torch.int64).flatten()

@@ -122,7 +122,7 @@ class Reducible(Format):
             ValueError: `x` is not a matrix with values, or `usage` is unknown.
         """
         refuse_random_bits(random_bits, self.name)
-        return self.quantize_with(x, self.amaxes(x), usage=usage)
+        return self.quantize_with(x, self._reduced(self.amaxes(x)), usage=usage)
 
     @abstractmethod
     def amaxes(self, x: torch.Tensor) -> torch.Tensor:
@@ -133,6 +133,10 @@ class Reducible(Format):
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
         """Quantize a matrix by the amaxes that the caller passes, instead of its own amaxes."""
+
+    def _reduced(self, amaxes: torch.Tensor) -> torch.Tensor:
+        """Return the amaxes by which `quantize` scales a matrix with these amaxes: the same."""
+        return amaxes
 
     def of_masters(self) -> Reducible:
         """Return the format that casts master weights: by default, this format.

@@ -7,7 +7,6 @@ is quantized with both; if the errors are equal, the usual scale is kept.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Literal
 
 import torch
@@ -56,9 +55,9 @@ def quantized_with_less_error(
         decoded = E4M3.decode(scale, torch.empty_like(base))
         multiplier = (decoded * tensor_scale.reciprocal()).reciprocal_()
         codes = operand.codes(tile, multiplier.clamp_(max=FP32_MAXIMUM), block).clone()
-        values = (split_blocks(_grid(codes.device)[codes.long()], block) * _each(decoded)).view(
-            codes.shape
-        )
+        values = (
+            split_blocks(e2m1.values_of_codes(codes.device)[codes.long()], block) * _each(decoded)
+        ).view(codes.shape)
         if scaled_error:
             difference = values - source * tensor_scale
         else:
@@ -103,10 +102,3 @@ def _in_sixteens(matrix: torch.Tensor, axis: int) -> list[torch.Tensor]:
     if axis:
         return list(matrix.view(rows, columns // NVFP4_BLOCK, NVFP4_BLOCK).unbind(2))
     return list(matrix.view(rows // NVFP4_BLOCK, NVFP4_BLOCK, columns).unbind(1))
-
-
-@cache
-def _grid(device: torch.device) -> torch.Tensor:
-    """Return the value of each 4-bit e2m1 code, fp32 [16]."""
-    magnitudes = torch.tensor(e2m1.GRID, dtype=torch.float32, device=device)
-    return torch.cat((magnitudes, -magnitudes))

@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from pytest_precision.formats.blocks import BlockOperand
 from pytest_precision.formats.elements import ELEMENT_OF_NAME
 from pytest_precision.formats.format import Makers
-from pytest_precision.formats.in_blocks import InBlocks
+from pytest_precision.formats.in_blocks import BlockOperand, InBlocks
 from pytest_precision.formats.inputs import Usage, checked_usage
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import e8m0_ceil, e8m0_floor

@@ -11,7 +11,7 @@ import torch
 from pytest_precision.formats.block_amaxes import checked_amaxes
 from pytest_precision.formats.elements import ELEMENT_OF_NAME, Element
 from pytest_precision.formats.format import Makers, Reducible
-from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage, refuse_random_bits
+from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage
 from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import ReduceAmax, scale_from_amax, tensor_amax
@@ -46,7 +46,7 @@ class PerTensor(Reducible):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurrentScaling(PerTensor):
-    """Per-tensor fp8 with current scaling.
+    """Per-tensor fp8 with current scaling; the columnwise operand is the rowwise one, transposed.
 
     Attributes:
         name: name of the format.
@@ -65,20 +65,8 @@ class CurrentScaling(PerTensor):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def quantize(
-        self, x: torch.Tensor, random_bits: None = None, *, usage: Usage = "both"
-    ) -> QuantizedTensor:
-        """Quantize a matrix; the columnwise operand is the transpose of the rowwise one.
-
-        Raises:
-            TypeError: `x` is not a tensor of fp32, bf16 or fp16, or random bits are given.
-            ValueError: `x` is not a matrix with values, or `usage` is unknown.
-        """
-        refuse_random_bits(random_bits, self.name)
-        amax = self.amaxes(x)
-        if self.reduce_amax is not None:
-            amax = self.reduce_amax(amax)
-        return self.quantize_with(x, amax, usage=usage)
+    def _reduced(self, amaxes: torch.Tensor) -> torch.Tensor:
+        return amaxes if self.reduce_amax is None else self.reduce_amax(amaxes)
 
     def _quantized(self, x: torch.Tensor, amax: torch.Tensor, usage: Usage) -> QuantizedTensor:
         scale = scale_from_amax(

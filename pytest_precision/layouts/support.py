@@ -86,3 +86,9 @@ def _expect(cell: Cell, layout: str, axis: str, known: Sequence[object]) -> None
             f"layout {layout} knows {axis} {', '.join(map(str, known))}{where} but the cell has "
             f"{axis}={value!r}; leave it out of the matrix or use another layout"
         )
+
+
+computes_in_bf16 = supports(
+    {"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16", "quantized"]
+)
+"""Declares that a layout's layers compute in bf16, whatever their weights are stored in."""

@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pytest_precision.optim.exact_state import ExactStateOptimizer
-from pytest_precision.optim.hyperparameters import check_dtype, check_grad, check_group
+from pytest_precision.optim.exact_state import (
+    ExactStateOptimizer,
+    check_dtype,
+    check_grad,
+    check_group,
+)
 from pytest_precision.optim.kernel import sqrt
 
 STATE_DTYPES = (torch.bfloat16, torch.float32)
@@ -80,7 +84,14 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
         """Return the dtypes of the tensors that this optimizer keeps for `param`, by name."""
         group = next(g for g in self.param_groups if any(p is param for p in g["params"]))
-        return self._state_dtypes(group)
+        dtypes = {
+            "step": torch.float32,
+            "exp_avg": group["momentum_dtype"],
+            "exp_avg_sq": group["variance_dtype"],
+        }
+        if group["use_kahan_summation"]:
+            dtypes["compensation"] = group["compensation_buffer_dtype"]
+        return dtypes
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_group(group, STATE_DTYPES)
@@ -93,21 +104,10 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
                 check_grad(param.grad)
                 self._update(param, group)
 
-    @staticmethod
-    def _state_dtypes(group: dict[str, Any]) -> dict[str, torch.dtype]:
-        dtypes = {
-            "step": torch.float32,
-            "exp_avg": group["momentum_dtype"],
-            "exp_avg_sq": group["variance_dtype"],
-        }
-        if group["use_kahan_summation"]:
-            dtypes["compensation"] = group["compensation_buffer_dtype"]
-        return dtypes
-
     def _update(self, param: Tensor, group: dict[str, Any]) -> None:
         state = self.state[param]
         if not state:
-            for name, dtype in self._state_dtypes(group).items():
+            for name, dtype in self.state_dtypes(param).items():
                 zeros = torch.zeros_like(param, dtype=dtype)
                 # torch's own optimizers keep the counter on the CPU too, for any default device.
                 counter = torch.zeros((), dtype=dtype, device="cpu")

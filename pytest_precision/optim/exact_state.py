@@ -1,9 +1,9 @@
-"""Optimizers whose state is the same bit for bit after saving and loading, whatever its dtypes."""
+"""The base of optimizers whose state is loaded bit for bit, and checks of their options."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, overload
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 
 
 class ExactStateOptimizer(Optimizer):
@@ -109,3 +109,54 @@ class ExactStateOptimizer(Optimizer):
                     f"{name} of parameter {index} to be {dtype}", saved[name].dtype, advice
                 )
             )
+
+
+def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -> None:
+    """Raise ValueError for a parameter group that Adam cannot update.
+
+    Args:
+        group: a group with `params`, `lr`, `betas`, `eps` and `weight_decay`.
+        param_dtypes: the dtypes that a parameter may have.
+
+    Raises:
+        ValueError: a value is out of its range, or a parameter has another dtype.
+    """
+    for name in ("lr", "eps", "weight_decay"):
+        check(group[name] >= 0, f"{name} >= 0", name, group[name])
+    betas = group["betas"]
+    check(len(betas) == 2 and all(0 <= b < 1 for b in betas), "two betas in [0, 1)", "betas", betas)
+    for param in group["params"]:
+        check_dtype("param.dtype", param.dtype, param_dtypes)
+
+
+def check_dtype(name: str, dtype: Any, allowed: Sequence[torch.dtype]) -> None:
+    """Raise ValueError for a dtype that is not in `allowed`.
+
+    Raises:
+        ValueError: the dtype is not allowed; the message lists the allowed ones.
+    """
+    check(dtype in allowed, f"{name} of {', '.join(map(str, allowed))}", name, dtype)
+
+
+def check_grad(grad: Tensor) -> None:
+    """Raise ValueError for a gradient that is not dense, or not of fp32, bf16 or fp16.
+
+    Raises:
+        ValueError: the gradient has another layout or dtype, which the message names.
+    """
+    check(grad.layout == torch.strided, "a dense gradient", "grad.layout", grad.layout)
+    check_dtype("grad.dtype", grad.dtype, (torch.float32, torch.bfloat16, torch.float16))
+
+
+def check(holds: bool, expected: str, name: str, value: Any) -> None:
+    """Raise a `ValueError` that names an argument and its value, unless `holds` is true.
+
+    Raises:
+        ValueError: "expected ... but got name=value (type)", if `holds` is false.
+    """
+    if not holds:
+        raise ValueError(
+            expected_but_got(
+                expected, named(name, value), "see the arguments in the optimizer's docstring"
+            )
+        )

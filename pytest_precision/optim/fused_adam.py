@@ -13,8 +13,13 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from pytest_precision.optim import remainder
-from pytest_precision.optim.exact_state import ExactStateOptimizer
-from pytest_precision.optim.hyperparameters import check, check_dtype, check_grad, check_group
+from pytest_precision.optim.exact_state import (
+    ExactStateOptimizer,
+    check,
+    check_dtype,
+    check_grad,
+    check_group,
+)
 from pytest_precision.optim.kernel import KernelScalars, adam_
 from pytest_precision.optim.scaled_state import RANGES, decode_scaled, encode_, scale_name
 
@@ -199,6 +204,6 @@ def decoupled_owners(parameters: Iterable[Tensor]) -> list[Tensor]:
     for parameter in parameters:
         gradient = getattr(parameter, "decoupled_grad", None)
         if gradient is not None:
-            owners.append(torch.empty_like(parameter, dtype=torch.float32))
+            owners.append(torch.empty_like(gradient))
             owners[-1].grad = gradient
     return owners

@@ -21,7 +21,8 @@ from pytest_precision.te.storages import matrix
 Activation = Callable[..., Tensor]
 
 
-def _gelu(x: Tensor) -> Tensor:
+def gelu_by_tanh(x: Tensor) -> Tensor:
+    """Return GELU in the form that the kernels compute, with a hyperbolic tangent."""
     return functional.gelu(x, approximate="tanh")
 
 
@@ -56,7 +57,7 @@ def _situglu(x: Tensor, beta1: float = 4.0, beta2: float = 25.0) -> Tensor:
 
 
 _PLAIN: dict[str, Activation] = {
-    "gelu": _gelu,
+    "gelu": gelu_by_tanh,
     "qgelu": _qgelu,
     "relu": functional.relu,
     "srelu": _srelu,
@@ -64,7 +65,7 @@ _PLAIN: dict[str, Activation] = {
 }
 _GATES: dict[str, Activation] = {
     "glu": torch.sigmoid,
-    "geglu": _gelu,
+    "geglu": gelu_by_tanh,
     "qgeglu": _qgelu,
     "reglu": functional.relu,
     "sreglu": _srelu,
@@ -90,7 +91,7 @@ def _forward(activation: Activation) -> Callable[..., Any]:
 
 def _backward(activation: Activation) -> Callable[..., Any]:
     def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any = None, **options: float) -> Any:
-        (made,) = _gradients(lambda x: activation(x, **options), grad, fwd_input)
+        (made,) = gradients_of(lambda x: activation(x, **options), grad, fwd_input)
         return _rounded(made, fwd_input.dtype, quantizer)
 
     return backward
@@ -98,7 +99,7 @@ def _backward(activation: Activation) -> Callable[..., Any]:
 
 def _backward_with_bias(activation: Activation) -> Callable[..., Any]:
     def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any = None) -> tuple[Tensor, Any]:
-        (made,) = _gradients(activation, grad, fwd_input)
+        (made,) = gradients_of(activation, grad, fwd_input)
         at_once = type(quantizer).__name__ in ("Float8Quantizer", "MXFP8Quantizer")
         summed = made if at_once else made.to(fwd_input.dtype).float()
         of_bias = matrix(summed).sum(0).to(fwd_input.dtype)
@@ -135,14 +136,15 @@ def _scaled_backward(activation: Activation) -> Callable[..., Any]:
             made = activation(_in_halves(x, glu_interleave_size), **options)
             return made * scales.unsqueeze(-1)
 
-        made, of_scales = _gradients(scaled, grad, fwd_input, act_scales)
+        made, of_scales = gradients_of(scaled, grad, fwd_input, act_scales)
         rounded = _rounded(made, fwd_input.dtype, quantizer)
         return rounded, of_scales.to(act_scales.dtype) if compute_scale_grad else None
 
     return backward
 
 
-def _gradients(function: Activation, gradient: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+def gradients_of(function: Activation, gradient: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of a function's inputs in fp32, from the gradient of its result."""
     with torch.enable_grad():
         exact = [tensor.detach().float().requires_grad_() for tensor in inputs]
         made = function(*exact)

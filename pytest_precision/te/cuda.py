@@ -75,7 +75,7 @@ def enter(capability: tuple[int, int] = CAPABILITY) -> None:
             setattr(torch.cuda.random, name, value)
     start_cuda_at_once()
     for name in ("range_push", "range_pop", "mark"):
-        setattr(torch.cuda.nvtx, name, _nothing)
+        setattr(torch.cuda.nvtx, name, _saying(None))
     if torch.version.cuda is None:
         torch.version.cuda = "13.1"  # the recipe of block scaling asks for 12.9 or later
 
@@ -101,9 +101,9 @@ def _answers(capability: tuple[int, int]) -> dict[str, Any]:
     }
     made: dict[str, Any] = {name: _saying(value) for name, value in constant.items()}
     made |= dict.fromkeys(
-        ("init", "set_device", "set_stream", "synchronize", "empty_cache"), _nothing
+        ("init", "set_device", "set_stream", "synchronize", "empty_cache"), _saying(None)
     )
-    made |= dict.fromkeys(("stream", "device", "device_of"), _context)
+    made |= dict.fromkeys(("stream", "device", "device_of"), _saying(contextlib.nullcontext()))
     return made | {"Stream": _Stream, "ExternalStream": _Stream, "Event": _Event}
 
 
@@ -123,11 +123,3 @@ def _generators() -> dict[str, Any]:
 
 def _saying(value: Any) -> Any:
     return lambda *_, **__: value
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing, in the place of functions of `torch.cuda` that need a GPU."""
-
-
-def _context(*_: Any, **__: Any) -> Any:
-    return contextlib.nullcontext()

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pytest_precision.formats.product import multiply
+from pytest_precision.te.activations import gelu_by_tanh, gradients_of
 from pytest_precision.te.enums import DType
 from pytest_precision.te.groups import members
 from pytest_precision.te.quantize import quantize
@@ -71,11 +71,11 @@ def generic_gemm(
         product = _plus(product, D, 1.0 if beta is None else beta, (A, B))
     if gelu and grad:
         assert gelu_in is not None
-        product = _gelu_gradient(matrix(gelu_in).float(), product)
+        (product,) = gradients_of(gelu_by_tanh, product, matrix(gelu_in))
     elif gelu:
         # The product may be `D` itself, which the result is copied to.
         gelu_input = product.to(DTYPES[int(bias_type)], copy=True)
-        product = functional.gelu(gelu_input.float(), approximate="tanh")
+        product = gelu_by_tanh(gelu_input.float())
     if not transB:
         product = product.reshape(*B.size()[:-1], product.shape[-1])
     if gelu_input is not None:
@@ -262,11 +262,3 @@ def _dtype(a: Any, wanted: int | None) -> torch.dtype:
 
 def _is_empty(tensor: Any) -> bool:
     return torch.Size(tensor.size()).numel() == 0
-
-
-def _gelu_gradient(before: Tensor, gradient: Tensor) -> Tensor:
-    with torch.enable_grad():
-        before = before.detach().requires_grad_()
-        after = functional.gelu(before, approximate="tanh")
-        (made,) = torch.autograd.grad(after, before, gradient)
-    return made

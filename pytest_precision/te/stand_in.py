@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.formats.backend import release_of
 from pytest_precision.te.names import NAMES
 
 MODULE = "transformer_engine_torch"
@@ -58,7 +59,7 @@ def refusal() -> str:
     except PackageNotFoundError:
         return expected_but_got("Transformer Engine's wheel", "none installed", WHAT_TO_INSTALL)
     known = ", ".join(".".join(map(str, release)) for release in NAMES)
-    if release(installed) not in NAMES:
+    if release_of(installed) not in NAMES:
         return expected_but_got(f"Transformer Engine {known}", installed, WHAT_TO_INSTALL)
     if has_compiled_module():
         return expected_but_got(
@@ -164,12 +165,6 @@ def _import_package() -> None:
     spec.loader.exec_module(package)
 
 
-def release(text: str) -> tuple[int, int]:
-    """Parse a version such as "2.20.0" to its release, (2, 20)."""
-    major, minor = text.split(".")[:2]
-    return int(major), int(minor)
-
-
 def _problem_of_this_process() -> str:
     """Return why the stand-in cannot be installed in this process; empty if it can."""
     import torch
@@ -196,7 +191,7 @@ class _StandIn(ModuleType):
 
     def __init__(self, installed: str) -> None:
         super().__init__(MODULE, "The stand-in for the compiled module, on the CPU.")
-        self.installed, own = installed, release(installed)
+        self.installed, own = installed, release_of(installed)
         made = {**_classes(), **_constants()}
         for name, function in functions().items():
             made[name] = _on_the_cpu(function)
@@ -216,7 +211,6 @@ def functions() -> dict[str, Callable[..., Any]]:
         groups,
         masters,
         norms,
-        nvfp4_masters,
         optimizers,
         permutation,
         quantize,
@@ -229,7 +223,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 
     every = frozenset().union(*NAMES.values())
     areas = (
-        *(allocation, amaxes, aux_loss, gemm, groups, masters, norms, nvfp4_masters, optimizers),
+        *(allocation, amaxes, aux_loss, gemm, groups, masters, norms, optimizers),
         *(permutation, quantize, rope, router, rows, softmax, transposes),
     )
     made = {name: value for area in areas for name, value in vars(area).items() if name in every}

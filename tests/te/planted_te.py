@@ -13,7 +13,6 @@ import torch.distributed as dist
 from pytest_precision import Cell, Engine, Observation, Workload, formats, layouts, workloads
 from pytest_precision.layouts.optimizer_layouts import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import casting
-from pytest_precision.layouts.transformer_engine.casting import store_master
 from pytest_precision.layouts.transformer_engine.kernels_there import RECIPES, recipe_of
 from pytest_precision.layouts.transformer_engine.layers import (
     with_experts,
@@ -21,7 +20,11 @@ from pytest_precision.layouts.transformer_engine.layers import (
 )
 from pytest_precision.layouts.transformer_engine.layouts import in_bf16
 from pytest_precision.layouts.transformer_engine.shown import values_of
-from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, OutsideMasters
+from pytest_precision.layouts.transformer_engine.te_masters import (
+    OptimizerMasters,
+    OutsideMasters,
+    store_master,
+)
 from pytest_precision.te import cuda, storages
 from pytest_precision.workloads.batches import Microbatch
 

@@ -19,7 +19,6 @@ from pytest_precision.te import (
     groups,
     masters,
     norms,
-    nvfp4_masters,
     optimizers,
     rows,
     softmax,
@@ -376,7 +375,7 @@ def test_shards_of_masters_become_nvfp4_weights() -> None:
     amax, largest = torch.zeros(4, 3), torch.zeros(1)
     for shard, start in shards(x, [cut]):
         found = torch.empty_like(amax)
-        nvfp4_masters.nvfp4_multi_tensor_compute_partial_amax(
+        masters.nvfp4_multi_tensor_compute_partial_amax(
             [shard], [found], [largest], [64], [48], [start]
         )
         amax = torch.maximum(amax, found)
@@ -385,16 +384,16 @@ def test_shards_of_masters_become_nvfp4_weights() -> None:
         torch.zeros(128, 4, dtype=torch.uint8),
         torch.zeros(1),
     )
-    nvfp4_masters.nvfp4_multi_tensor_fused_scale(
+    masters.nvfp4_multi_tensor_fused_scale(
         [amax], [largest], [per_block], [stored], [kept], [4], [3], [128]
     )
     scale = torch.empty(1)
-    nvfp4_masters.nvfp4_compute_global_scale(largest, scale)
+    masters.nvfp4_compute_global_scale(largest, scale)
     close(scale, NVFP4_RANGE / x.double().abs().max().reshape(1))
     codes = torch.zeros(x.numel() // 2, dtype=torch.uint8)
     for shard, start in shards(x, [cut]):
         here = codes[start // 2 : (start + shard.numel()) // 2]
-        nvfp4_masters.nvfp4_multi_tensor_2d_partial_cast(
+        masters.nvfp4_multi_tensor_2d_partial_cast(
             [shard], [here], [per_block], [scale], [64], [48], [start]
         )
     whole = formats.by_name("nvfp4_2d").quantize(x)
@@ -412,7 +411,7 @@ def test_shards_of_masters_become_nvfp4_weights() -> None:
 def test_an_nvfp4_shard_within_a_byte_is_refused() -> None:
     """Two elements share a byte, which belongs to two ranks then."""
     with pytest.raises(NotImplementedError, match=r"whole bytes but got start_offset=3 and 5"):
-        nvfp4_masters.nvfp4_multi_tensor_2d_partial_cast(
+        masters.nvfp4_multi_tensor_2d_partial_cast(
             [torch.zeros(5)], [torch.zeros(3)], [torch.ones(1, 1)], [torch.ones(1)], [16], [16], [3]
         )
 

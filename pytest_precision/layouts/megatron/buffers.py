@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import expected_but_got
-from pytest_precision.layouts.megatron.packing import overlap
+from pytest_precision.layouts.megatron.packing import held_part
 from pytest_precision.layouts.megatron.stored_model import Arrangement, Options
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import OperandPart
@@ -185,10 +185,7 @@ class Buffer:
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
         """Return the range of a flattened parameter that this rank updates; None if it is empty."""
-        both = overlap(self._share(bucket), slot.span)
-        if both is None:
-            return None
-        return Span(both.start - slot.span.start, both.stop - slot.span.start)
+        return held_part(slot.span, self._share(bucket))
 
     def part(self, slot: BufferSlot, owned: Span, flat: Tensor) -> Tensor:
         """Return a view of that part of one parameter in `flat` which this rank updates."""

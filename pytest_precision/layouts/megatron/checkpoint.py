@@ -170,17 +170,11 @@ def _expect_state(
 
 def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups with the names of all ranks' parameters."""
-    options = [
-        {key: value for key, value in group.items() if key != "params"}
-        for group in engine.optimizer.param_groups
+    names = [p.name for name, _ in engine.model.named_parameters() for p in engine.parts[name]]
+    return [
+        {**group, "params": [name for name in names if name in own]}
+        for group, own in zip(engine.optimizer.param_groups, engine.members, strict=True)
     ]
-    named: list[list[str]] = [[] for _ in options]
-    for name, _ in engine.model.named_parameters():
-        for part in engine.parts[name]:
-            group = engine.group_numbers.get(part.name)
-            if group is not None:
-                named[group].append(part.name)
-    return [{**group, "params": names} for group, names in zip(options, named, strict=True)]
 
 
 def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.layouts.megatron.packing import Part
 from pytest_precision.layouts.megatron.stored_model import Arranged
-from pytest_precision.layouts.support import supports
+from pytest_precision.layouts.support import computes_in_bf16
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
 from pytest_precision.modules.linear import Linear
@@ -126,13 +126,7 @@ def _part(name: str, number: int, size: int, shape: tuple[int, ...]) -> Part:
     return Part(name, shape, Span(number * size, (number + 1) * size))
 
 
-# Their layers compute in bf16.
-_supported = supports(
-    {"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16", "quantized"]
-)
-
-
-@_supported
+@computes_in_bf16
 def grouped_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
     """Set up the distributed optimizer with a single weight `[experts, out, in]` for all experts.
 
@@ -149,7 +143,7 @@ def grouped_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
     )
 
 
-@_supported
+@computes_in_bf16
 def discrete_experts(workload: Workload, cell: Cell, **options: Any) -> Engine:
     """Set up the distributed optimizer with one weight per expert.
 

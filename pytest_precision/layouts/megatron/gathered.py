@@ -29,14 +29,14 @@ class GatheredEngine(Engine):
     Attributes:
         options: options of the distributed optimizer.
         parts: the logical tensors in each parameter of the model.
-        group_numbers: logical tensor to the number of its parameter group.
+        members: the names of the logical tensors in each parameter group.
         buffers: the buffers in which parameters are gathered.
         shards: the shards that this rank updates.
     """
 
     options: Options
     parts: Parts
-    group_numbers: dict[str, int]
+    members: list[frozenset[str]]
     buffers: list[Buffer]
     shards: list[Shard]
 

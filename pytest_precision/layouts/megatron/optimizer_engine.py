@@ -29,7 +29,7 @@ from pytest_precision.layouts.megatron.stored_model import (
 )
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
-from pytest_precision.modules.main_grad import accumulate
+from pytest_precision.modules.multiply import accumulate
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
 
@@ -62,9 +62,7 @@ class DistributedOptimizer(GatheredEngine):
             f"master {name} was initialised from dequantized weights"
             for name in arrangement.from_dequantized
         ]
-        self.group_numbers = {
-            name: number for number, group in enumerate(arrangement.groups) for name in group.names
-        }
+        self.members = [group["params"] for group in arrangement.groups]
         self._last_microbatch = False
         optimizer = adam_on_masters(self.shards, arrangement, options)
         super().__init__(workload, cell, arrangement.model, optimizer)

@@ -33,10 +33,10 @@ def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 
-def overlap(one: Span, other: Span) -> Span | None:
-    """Return the overlap of two ranges of elements; None if there is none."""
-    start, stop = max(one.start, other.start), min(one.stop, other.stop)
-    return Span(start, stop) if start < stop else None
+def held_part(whole: Span, held: Span) -> Span | None:
+    """Return which elements of a range lie in another one, counted from its start; None if none."""
+    start, stop = max(whole.start, held.start), min(whole.stop, held.stop)
+    return Span(start - whole.start, stop - whole.start) if start < stop else None
 
 
 def split_flat(
@@ -48,10 +48,10 @@ def split_flat(
         The part, which of its elements these are, and the elements, flat.
     """
     for part in parts:
-        both = overlap(part.span, held)
-        if both is not None:
-            span = Span(both.start - part.span.start, both.stop - part.span.start)
-            yield part, span, flat[both.start - held.start : both.stop - held.start]
+        span = held_part(part.span, held)
+        if span is not None:
+            first = part.span.start - held.start
+            yield part, span, flat[first + span.start : first + span.stop]
 
 
 def logical_values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:

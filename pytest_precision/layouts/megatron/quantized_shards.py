@@ -21,7 +21,7 @@ from pytest_precision.formats.format import Reducible
 from pytest_precision.formats.quantized import Operand
 from pytest_precision.formats.scaling import ReduceAmax
 from pytest_precision.layouts.megatron.buffers import Buffer, BufferSlot
-from pytest_precision.layouts.megatron.packing import overlap
+from pytest_precision.layouts.megatron.packing import held_part
 from pytest_precision.layouts.megatron.shards import Shard
 from pytest_precision.matrix.tensor_key import OperandPart
 from pytest_precision.modules.padding import padded_shape
@@ -54,12 +54,11 @@ class ShardedMatrix:
             return None
         start = shard.slot.span.start
         held = Span(start + shard.owned.start, start + shard.owned.stop)
-        both = overlap(self.place, held)
-        if both is None:
+        span = held_part(self.place, held)
+        if span is None:
             return None
-        part = shard.master[both.start - held.start : both.stop - held.start]
-        span = Span(both.start - self.place.start, both.stop - self.place.start)
-        return span, part.to(NOMINAL)
+        first = self.place.start - held.start
+        return span, shard.master[first + span.start : first + span.stop].to(NOMINAL)
 
     def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
         """Return the padded matrix with this rank's elements, and with zeros around them."""

@@ -94,7 +94,7 @@ def adam_on_masters(
     for group in arrangement.groups:
         params = []
         for name, parts in arrangement.parts.items():
-            inside = [part.name in group.names for part in parts]
+            inside = [part.name in group["params"] for part in parts]
             if any(inside) and not all(inside):
                 raise ValueError(
                     expected_but_got(
@@ -105,7 +105,7 @@ def adam_on_masters(
                 )
             if all(inside) and name in masters:
                 params.append(masters[name])
-        groups.append({**group.options, "params": params})
+        groups.append({**group, "params": params})
     moments = options.exp_avg_dtype, options.exp_avg_sq_dtype
     if moments == (torch.float32, torch.float32) and not options.masters_in_state:
         return torch.optim.AdamW(groups)

@@ -163,19 +163,6 @@ class Options:
 
 
 @dataclass(frozen=True)
-class ParameterGroup:
-    """A parameter group: its optimizer options, and its parameters by their names in the model.
-
-    Attributes:
-        options: all but the parameters.
-        names: names of the logical tensors in it.
-    """
-
-    options: Mapping[str, Any]
-    names: frozenset[str]
-
-
-@dataclass(frozen=True)
 class Arrangement:
     """A workload's model as a layout stores it, with initial values and parameter groups.
 
@@ -186,7 +173,7 @@ class Arrangement:
         initial: values that the masters start from, by the names of the logical tensors: those of
             the workload, unrounded.
         from_dequantized: logical tensors of which only the quantized weight was left.
-        groups: parameter groups of the workload.
+        groups: parameter groups of the workload, with the names of logical tensors as `params`.
     """
 
     model: nn.Module
@@ -194,7 +181,7 @@ class Arrangement:
     names: Mapping[str, str]
     initial: Mapping[str, Tensor]
     from_dequantized: tuple[str, ...]
-    groups: tuple[ParameterGroup, ...]
+    groups: tuple[Mapping[str, Any], ...]
 
     @classmethod
     def of(cls, workload: Workload, cell: Cell, arrange: Arrange | None) -> Arrangement:
@@ -203,10 +190,7 @@ class Arrangement:
         initial = {name: p.detach().clone() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}
         groups = tuple(
-            ParameterGroup(
-                {key: value for key, value in group.items() if key != "params"},
-                frozenset(names[id(p)] for p in group["params"]),
-            )
+            {**group, "params": frozenset(names[id(p)] for p in group["params"])}
             for group in workload.groups(model)
         )
         model, _ = resident(model, cell)

@@ -11,7 +11,7 @@ from torch import nn
 from pytest_precision.engine.engine import Engine
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.declarations import uses_transformer_engine
-from pytest_precision.layouts.support import supports
+from pytest_precision.layouts.support import computes_in_bf16
 from pytest_precision.layouts.transformer_engine.data_parallel import EngineInDdp, EngineInFsdp2
 from pytest_precision.layouts.transformer_engine.layers import with_experts, with_linears
 from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, OutsideMasters
@@ -19,13 +19,9 @@ from pytest_precision.layouts.transformer_engine.transformer_blocks import with_
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
 
-_SUPPORTED = supports(
-    {"bf16": ["bf16"], "quantized": ["bf16", "quantized"]}, fused=["bf16", "quantized"]
-)
-
 
 @uses_transformer_engine
-@_SUPPORTED
+@computes_in_bf16
 def te_linears(
     workload: Workload,
     cell: Cell,
@@ -50,7 +46,7 @@ def te_linears(
 
 
 @uses_transformer_engine
-@_SUPPORTED
+@computes_in_bf16
 def te_experts(
     workload: Workload,
     cell: Cell,
@@ -74,7 +70,7 @@ def te_experts(
 
 
 @uses_transformer_engine
-@_SUPPORTED
+@computes_in_bf16
 def te_blocks(
     workload: Workload,
     cell: Cell,

@@ -23,7 +23,7 @@ from pytest_precision.layouts.transformer_engine.layers import (
     padded_modules,
 )
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.modules.main_grad import accumulate
+from pytest_precision.modules.multiply import accumulate
 from pytest_precision.workloads.base import Workload
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.layouts.transformer_engine.casting import store_master
+from pytest_precision.layouts.transformer_engine.te_masters import store_master
 from pytest_precision.recipes.megatron.flat_shards import pieces_by_name
 from pytest_precision.recorders.scripts.located import PieceFields
 from pytest_precision.workloads.base import Workload
