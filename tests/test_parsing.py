@@ -38,7 +38,7 @@ NO_NAMES = {
     "engine/further.py": "names of Python's attributes",
     "engine/modes.py": "modules of Python's classes",
     "engine/values.py": "modules of Python's classes",
-    "layouts/megatron/logical_names.py": "which parameters a layout stores for which logical one",
+    "layouts/megatron/shards.py": "which parameters a layout stores for which logical one",
     "layouts/transformer_engine/layers.py": "names of parameters and modules of a model",
     "layouts/transformer_engine/shown.py": "names of parameters of a model",
     "recorders/scripts/loop_names.py": "places in a model that have no name yet",

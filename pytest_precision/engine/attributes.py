@@ -94,6 +94,13 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
     yield from _named(fields, type(optimizer).__name__ + number, set())
 
 
+def observed(kind: str, name: str, leaf: Any) -> Observation:
+    """Return the observation of one of `leaves`, which this rank holds whole."""
+    held = as_tensor(leaf)
+    assert held is not None
+    return whole(kind, name, held)
+
+
 def _named(own: Mapping[str, Any], name: str, known: set[int]) -> Leaves:
     for key, value in own.items():
         yield from ((f"{key}{path} of {name}", leaf) for path, leaf in leaves(value, known))
@@ -131,10 +138,7 @@ def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observatio
                 unpickled = _unpickled(held)
                 parts = [("", held)] if unpickled is None else leaves(unpickled)
                 for inner, part in parts:
-                    shown = as_tensor(part)
-                    assert shown is not None
-                    full = f"extra state{path}{inner} of {of}"
-                    yield whole("attribute", full, shown, local=True)
+                    yield observed("attribute", f"extra state{path}{inner} of {of}", part)
 
 
 def _bytes(held: Tensor) -> bytes:
@@ -160,7 +164,4 @@ def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observatio
     for key, value in kept.items():
         if isinstance(key, str):
             for path, leaf in leaves(value):
-                held = as_tensor(leaf)
-                assert held is not None
-                full = f"{key}{path} of the optimizer{number}"
-                yield whole("extra_state", full, held, local=True)
+                yield observed("extra_state", f"{key}{path} of the optimizer{number}", leaf)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_precision.engine.observation import Observation, whole
-from pytest_precision.engine.values import as_tensor, fingerprint
+from pytest_precision.engine.attributes import observed
+from pytest_precision.engine.observation import Observation
+from pytest_precision.engine.values import fingerprint
 
 HeldLeaves = Iterable[tuple[str, Any]]
 
@@ -42,9 +43,7 @@ class Changes:
         """Yield an observation of each value that differs from that before the first update."""
         for name, leaf in held:
             if self.differs(name, leaf):
-                tensor = as_tensor(leaf)
-                assert tensor is not None
-                yield whole(self._kind, name, tensor)
+                yield observed(self._kind, name, leaf)
 
     def differs(self, name: str, leaf: Any) -> bool:
         """Return whether a value has changed since `begin` saved it; False for a new name."""

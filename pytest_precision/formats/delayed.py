@@ -10,8 +10,7 @@ import torch
 
 from pytest_precision.formats.elements import ELEMENT_OF_NAME, element_named
 from pytest_precision.formats.format import Makers
-from pytest_precision.formats.inputs import Usage
-from pytest_precision.formats.options import check_options
+from pytest_precision.formats.inputs import Usage, check_options
 from pytest_precision.formats.per_tensor import PerTensor, quantize_by
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.scaling import FP32_MAXIMUM, ReduceAmax

@@ -12,8 +12,7 @@ import torch
 from pytest_precision.formats.block_amaxes import amaxes_of_blocks, by_block
 from pytest_precision.formats.elements import Element
 from pytest_precision.formats.format import Reducible
-from pytest_precision.formats.inputs import Usage, checked_matrix, refuse_random_bits
-from pytest_precision.formats.options import check_fields
+from pytest_precision.formats.inputs import Usage, check_fields, checked_matrix, refuse_random_bits
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, ScaleKind, Storage
 from pytest_precision.formats.tiles import Block, Tile, empty_scratch
 

@@ -17,12 +17,12 @@ from pytest_precision.formats.four_over_six import ErrorMode, quantized_with_les
 from pytest_precision.formats.inputs import (
     RandomBits,
     Usage,
+    check_fields,
     checked_matrix,
     checked_random_bits,
     checked_usage,
     refuse_random_bits,
 )
-from pytest_precision.formats.options import check_fields
 from pytest_precision.formats.packed import NVFP4_BLOCK, PackedOperand
 from pytest_precision.formats.quantized import QuantizedTensor, ScaleKind
 from pytest_precision.formats.scaling import (

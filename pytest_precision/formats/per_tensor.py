@@ -11,8 +11,7 @@ import torch
 from pytest_precision.formats.block_amaxes import checked_amaxes
 from pytest_precision.formats.elements import ELEMENT_OF_NAME, Element
 from pytest_precision.formats.format import Makers, Reducible
-from pytest_precision.formats.inputs import Usage, checked_matrix, checked_usage
-from pytest_precision.formats.options import check_fields
+from pytest_precision.formats.inputs import Usage, check_fields, checked_matrix, checked_usage
 from pytest_precision.formats.quantized import Operand, QuantizedTensor, Storage
 from pytest_precision.formats.scaling import ReduceAmax, scale_from_amax, tensor_amax
 from pytest_precision.formats.tiles import empty_scratch, own_transpose, tile_spans

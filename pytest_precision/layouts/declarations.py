@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from pytest_precision import te
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.options.option_values import unclosed
-from pytest_precision.te.global_state import without_earlier_layers
 
 Declaring = TypeVar("Declaring", bound=Callable[..., Any])
+
+_INSIDE = ContextVar("called by a function that uses Transformer Engine", default=False)
 
 
 def with_environment(**variables: str) -> Callable[[Declaring], Declaring]:
@@ -117,8 +121,27 @@ def uses_transformer_engine(function: Declaring) -> Declaring:
     @functools.wraps(function)
     def installed(*args: Any, **kwargs: Any) -> Any:
         te.install_without_gpu()
-        with without_earlier_layers():
+        with _without_earlier_layers():
             return function(*args, **kwargs)
 
     installed.transformer_engine = True  # type: ignore[attr-defined]
     return may_leave(*te.CHANGES)(cast(Declaring, installed))
+
+
+@contextmanager
+def _without_earlier_layers() -> Iterator[None]:
+    """Drop Transformer Engine's global fp8 state of earlier layers, before the outermost block.
+
+    In delayed scaling, the histories of all layers that were ever called are updated together, and
+    what is recomputed is numbered over all of them: each job would take longer than the one before,
+    and differ from its repetition. A layer that was called before is never updated again, so that
+    nothing is taken back between a layer's first call and the end of the function that makes it.
+    """
+    module = sys.modules.get("transformer_engine.pytorch.quantization")
+    if module is not None and not _INSIDE.get():
+        module.FP8GlobalStateManager.reset()
+    token = _INSIDE.set(True)
+    try:
+        yield
+    finally:
+        _INSIDE.reset(token)

@@ -59,9 +59,7 @@ def swap_first_dims(tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     return _given(tensor.transpose(0, 1).contiguous(), out)
 
 
-def swizzle_scales_for_gemm_(tensor: Any) -> None:
-    """Reorder a tensor's scales into the order in which GEMM kernels read them, in place."""
-    swizzle(tensor)
+swizzle_scales_for_gemm_ = swizzle
 
 
 def multi_tensor_swizzle_scales_for_gemm_unchecked_(tensors: Sequence[Any], *_: Any) -> None:

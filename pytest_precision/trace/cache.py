@@ -33,11 +33,6 @@ class KeptTrace:
     sources: Sources
 
     @property
-    def is_current(self) -> bool:
-        """Whether the trace's files exist, and the files that it was made from are unchanged."""
-        return _sizes(self.folder) == self.files and self.sources.hold()
-
-    @property
     def bytes(self) -> int:
         """The size of the trace on disk, in bytes."""
         return sum(self.files.values())
@@ -71,7 +66,7 @@ class TraceCache:
         kept = self._kept.get(key)
         if kept is None:
             return None
-        if not kept.is_current:
+        if _sizes(kept.folder) != kept.files or not kept.sources.hold():
             self.drop(self._kept.pop(key).folder)
             return None
         self._kept.move_to_end(key)

@@ -56,7 +56,7 @@ class DataLog:
             other = [step for step in now.keys() & before.keys() if now[step] != before[step]]
             unsteady.setdefault(rank, []).extend([*log["unsteady"], *sorted(other)])
             given[rank] = now | before
-            for step, counts in log.get("tokens", {}).items():
+            for step, counts in log["tokens"].items():
                 tokens.setdefault(int(step), set()).update(counts)
         return cls(tuple(given.values()), tuple(map(tuple, unsteady.values())), tokens)
 

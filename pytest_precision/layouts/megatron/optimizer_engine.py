@@ -19,8 +19,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron import checkpoint
 from pytest_precision.layouts.megatron.buffers import Bucket, Buffer, BufferSlot, buffers_of
 from pytest_precision.layouts.megatron.gathered import GatheredEngine, outside_buffers
-from pytest_precision.layouts.megatron.logical_names import LogicalNames
-from pytest_precision.layouts.megatron.shards import adam_on_masters, shards_of
+from pytest_precision.layouts.megatron.shards import LogicalNames, adam_on_masters, shards_of
 from pytest_precision.layouts.megatron.stored_model import (
     Arrange,
     Arrangement,
