@@ -107,7 +107,7 @@ def test_the_reciprocal_is_that_of_fp32() -> None:
 def test_every_e2m1_code_is_decoded() -> None:
     """The 256 bytes of two codes are decoded, the low nibble first."""
     data = torch.arange(256).to(torch.uint8)[:, None]
-    decoded = e2m1.decode(data, torch.empty(256, 2))
+    decoded = e2m1.E2M1.decode(data, torch.empty(256, 2))
     expected = [
         defined_value("e2m1", nibble) for byte in range(256) for nibble in (byte & 15, byte >> 4)
     ]
