@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import runpy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -141,30 +144,43 @@ def added_blocks() -> dict[str, object]:
 KINDS = ("FP8", "FP8_BLOCK_SCALING", "MXFP8", "NVFP4")
 """Kinds of support that Transformer Engine keeps its answers about."""
 
+EXAMPLE = Path(__file__).parents[2] / "fixtures" / "downstream" / "test_transformer_engine.py"
+
+
+def why(function: Callable[..., object], *given: object, **options: object) -> str:
+    """Call a function; return why it skips its test, or nothing."""
+    try:
+        function(*given, **options)
+    except pytest.skip.Exception as skip:
+        return str(skip)
+    return ""
+
+
+@contextmanager
+def told_capability(capability: tuple[int, int]) -> Iterator[None]:
+    """Have Transformer Engine be told another compute capability within the block."""
+    _enter(capability)
+    try:
+        yield
+    finally:
+        _enter()
+
+
+def _enter(*capability: tuple[int, int]) -> None:
+    from transformer_engine.pytorch import quantization, utils
+
+    cuda.enter(*capability)
+    utils._get_device_compute_capability.cache_clear()
+    for name in vars(quantization).keys() & {f"_{kind}_SUPPORT" for kind in KINDS}:
+        setattr(quantization, name, None)  # answers are kept
+
 
 @layouts.uses_transformer_engine
 def skipped_on(capability: tuple[int, int], cublas: int) -> dict[str, str]:
     """Return why a cell of each precision, and one of a single weight, is skipped on a GPU."""
-
-    def why(function: Callable[..., object], *given: object, **options: object) -> str:
-        try:
-            function(*given, **options)
-        except pytest.skip.Exception as skip:
-            return str(skip)
-        return ""
-
-    def enter(*capability: tuple[int, int]) -> None:
-        from transformer_engine.pytorch import quantization, utils
-
-        cuda.enter(*capability)
-        utils._get_device_compute_capability.cache_clear()
-        for name in vars(quantization).keys() & {f"_{kind}_SUPPORT" for kind in KINDS}:
-            setattr(quantization, name, None)  # answers are kept
-
     import transformer_engine_torch as tex
 
-    enter(capability)
-    try:
+    with told_capability(capability):
         found = {name: why(kernels_there.recipe_of, name) for name in kernels_there.RECIPES}
         model = workloads.moe(width=32, hidden=64).model(Cell("bf16", "bf16"))
         with patch.object(tex, "get_cublasLt_version", lambda: cublas):
@@ -177,6 +193,16 @@ def skipped_on(capability: tuple[int, int], cublas: int) -> dict[str, str]:
                         single_grouped_weight=True,
                     )
                     found |= {f"single {name}": skip}
-        return found
-    finally:
-        enter()
+    return found
+
+
+@layouts.uses_transformer_engine
+def example_skipped_on(capability: tuple[int, int]) -> dict[str, str]:
+    """Return why the example of a layout in a recipe of its own is skipped on a GPU, by recipe."""
+    example = runpy.run_path(str(EXAMPLE))
+    found = {}
+    with told_capability(capability):
+        for recipe in ("none", "current", "mxfp8"):
+            cell = Cell("bf16", extra=(("recipe", recipe),))
+            found[recipe] = why(example["separate"], example["Regression"](), cell)
+    return found

@@ -92,6 +92,17 @@ def test_cells_that_a_gpu_has_no_kernels_for_are_skipped(
     assert all("compute capability" in why for why in found.values() if why)
 
 
+@pytest.mark.parametrize(
+    ("capability", "skipped"), [((8, 0), "current mxfp8"), ((9, 0), "mxfp8"), ((10, 0), "")]
+)
+def test_the_example_is_skipped_where_a_gpu_has_no_kernels_for_its_recipe(
+    on_a_rank: Callable[..., dict[str, str]], capability: tuple[int, int], skipped: str
+) -> None:
+    """A recipe that a layout chooses itself; on an H200 its cell was red before."""
+    found = on_a_rank(partial(planted.example_skipped_on, capability))
+    assert " ".join(name for name, why in found.items() if why) == skipped
+
+
 def test_torch_compiles_nothing(on_a_rank: Callable[..., tuple[float, str]]) -> None:
     """It would ask the stand-in for Triton for a compiler; the function runs as it is written."""
     assert on_a_rank(planted.compiled) == (-1.0, "cuda:0")

@@ -32,6 +32,7 @@ SET_BY_LIBRARIES = frozenset(
         "NVTE_CUDA_INCLUDE_DIR",
         "TORCHINDUCTOR_CACHE_DIR",
         "TRITON_CACHE_DIR",
+        "TRITON_PTXAS_PATH",
     }
 )
 """Variables that torch and Transformer Engine set themselves when they first need them."""

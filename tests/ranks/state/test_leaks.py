@@ -281,6 +281,19 @@ def test_what_setuptools_adds_to_the_path_is_no_leak(pool):
         pool.run(1, import_setuptools)
 
 
+def name_the_assembler():
+    os.environ["TRITON_PTXAS_PATH"] = "/torch/bin/ptxas"
+
+
+def test_what_torch_sets_to_compile_for_a_gpu_is_no_leak(pool):
+    """Inductor names its own assembler to Triton by a variable, for the whole process."""
+    before = pool.run(1, process)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool.run(1, name_the_assembler)
+    assert pool.run(1, process) == before
+
+
 def test_the_ranks_that_leak_are_listed(pool):
     """The results of the job come all the same."""
     with pytest.warns(PrecisionLeakWarning, match="\n  rank 1: default dtype"):
