@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from one_step import finish_step
 
 from pytest_precision import Cell, Engine, layouts, workloads
-from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.loss_scale import GROWTH_INTERVAL, LossScale
 
 FP16 = Cell("fp16", "fp32")
@@ -14,8 +14,7 @@ FP16 = Cell("fp16", "fp32")
 
 def step(engine: Engine, number: int) -> None:
     engine.forward_backward(number)
-    for phase in STEP_PHASES[1:]:
-        getattr(engine, phase)()
+    finish_step(engine)
 
 
 @pytest.mark.parametrize("overflow_at", [None, 2, 5, 7])

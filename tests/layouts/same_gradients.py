@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from one_step import finish_step
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload
-from pytest_precision.engine.engine import STEP_PHASES
 
 Layout = Callable[[Workload, Cell], Engine]
 
@@ -71,8 +71,7 @@ def steps(layout: Layout, count: int, cell: Cell) -> Iterator[Engine]:
     engine = layout(SameGradients(), cell)
     for step in range(1, count + 1):
         engine.forward_backward(step)
-        for phase in STEP_PHASES[1:]:
-            getattr(engine, phase)()
+        finish_step(engine)
         yield engine
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_step import finish_step
 from torch import Tensor
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
-from pytest_precision.engine.engine import STEP_PHASES
 
 Layout = Callable[[Workload, Cell], Engine]
 
@@ -20,8 +20,7 @@ def loaded_devices(layout: Layout, folder: str) -> dict[str, set[str]]:
     """On a rank: train and save on the CPU, load on `meta`; return the devices of each state."""
     trained = layout(workloads.mlp(), Cell("bf16"))
     trained.forward_backward(1)
-    for phase in STEP_PHASES[1:]:
-        getattr(trained, phase)()
+    finish_step(trained)
     trained.save(Path(folder))
     engine = layout(workloads.mlp(), Cell("bf16", device="meta"))
     engine.load(Path(folder))

@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 import torch
+from one_step import finish_step
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
-from pytest_precision.engine.engine import STEP_PHASES
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -103,8 +103,7 @@ def test_codes_scales_and_values_are_shown(
     with torch.compiler.set_stance("force_eager"):
         engine = low_bits(wide(), Cell("fp32", extra=(("optimizer", name),)))
         engine.forward_backward(1)
-        for phase in STEP_PHASES[1:]:
-            getattr(engine, phase)()
+        finish_step(engine)
     seen = [*engine.observe("optimizer_step", engine.capture)]
     weight = "blocks.0.linear.weight"
     values = {o.kind: o.tensor for o in seen if o.name == weight}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from one_step import finish_step
 from torch import Tensor
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Workload, close, layouts, workloads
-from pytest_precision.engine.engine import STEP_PHASES
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -35,8 +35,8 @@ def norms(cell: Cell, names: tuple[str, ...], workload: str) -> dict[str, list[f
         torch.manual_seed(1)
         engine = getattr(layouts, name)(TINY[workload](), cell)
         for step in (1, 2):
-            for phase in STEP_PHASES:
-                getattr(engine, phase)(*[step] * (phase == "forward_backward"))
+            engine.forward_backward(step)
+            finish_step(engine)
             seen.setdefault(name, []).append(engine.grad_norm.item())
         engine.evaluate()
     return seen

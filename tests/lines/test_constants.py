@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from logged_blocks import culprit_between, operations
 from marked_lines import marked
 from torch import Tensor
 
-from pytest_precision.parity.explain.lines.found import culprit_of
-from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import OperationLog
 
 HERE = Path(__file__)
@@ -20,8 +18,7 @@ HERE = Path(__file__)
 
 def logged(run: Callable[[float], None], number: float) -> OperationLog:
     """Log what a function does with a number."""
-    logger = OperationLogger(Wanted(0, 1))
-    with logger.installed(), logger.on():
+    with operations() as logger:
         run(number)
     return logger.log
 
@@ -49,8 +46,7 @@ def test_a_division_by_one_is_named_with_what_the_reference_divides_by(
     run: Callable[[float], None],
 ) -> None:
     """It changes no value, so the first wrong value is made later."""
-    found = culprit_of([logged(run, 1)], [logged(run, 2)], Path.cwd(), "loss")
-    assert found is not None
+    found = culprit_between(logged(run, 1), logged(run, 2), "loss")
     assert (found.line, found.kind) == (marked(HERE, run.__name__), "constant"), found.text
     assert found.text.endswith("the reference divided by 2 here, this by 1")
 
@@ -65,8 +61,7 @@ def in_turns(number: float) -> None:
 
 def test_a_turn_that_is_left_out_is_no_other_constant() -> None:
     """The reference multiplies by the same number there, too."""
-    found = culprit_of([logged(in_turns, 1)], [logged(in_turns, 2)], Path.cwd(), "loss")
-    assert found is not None
+    found = culprit_between(logged(in_turns, 1), logged(in_turns, 2), "loss")
     assert (found.line, found.kind) == (marked(HERE, "in_turns"), "missing"), found.text
     assert "the reference has aten.mul.Tensor before it" in found.text
 
@@ -83,7 +78,6 @@ def updated(number: float) -> None:
 
 def test_an_option_of_several_numbers_is_named_where_it_is_set() -> None:
     """The recorded number is one of them, and the line sets both."""
-    logs = [logged(updated, 0.99)], [logged(updated, 0.999)]
-    found = culprit_of(*logs, Path.cwd(), "hyper", "betas.1 of weight")
-    assert found is not None
+    logs = logged(updated, 0.99), logged(updated, 0.999)
+    found = culprit_between(*logs, "hyper", "betas.1 of weight")
     assert (found.line, found.kind) == (marked(HERE, "beta"), "setting"), found.text

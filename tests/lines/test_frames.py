@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from logged_blocks import operations
 from marked_lines import marked
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pytest_precision
 from pytest_precision.recorders.lines.frames import INSTALLED, NOBODY, USER, Frames
-from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import CodeLine, Site
 
 HELPER = "def doubled(values):\n    return values * 2.0\n"
@@ -37,8 +36,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def line_of(module: ModuleType) -> CodeLine:
     """Return the line of a product that a module computes for this test."""
-    logger = OperationLogger(Wanted(0, 1))
-    with logger.installed(), logger.on():
+    with operations() as logger:
         module.doubled(torch.arange(3.0))
     line = logger.log.operations[-1].line
     assert line is not None
@@ -88,9 +86,8 @@ class Halving(TorchDispatchMode):
 
 def test_what_a_mode_passes_on_belongs_to_the_line_that_asks_for_it() -> None:
     """What the mode computes by itself belongs to the mode's line."""
-    logger = OperationLogger(Wanted(0, 1))
     values = torch.arange(3.0)
-    with logger.installed(), logger.on(), Halving():
+    with operations() as logger, Halving():
         values * 2.0  # asked for
     named = {one.base: one.line.line for one in logger.log.operations if one.line is not None}
     here = Path(__file__)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import pytest
 import torch
+from logged_blocks import culprit_between, operations
 from torch import Tensor
 
-from pytest_precision.parity.explain.lines.found import culprit_of
-from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import GRAPH, Holding, OperationLog
 
 
@@ -29,9 +26,8 @@ def logged(factor: float, patch: pytest.MonkeyPatch) -> OperationLog:
     """Log a step whose product is replayed."""
     patch.setattr(torch.cuda.CUDAGraph, "replay", Product.replay)
     weight, inputs = torch.arange(12.0).reshape(4, 3), torch.arange(1.0, 4.0)
-    logger = OperationLogger(Wanted(0, 1))
     graph = Product(inputs, factor)
-    with logger.installed(), logger.on():
+    with operations() as logger:
         logger.give([(Holding("param", "weight"), weight)])
         read = graph.made + 1.0
         torch.cuda.CUDAGraph.replay(graph)  # type: ignore[arg-type]
@@ -41,7 +37,7 @@ def logged(factor: float, patch: pytest.MonkeyPatch) -> OperationLog:
     return logger.log
 
 
-LINE = inspect.getsourcelines(logged)[1] + 9
+LINE = inspect.getsourcelines(logged)[1] + 8
 """The line of the replay."""
 
 
@@ -57,8 +53,7 @@ def test_a_replay_is_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_replay_may_have_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is that of the replay, and the text says how to see more."""
-    found = culprit_of([logged(2.0, monkeypatch)], [logged(3.0, monkeypatch)], Path.cwd(), "param")
-    assert found is not None
+    found = culprit_between(logged(2.0, monkeypatch), logged(3.0, monkeypatch), "param")
     assert (found.operation, found.kind, found.line) == (GRAPH, "unknown", LINE), found.text
     assert "it counts as one operation, and may have made what aten.add.Tensor reads" in found.text
     assert "run the step without the graph" in found.text

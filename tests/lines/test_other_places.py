@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
+from logged_blocks import culprit_between, operations
 
-from pytest_precision.parity.explain.lines.found import culprit_of
-from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import OperationLog
 
 
 def log_of(factor: float | None) -> OperationLog:
     """Log two updates, after the first of which the loop may scale the weight."""
-    logger = OperationLogger(Wanted(0, 1))
     weight = torch.nn.Parameter(torch.arange(12.0))
     weight.grad = torch.arange(1.0, 13.0)
     optimizer = torch.optim.AdamW([weight], lr=0.5, weight_decay=0.5)
-    with logger.installed(), logger.on():
+    with operations() as logger:
         optimizer.step()
         if factor is not None:
             weight.data.mul_(factor)
@@ -28,6 +23,5 @@ def log_of(factor: float | None) -> OperationLog:
 
 def test_a_constant_of_a_library_is_told_with_its_function() -> None:
     """The next update decays the weight, by an operation that is none of this line."""
-    found = culprit_of([log_of(1.25)], [log_of(None)], Path.cwd())
-    assert found is not None
+    found = culprit_between(log_of(1.25), log_of(None))
     assert "the reference multiplied by 0.75 in AdamW.step, this by 1.25" in found.text

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from logged_blocks import culprit_between, operations
 from torch import Tensor
 
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of
-from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import REGION, OperationLog
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -37,9 +35,8 @@ LINE = DEFINITION + 2
 
 def logged(function: Function) -> OperationLog:
     """Log a forward and a backward."""
-    logger = OperationLogger(Wanted(0, 1))
     weight = torch.arange(16.0).reshape(4, 4).requires_grad_()
-    with logger.installed(), logger.on():
+    with operations() as logger:
         inputs = torch.arange(12.0).reshape(3, 4)
         function(inputs, weight).backward(inputs)  # type: ignore[no-untyped-call]
     return logger.log
@@ -58,8 +55,7 @@ def compiled(function: Function, backend: str) -> OperationLog:
 
 def culprit(candidate: OperationLog, reference: OperationLog, line: int) -> Culprit:
     """Return what is named, which has to be at a line of this file."""
-    found = culprit_of([candidate], [reference], Path.cwd())
-    assert found is not None
+    found = culprit_between(candidate, reference)
     assert (found.file, found.line) == (str(Path(__file__).relative_to(Path.cwd())), line)
     return found
 

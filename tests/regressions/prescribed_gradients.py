@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from one_step import finish_step
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload
-from pytest_precision.engine.engine import STEP_PHASES
 
 Layout = Callable[[Workload, Cell], Engine]
 
@@ -71,8 +71,7 @@ def weights(layout: Layout, lr: float, cell: Cell, steps: int) -> Tensor:
     engine = layout(Prescribed(lr), cell)
     for step in range(1, steps + 1):
         engine.forward_backward(step)
-        for phase in STEP_PHASES[1:]:
-            getattr(engine, phase)()
+        finish_step(engine)
     ((_, parameter),) = engine.masters()
     return engine.effective(parameter).detach().float().clone()
 

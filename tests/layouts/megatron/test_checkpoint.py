@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from one_step import finish_step
 from torch import Tensor
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
-from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.optim.scaled_state import RANGES, decode_scaled, scale_name
 
@@ -29,8 +29,7 @@ def trained(folder: str, options: dict[str, str], *, save: bool) -> dict[str, Wh
     if save:
         for step in (1, 2):
             engine.forward_backward(step)
-            for phase in STEP_PHASES[1:]:
-                getattr(engine, phase)()
+            finish_step(engine)
         engine.save(Path(folder))
     else:
         engine.load(Path(folder))
