@@ -57,7 +57,7 @@ NO_NAMES = {
     "recipes/__init__.py": "numbers of releases",
     "recorders/run_environment.py": "names of variables",
     "recorders/oracle/estimate.py": "names of an optimizer's options",
-    "recorders/scripts/script_traceback.py": "paths of source files",
+    "recorders/scripts/script_file.py": "paths of source files",
     "recorders/perturb/delays.py": "names of torch's functions",
     "recorders/perturb/rounding_noise.py": "names of torch's functions",
     "recipes/megatron/flat_shards.py": "names of parameters, with numbers of experts",

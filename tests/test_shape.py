@@ -89,7 +89,7 @@ def defined(node: ast.stmt) -> list[str]:
 JUDGES = (
     "check/ruled_check.py",
     "recorders/engine_recorder.py",
-    "recorders/perturb/perturbation.py",
+    "recorders/layout_job.py",
     "trace/recording.py",
 )
 """The modules that record and judge a cell; what they import, each green cell imports."""

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from measure import interleave, ratio
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.script_file import record_file, run_file
+from pytest_precision.recorders.scripts.script_recorder import record_script
 
 SCRIPT = Path(__file__).with_name("plain_script.py")
 STEPS = 3

@@ -45,8 +45,8 @@ from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.run_environment import SEED
-from pytest_precision.recorders.scripts.runs import record_script
 from pytest_precision.recorders.scripts.script import script
+from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.reader import Trace
 

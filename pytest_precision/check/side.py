@@ -43,8 +43,7 @@ class Side:
         mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.rounding_noise`; 0
             for none.
-        start: number of another start, see `recorders.perturb.perturbation`; 0 for the usual
-            one.
+        start: number of another start, see `Perturbation`; 0 for the usual one.
         logged: which tensor operations are logged, in place of a trace; None for a trace.
         beside_exact: whether the first train step is recorded beside the same step in fp64, in
             place of a trace.
@@ -157,8 +156,7 @@ class Side:
             if self.workload is None:
                 return self._record_script(Path(folder), window, segment)
             # Only ranks need torch for this; the controller sends the job without it.
-            from pytest_precision.recorders.layout_job import LayoutJob
-            from pytest_precision.recorders.perturb.perturbation import Perturbation
+            from pytest_precision.recorders.layout_job import LayoutJob, Perturbation
 
             layout = self.layout.resolve()
             job = LayoutJob(
@@ -195,7 +193,7 @@ class Side:
     def _record_script(self, folder: Path, window: Window | None, segment: Segment) -> int:
         script = self.layout.resolve()
         if self.logged is None:
-            from pytest_precision.recorders.scripts.runs import record_script
+            from pytest_precision.recorders.scripts.script_recorder import record_script
 
             return record_script(script, self.cell, folder, window, segment)
         from pytest_precision.recorders.scripts.logged_script import log_script

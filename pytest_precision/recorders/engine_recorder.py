@@ -19,8 +19,7 @@ from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import OPERATIONS
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
-from pytest_precision.recorders.layout_job import LayoutJob
-from pytest_precision.recorders.perturb.perturbation import NONE
+from pytest_precision.recorders.layout_job import NONE, LayoutJob
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import (
     FRESH_SEED,
@@ -49,16 +48,13 @@ class EngineRecorder:
         segment = job.segment
         cell, self.backend = with_backend(job.cell)
         self.cell = cell.of_segment(segment)
-        self.segment = segment
+        self.job = job
         self.operations = cell.operations
         self.layout = job.layout
         self.other = job.other
         if self.operations[: segment.start + 1].count("swap") % 2:
             self.layout, self.other = self.other, self.layout
-        self.perturbation = job.perturbation
         self.workload = job.own_workload()
-        self.folder = job.folder
-        self.window = job.window
         self.op = INIT.op
         self.operation = INIT.operation
         self.step = segment.done
@@ -79,7 +75,7 @@ class EngineRecorder:
         self.engine.expect_world_sizes({segment.world_size for segment in cell.segments})
         self.look_at_storage()
         size = elements(self.engine.model.named_parameters()) * self.operations.count("train")
-        self.digests = self.window is None and size > SMALL_RUN
+        self.digests = job.window is None and size > SMALL_RUN
         self.capture = Capture(
             gathers_shards=self.digests, snapshot=digested if self.digests else cloned
         )
@@ -87,15 +83,16 @@ class EngineRecorder:
 
     def run(self) -> None:
         """Run the sequence's operations up to the last to record; record the engine after each."""
-        start, stop = self.segment.start, self.segment.stop
-        if self.segment.number:
+        start, stop = self.job.segment.start, self.job.segment.stop
+        if self.job.segment.number:
             self.op = start
             self.operation = self.operations[start]
             self.restore()
             start += 1
         else:
             self.observe("init")
-        last = sys.maxsize if self.window is None else self.window.last
+        window = self.job.window
+        last = sys.maxsize if window is None else window.last
         for self.op in range(start, stop):
             self.operation = self.operations[self.op]
             if self.step + (self.operation == "train") > last:
@@ -127,7 +124,7 @@ class EngineRecorder:
                 )
             )
         engine.expect_even_shares()
-        self.perturbation.plant(engine)
+        self.job.perturbation.plant(engine)
         # A layout may draw more random numbers than another while it builds its engine.
         torch.manual_seed(seed)
         return engine
@@ -139,17 +136,17 @@ class EngineRecorder:
 
     def observe(self, phase: str) -> None:
         """Write the engine's tensors to the trace, if this phase and step are to be recorded."""
-        if self.perturbation.ends_only and phase in STEP_PHASES[:-1]:
+        if self.job.perturbation.ends_only and phase in STEP_PHASES[:-1]:
             return
-        if self.window is None or self.step >= self.window.first:
+        if self.job.window is None or self.step >= self.job.window.first:
             moment = Moment(self.op, self.operation, self.step, phase)
             self.writer.add(moment, [*self.engine.observe(phase, self.capture)])
 
     def train(self) -> None:
         """Run one train step, and record the engine's tensors after each phase."""
         self.step += 1
-        self.capture.begin(keeps=not self.perturbation.ends_only)
-        self.perturbation.wait()
+        self.capture.begin(keeps=not self.job.perturbation.ends_only)
+        self.job.perturbation.wait()
         with (
             self._watching(),
             self._noise("forward_backward"),
@@ -159,7 +156,7 @@ class EngineRecorder:
         self.engine.watch_changes()
         self.observe("forward_backward")
         for call, shown in self._calls():
-            self.perturbation.wait()
+            self.job.perturbation.wait()
             with self._updating(call), self._noise(call):
                 getattr(self.engine, call)()
                 self._expect_norm(call, shown)
@@ -199,7 +196,7 @@ class EngineRecorder:
         return self.watcher.around(self.engine, call, self.step)
 
     def _noise(self, phase: str) -> AbstractContextManager[object]:
-        return self.perturbation.rounding(self.engine, phase, self.step)
+        return self.job.perturbation.rounding(self.engine, phase, self.step)
 
     def skip(self) -> None:
         """Run a train step made to overflow, which all ranks must skip; record its tensors."""
@@ -224,13 +221,13 @@ class EngineRecorder:
 
     @property
     def _checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
+        return self.job.folder / "checkpoint"
 
     def save(self) -> None:
         """Save a checkpoint of the engine on all ranks, then record the engine's tensors."""
         self.engine.save(self._checkpoint)
         if self.watcher is not None:
-            self.watcher.save(self.folder)
+            self.watcher.save(self.job.folder)
         # A rank must not load, or save over, what another has not finished.
         dist.barrier()
         self.observe("save")
@@ -246,7 +243,7 @@ class EngineRecorder:
         """Load the checkpoint into the present engine on all ranks, then record its tensors."""
         self.engine.load(self._checkpoint)
         if self.watcher is not None:
-            self.watcher.load(self.folder)
+            self.watcher.load(self.job.folder)
         dist.barrier()
         self.observe("load")
 

@@ -1,19 +1,36 @@
-"""Weights: what an optimizer updates, as high-precision weights and this rank's shards of them."""
+"""Weights: what an optimizer updates, this rank's shards of it, and copies from before an update.
+
+A master that is read back from its rounded weight between two updates loses its low bits each time,
+although each update by itself is right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pytest_precision.engine.engine import Engine
-from pytest_precision.engine.observation import Observation
+from pytest_precision.engine.observation import Observation, index_within
+from pytest_precision.matrix.contract import dtype_name
+from pytest_precision.trace.oracle_log import ReadBack
 
 MEASURED_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 24}
 """Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
+
+
+ROUNDED_TO = (torch.bfloat16, torch.float16)
+"""Dtypes from which a high-precision weight may have been read back."""
+
+LEAST_ROUNDED = 8
+"""Elements of a shard that must have lost bits: one number may lie on a grid by chance.
+
+A smaller shard is not compared.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,3 +79,88 @@ class Watched:
     grad: Tensor | None
     group: Mapping[str, Any]
     before: list[Tensor]
+
+
+class KeptWeights:
+    """Copies of an optimizer's weights on the host, in the same memory at each step.
+
+    Fresh pages cost more than the copy. A slot is a stored tensor's name with the number of a
+    logical tensor in it.
+
+    Attributes:
+        compared: number of shards that were compared with what the update before has left.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[str, int], Tensor] = {}
+        self._left: set[tuple[str, int]] = set()
+        self._found: list[ReadBack] = []
+        self.compared = 0
+
+    def before(self, slot: tuple[str, int], piece: Observation) -> Tensor:
+        """Return a copy of a shard as it is before an update; it lasts until the next one."""
+        now, kept = piece.tensor, self._copies.get(slot)
+        if kept is None or (kept.shape, kept.dtype) != (now.shape, now.dtype):
+            self._left.discard(slot)
+            kept = self._copies[slot] = torch.empty_like(now, device="cpu")
+        elif slot in self._left:
+            self._left.discard(slot)
+            self.compared += 1
+            held = now.to("cpu")
+            if torch.equal(held, kept):
+                return kept
+            self._found += filter(None, [_read_back(piece, held, kept)])
+        return kept.copy_(now)
+
+    @torch.no_grad()
+    def leave(self, watched: Iterable[Watched]) -> None:
+        """Copy the weights as an update left them, to find changes made before the next update.
+
+        Args:
+            watched: its weights, whose copies are overwritten.
+        """
+        for one in watched:
+            # On every rank that has the gradient, also one without a piece: it may be a collective.
+            now = [] if one.grad is None else one.weight.pieces(one.weight.effective())
+            for number, (kept, piece) in enumerate(zip(one.before, now, strict=True)):
+                # Subclasses and fp8 may have no `torch.equal`.
+                plain = type(kept) is Tensor and kept.is_floating_point() and kept.itemsize > 1
+                if plain and kept.numel() >= LEAST_ROUNDED:
+                    kept.copy_(piece.tensor)
+                    self._left.add((one.weight.name, number))
+
+    def read_back(self, step: int) -> list[ReadBack]:
+        """Return weights found rounded to bf16 or fp16 before a step's update, each only once."""
+        found, self._found = self._found, []
+        return [replace(own, step=step) for own in found]
+
+    def forget(self) -> None:
+        """Forget what the last update left, since a load changes weights before the next update."""
+        self._left.clear()
+
+
+def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None:
+    """Return the worst element if a shard is what an update left, rounded to bf16/fp16; else None.
+
+    A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
+    hold a few numbers within limits. Neither makes each of many numbers its own rounding. A weight
+    may be set to zero on purpose, and zero is what fp16 makes of small numbers; it does not count.
+
+    Args:
+        piece: which shard it is.
+        now: what it holds.
+        left: what it held when the last update was over, of the same shape and dtype.
+    """
+    grids = [grid for grid in ROUNDED_TO if torch.equal(left.to(grid).to(left.dtype), now)]
+    off = (now.double() - left.double()).abs().reshape(-1)
+    if not grids or int(off[now.reshape(-1) != 0].count_nonzero()) < LEAST_ROUNDED:
+        return None
+    place = int(off.argmax())
+    return ReadBack(
+        0,  # which step it is knows who asks
+        piece.name,
+        index_within(piece, place),
+        float(left.reshape(-1)[place]),
+        float(now.reshape(-1)[place]),
+        dtype_name(grids[0]),
+    )

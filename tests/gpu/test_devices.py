@@ -13,7 +13,7 @@ from pytest_precision import Cell, DevicesBusyError, PrecisionLeakWarning, workl
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.state import devices
 from pytest_precision.ranks.state.devices import listed_devices
-from pytest_precision.recorders.scripts.runs import record_script
+from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.writer import LARGE

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from pytest_precision.recorders.layout_job import NONE, Perturbation
 from pytest_precision.recorders.perturb.delays import LONGEST_DELAY, delays, late_rank
-from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

@@ -12,8 +12,7 @@ import torch
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.recorders.engine_recorder import record_engine
-from pytest_precision.recorders.layout_job import Layout, LayoutJob
-from pytest_precision.recorders.perturb.perturbation import NONE, Perturbation
+from pytest_precision.recorders.layout_job import NONE, Layout, LayoutJob, Perturbation
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.reader import Trace
 

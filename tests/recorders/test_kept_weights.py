@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.engine.observation import piece
-from pytest_precision.recorders.kept_weights import LEAST_ROUNDED, KeptWeights
 from pytest_precision.recorders.lost_updates import UpdateMeter
-from pytest_precision.recorders.weights import Watched, Weight
+from pytest_precision.recorders.weights import LEAST_ROUNDED, KeptWeights, Watched, Weight
 
 
 def watched(held: Tensor, kept: KeptWeights) -> Watched:

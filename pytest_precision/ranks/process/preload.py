@@ -30,7 +30,7 @@ MODULES = (
     "pytest_precision.layouts.sharded",
     "pytest_precision.layouts.megatron.experts",
     "pytest_precision.layouts.megatron.optimizer",
-    "pytest_precision.recorders.scripts.runs",
+    "pytest_precision.recorders.scripts.script_recorder",
     "pytest_precision.workloads.language_model",
     "pytest_precision.workloads.mixture",
     "pytest_precision.workloads.perceptron",

@@ -30,7 +30,7 @@ CALLERS = tuple(
         "logged_run.py",
         "scripts/command.py",
         "scripts/logged_script.py",
-        "scripts/runs.py",
+        "scripts/script_recorder.py",
         "scripts/script.py",
         "scripts/script_file.py",
     )

@@ -42,18 +42,23 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
         yield on_time
         return
     drawn = random.Random(number)
+    devices = [module for _, module in started()]
 
-    def seconds() -> float:
-        return drawn.uniform(0, LONGEST_DELAY)
+    def pause() -> None:
+        seconds = drawn.uniform(0, LONGEST_DELAY)
+        if devices:
+            sleep_on_device(devices[-1], seconds)
+        else:
+            time.sleep(seconds)
 
-    pause, delayed = _on_host(seconds)
-    for _, module in started():
-        pause, delayed = _on_device(seconds, module)
     group = dist.ProcessGroup
     # As the class has them: what `getattr` returns would not bind a group any more.
     kept = {name: method for name, method in vars(group).items() if _communicates(name)}
     for name in kept:
-        setattr(group, name, delayed(getattr(group, name)))
+        method = getattr(group, name)
+        setattr(
+            group, name, _beside(devices[-1], pause, method) if devices else _after(pause, method)
+        )
     try:
         yield pause
     finally:
@@ -78,48 +83,34 @@ def _communicates(name: str) -> bool:
     return name.lstrip("_").startswith(_COLLECTIVES)
 
 
-def _on_host(seconds: Callable[[], float]) -> tuple[Callable[[], None], Callable[[Method], Method]]:
-    """Return two functions: one sleeps, one wraps a method so that it sleeps before each call."""
+def _after(pause: Callable[[], None], method: Method) -> Method:
+    """Return a method that sleeps before each call."""
 
-    def pause() -> None:
-        time.sleep(seconds())
+    @wraps(method)
+    def delayed(*args: Any, **kwargs: Any) -> Any:
+        pause()
+        return method(*args, **kwargs)
 
-    def after_pause(method: Method) -> Method:
-        @wraps(method)
-        def delayed(*args: Any, **kwargs: Any) -> Any:
-            pause()
-            return method(*args, **kwargs)
-
-        return delayed
-
-    return pause, after_pause
+    return delayed
 
 
-def _on_device(
-    seconds: Callable[[], float], module: Any
-) -> tuple[Callable[[], None], Callable[[Method], Method]]:
-    """Return two functions: one stalls the GPU's stream, one wraps a method to stall it first.
+def _beside(device: Any, pause: Callable[[], None], method: Method) -> Method:
+    """Return a method that stalls a stream of the GPU before each call.
 
     A collective waits on a stream of its own, so that it is late for what its caller goes on with:
     whoever reads its result without waiting for it reads too early.
     """
 
-    def pause() -> None:
-        sleep_on_device(module, seconds())
+    @wraps(method)
+    def delayed(*args: Any, **kwargs: Any) -> Any:
+        callers, own = device.current_stream(), device.Stream()
+        own.wait_stream(callers)
+        with device.stream(own):
+            pause()
+            work = method(*args, **kwargs)
+        # One that its caller does not wait for runs on the current stream, which is `own`.
+        if any(getattr(given, "asyncOp", True) is False for given in (*args, *kwargs.values())):
+            callers.wait_stream(own)
+        return work
 
-    def beside(method: Method) -> Method:
-        @wraps(method)
-        def delayed(*args: Any, **kwargs: Any) -> Any:
-            callers, own = module.current_stream(), module.Stream()
-            own.wait_stream(callers)
-            with module.stream(own):
-                pause()
-                work = method(*args, **kwargs)
-            # One that its caller does not wait for runs on the current stream, which is `own`.
-            if any(getattr(given, "asyncOp", True) is False for given in (*args, *kwargs.values())):
-                callers.wait_stream(own)
-            return work
-
-        return delayed
-
-    return pause, beside
+    return delayed

@@ -31,23 +31,21 @@ class Mutant(NamedTuple):
     """A known defect that can be planted into any engine.
 
     Attributes:
-        name: what is wrong, in words.
         plant: puts it into an engine that has just been built.
         advice: what a workload or a criterion lacks that does not show it.
     """
 
-    name: str
     plant: Plant
     advice: str
 
 
 MUTANTS: dict[str, Mutant] = {}
-"""Name to mutant, in the order in which they are tried."""
+"""What is wrong, in words, to mutant, in the order in which they are tried."""
 
 
 def _mutant(name: str, advice: str) -> Callable[[Plant], Plant]:
     def enter(plant: Plant) -> Plant:
-        MUTANTS[name] = Mutant(name, plant, advice)
+        MUTANTS[name] = Mutant(plant, advice)
         return plant
 
     return enter

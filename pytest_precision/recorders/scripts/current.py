@@ -58,10 +58,10 @@ class CurrentRecord:
             ValueError: nothing but `grad` is seen on demand.
             RuntimeError: the loop has begun, or a block trains too few steps.
         """
-        self._begin()
+        block = self._block()
         if self._steps is not None:
             self._steps.tell(model, see=see, locate=locate)
-        return self._block()
+        return block
 
     def see(
         self,
@@ -105,9 +105,6 @@ class CurrentRecord:
         """
         if self._steps is not None:
             self._steps.skipped()
-
-    def _begin(self) -> None:
-        """Do nothing; `Record` overrides this to raise at a second `with record():`."""
 
     def _expect_open(self) -> None:
         """Do nothing; `Record` overrides this to raise if called before `with record():`."""

@@ -44,20 +44,17 @@ class FollowedGradient:
         parameter: whose gradient it is.
         gradient: the tensor itself, which new gradients are added to in place.
         norm: that it must not exceed until a backward adds to it; None if nothing may write to it.
-        added: whether a backward has added to it as it was.
         version: counts what has changed it, up to the optimizer, or the last backward.
+        added: whether a backward has added to it as it was.
         handles: of the hooks that see what a backward adds.
     """
 
     parameter: Tensor
     gradient: Tensor
-    norm: float | None = None
+    norm: float | None
+    version: int
     added: bool = False
-    version: int = field(init=False)
     handles: list[RemovableHandle] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.version = version(self.gradient)
 
     @property
     def is_there(self) -> bool:
@@ -127,7 +124,8 @@ class FollowedGradients:
             gradient = parameter.grad
             if gradient is not None and has_plain_values(gradient):
                 norm = float(gradient.norm()) if may_shrink else None
-                self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm)
+                now = version(gradient)
+                self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm, now)
 
     def backward(self) -> None:
         """Before a backward, drop the watched gradients that were changed or replaced since."""

@@ -111,13 +111,12 @@ class LocatedTensor(NamedTuple):
             yield whole(part.kind, self.name + suffix, tensor, local=True)
 
 
-def located(name: str, tensor: Tensor, locate: Locate | None) -> LocatedTensor:
-    """Return a parameter with the model tensors that `locate` finds in it; raise if they misfit.
+def located(name: str, tensor: Tensor, given: Pieces | None) -> LocatedTensor:
+    """Return a parameter with the model tensors that `locate` found in it; raise if they misfit.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.
     """
-    given = None if locate is None else locate(tensor)
     if given is None:
         return LocatedTensor(name, tensor)
     if isinstance(tensor, DTensor):

@@ -24,7 +24,7 @@ from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.runs import record_script
+from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import write_operations

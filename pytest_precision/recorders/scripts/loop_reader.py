@@ -16,12 +16,10 @@ from pytest_precision.engine.modes import modes, module_settings, thawed, traine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.engine.training_state import UpdatedTensor, of_optimizer
 from pytest_precision.errors import expect_type, expected_but_got, named
-from pytest_precision.recorders.scripts.group_updates import Updates
 from pytest_precision.recorders.scripts.located import (
     Locate,
     LocatedTensor,
     PieceOfTensor,
-    Pieces,
     located,
 )
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
@@ -43,7 +41,6 @@ class LoopReader(LoopObjects):
         step: number of the step that runs, whether it is written or not.
         locate: says which pieces of logical tensors lie in a parameter.
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
-        updates: of the optimizers.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
     """
 
@@ -54,7 +51,6 @@ class LoopReader(LoopObjects):
         self.locate: Locate | None = None
         self.gathers_shards = False
         self.unnamed: dict[str, None] = {}
-        self.updates = Updates()
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
@@ -67,7 +63,7 @@ class LoopReader(LoopObjects):
 
     def take_in(self, optimizer: Optimizer) -> None:
         """Register an optimizer when it steps for the first time."""
-        if any(one is optimizer for one in self.optimizers):
+        if optimizer in self.optimizers:
             return
         gone = self._replaced_by(optimizer)
         self.optimizers = [one for one in self.optimizers if one not in gone]
@@ -119,7 +115,7 @@ class LoopReader(LoopObjects):
             raise ValueError(
                 expected_but_got("a piece of a tensor of all ranks", named("local", local))
             )
-        held = located(name, tensor, None if of is None else lambda _: [(name, *of)])
+        held = located(name, tensor, None if of is None else [(name, *of)])
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
 
     def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
@@ -228,11 +224,8 @@ class LoopReader(LoopObjects):
             yield held
 
     def _held(self, name: str, parameter: Tensor) -> LocatedTensor:
-        return located(name, parameter, self._pieces)
-
-    def _pieces(self, tensor: Tensor) -> Pieces | None:
-        given = None if self.locate is None else self.locate(tensor)
-        return self.names.pieces(tensor) if given is None else given
+        given = None if self.locate is None else self.locate(parameter)
+        return located(name, parameter, self.names.pieces(parameter) if given is None else given)
 
     def _show(
         self, kind: str, held: LocatedTensor, tensor: Tensor, **how: Any

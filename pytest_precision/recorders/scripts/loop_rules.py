@@ -2,12 +2,13 @@
 
 They need neither a workload nor another side, so that a mistake of both sides is found. Each is
 silent wherever a right loop may do so, as `tests/recorders/scripts/test_loop_rules.py` shows.
+Besides, a loop that changes weights without a `torch.optim.Optimizer` is detected, and refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,22 @@ from torch.optim import Optimizer
 
 from pytest_precision._torch.dispatch import version
 from pytest_precision.engine.groups import updated_tensors
+from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.followed_gradients import (
     FollowedGradients,
     has_plain_values,
 )
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
+
+LOOKED_AT = 4
+"""How many tensors are looked at."""
+
+SEARCHED_NODES = 10_000
+"""How many nodes of a graph are searched for them."""
+
+LARGEST_LEAF = 1 << 16
+"""Largest size of one that is looked at."""
 
 
 class Still(NamedTuple):
@@ -79,7 +90,7 @@ class LoopRules(LoopEvents):
             "was updated at step {} by the gradient of the step before: "
             f"{type(optimizer).__name__} stepped twice with no forward or backward in between",
         )
-        if any(one is optimizer for one in self._unscaled) and not skips_by_itself(optimizer):
+        if optimizer in self._unscaled and not skips_by_itself(optimizer):
             self._tell(
                 "grad",
                 [own for own in members if overflowed(own)],
@@ -125,7 +136,7 @@ class LoopRules(LoopEvents):
         Writing to the `data` of a gradient, or by a collective, counts as no write, so that values
         are compared. They are copied from the first time on that no write was counted.
         """
-        if all(one is not optimizer for one in self._just_stepped):
+        if optimizer not in self._just_stepped:
             return []
         found = self._old.untouched(members)
         self._copies_gradients |= bool(found)
@@ -148,7 +159,7 @@ class LoopRules(LoopEvents):
         self._divided.backward()
         return loss
 
-    def unscales(self, optimizer: Optimizer) -> None:
+    def unscales(self, scaler: torch.amp.GradScaler, optimizer: Optimizer) -> None:
         """Find gradients that a `GradScaler` is about to divide by its scale a second time."""
         members = updated_tensors(optimizer)
         self._twice = self._divided.left(members)
@@ -166,7 +177,9 @@ class LoopRules(LoopEvents):
             )
             self._divided.begin(updated_tensors(optimizer), may_shrink=True)
 
-    def scaled(self, optimizer: Optimizer) -> None:
+    def scaled(
+        self, scaler: torch.amp.GradScaler, optimizer: Optimizer, *_: Any, **__: Any
+    ) -> None:
         """Stop watching the unscaled gradients of an optimizer after its `GradScaler.step`."""
         self._divided.end(updated_tensors(optimizer))
 
@@ -195,3 +208,59 @@ def overflowed(parameter: Tensor) -> bool:
     if isinstance(gradient, DTensor):
         gradient = gradient.to_local()
     return has_plain_values(gradient) and not bool(gradient.isfinite().all())  # type: ignore[union-attr]
+
+
+class ByHand:
+    """Detects loops that update weights without an optimizer: compares weights at each backward.
+
+    Args:
+        steps: number of train steps that the loop is to make.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._before: list[Tensor] = []
+        self._moves = 0
+
+    def backward(self, loss: Tensor, backwards: int) -> None:
+        """Raise if the loss's weights moved too often between backwards, without an optimizer.
+
+        Raises:
+            RuntimeError: it has moved more often than the loop has steps to make.
+        """
+        now = [leaf.detach().clone() for leaf in _leaves(loss)]
+        pairs = zip(self._before, now, strict=False)
+        self._moves += any(a.shape != b.shape or not torch.equal(a, b) for a, b in pairs)
+        self._before = now
+        if self._moves > self._steps:
+            raise RuntimeError(
+                expected_but_got(
+                    "steps of an optimizer",
+                    f"{backwards} backwards, between which weights moved {self._moves} times, and "
+                    "no step",
+                    "no torch.optim.Optimizer stepped; is the update by hand? Put it into the "
+                    "step() of a torch.optim.Optimizer",
+                )
+            )
+
+
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Yield up to four small weights that a loss depends on, from its autograd graph."""
+    nodes = [loss.grad_fn]
+    seen = set[Any]()
+    found = 0
+    while nodes and found < LOOKED_AT and len(seen) < SEARCHED_NODES:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf: Any = getattr(node, "variable", None)
+        # FSDP frees the memory of weights that it has gathered: reading it would end the process.
+        if (
+            has_plain_values(leaf)
+            and 0 < leaf.numel() <= LARGEST_LEAF
+            and leaf.untyped_storage().nbytes()
+        ):
+            found += 1
+            yield leaf
+        nodes.extend(following for following, _ in node.next_functions)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -38,37 +37,25 @@ def written() -> Iterator[None]:
         raise NotWrittenError(error.errno, error.strerror, error.filename) from error
 
 
-class RankInfo(NamedTuple):
-    """Rank and world size of this process in training.
+def rank_and_world_size() -> tuple[int, int]:
+    """Return rank and world size of the default process group; 0 and 1 without one.
 
-    Attributes:
-        rank: its number, from 0.
-        world_size: number of processes.
+    Raises:
+        RuntimeError: a launcher started several processes, which have made no group.
     """
-
-    rank: int
-    world_size: int
-
-    @classmethod
-    def now(cls) -> RankInfo:
-        """Return rank and world size of the default process group; 0 and 1 without one.
-
-        Raises:
-            RuntimeError: a launcher started several processes, which have made no group.
-        """
-        if dist.is_initialized():
-            return cls(dist.get_rank(), dist.get_world_size())
-        launched = {name: os.environ.get(name, "1") for name in LAUNCHED}
-        if {*launched.values()} != {"1"}:
-            raise RuntimeError(
-                expected_but_got(
-                    "a process group before the first forward, since a launcher started several "
-                    "processes,",
-                    f"none and the environment variables {launched}",
-                    "call torch.distributed.init_process_group() earlier in the script",
-                )
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    launched = {name: os.environ.get(name, "1") for name in LAUNCHED}
+    if {*launched.values()} != {"1"}:
+        raise RuntimeError(
+            expected_but_got(
+                "a process group before the first forward, since a launcher started several "
+                "processes,",
+                f"none and the environment variables {launched}",
+                "call torch.distributed.init_process_group() earlier in the script",
             )
-        return cls(0, 1)
+        )
+    return 0, 1
 
 
 class LoopTrace(ExitStack):
@@ -84,11 +71,12 @@ class LoopTrace(ExitStack):
 
     Attributes:
         writer: of the trace.
-        place: of this process among the ranks of the loop.
+        rank, world_size: of this process in training.
     """
 
     writer: TraceWriter
-    place: RankInfo
+    rank: int
+    world_size: int
 
     def __init__(
         self, folder: Path, steps: int, window: Window | None, manifest: Manifest | None = None
@@ -120,7 +108,7 @@ class LoopTrace(ExitStack):
         about to compute. Ranks that share a DTensor count alike, so all of them gather it or none
         does; elsewhere some may choose digests and others values, which a comparison can read.
         """
-        self.place = RankInfo.now()
+        self.rank, self.world_size = rank_and_world_size()
         held = sum(parameter.numel() for _, parameter in reader.names.parameters())
         self._small = held * self._steps <= SMALL_RUN
         whole = self._manifest is not None or not self._small
@@ -128,14 +116,14 @@ class LoopTrace(ExitStack):
         self.writer = self.enter_context(
             TraceWriter(
                 self._folder,
-                self.place.rank,
+                self.rank,
                 digests=self._whole,
-                threads=digest_threads(self.place.world_size),
+                threads=digest_threads(self.world_size),
             )
         )
-        if self._manifest is not None and self.place.rank == 0:
+        if self._manifest is not None and self.rank == 0:
             # Now, so that an incomplete recording can be told from none.
-            self._manifest.write(self._folder, self.place.world_size)
+            self._manifest.write(self._folder, self.world_size)
 
     def capture(self, step: int) -> Capture:
         """Return an empty buffer for a train step's observations; step 0 is the initial state."""

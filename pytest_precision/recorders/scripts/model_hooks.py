@@ -1,8 +1,12 @@
-"""Model hooks: hook the modules and parameters of a model to see what torch's global hooks miss."""
+"""Model hooks: hook the modules and parameters of a model to see what torch's global hooks miss.
+
+`module.compile()` puts what it has compiled in the place of the call of the module, for which torch
+calls no hook. So what a hook would do there is done before that call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -12,12 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision._torch.dispatch import in_transform
-from pytest_precision._torch.training import compiled_call
+from pytest_precision._torch.training import compiled_call, set_compiled_call
 from pytest_precision.engine.capture import ModuleHook
 from pytest_precision.ranks.state.accelerator import capturing
-from pytest_precision.recorders.scripts.compiled import ToldCall, before_compiled_call
 from pytest_precision.recorders.scripts.step_buffer import StepBuffer
-from pytest_precision.recorders.scripts.wrappers import readers
 
 CLIP = "clip_grad_norm_"
 """Name of the method."""
@@ -28,6 +30,53 @@ def unseen() -> str | None:
     if in_transform():
         return "called inside a transform of torch.func"
     return "captured in a CUDA graph, whose replays call no hook" if capturing() else None
+
+
+class ToldCall:
+    """Wraps the compiled call of a module, and runs functions before it.
+
+    Args:
+        call: what torch has compiled.
+
+    Attributes:
+        call: as given.
+        told: functions to call first, in their order; inside of another compilation, none is.
+    """
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+        self.told: list[Callable[[], None]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the registered functions, then the compiled call, and return its result."""
+        if not torch.compiler.is_compiling():
+            for told in [*self.told]:  # one of them may add another
+                told()
+        return self.call(*args, **kwargs)
+
+
+def _take_back(module: nn.Module, call: ToldCall) -> None:
+    """Put back what torch has compiled of a module, unless it was compiled once more."""
+    call.told.clear()  # a copy of the module may have the call, too
+    if compiled_call(module) is call:
+        set_compiled_call(module, call.call)
+
+
+def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
+    """Yield each module whose call reads parameters, with the modules that hold them.
+
+    What is compiled reads all of its parameters in one call, inside of which nothing is called.
+    """
+    inside: set[nn.Module] = set()
+    for module in root.modules():
+        if module in inside:
+            continue
+        # By `compile()`, or by a wrapper.
+        compiled = compiled_call(module) is not None or "_orig_mod" in dict(module.named_children())
+        parts = tuple(module.modules()) if compiled else ()
+        inside.update(parts)
+        if parts or next(module.parameters(recurse=False), None) is not None:
+            yield module, parts or (module,)
 
 
 class ModelHooks:
@@ -70,18 +119,25 @@ class ModelHooks:
             self._read.add(module)
             hook = ModuleHook(partial(self._before_forward, read))
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
-            if self.watch_call(module):
-                self._handles.callback(before_compiled_call(module, hook))
+            self.watch_call(module, hook)
             if module is called:
                 hook()
 
-    def watch_call(self, module: nn.Module) -> bool:
-        """Install a hook on a module's compiled call, if it has one; return whether it has."""
+    def watch_call(self, module: nn.Module, *told: ModuleHook) -> None:
+        """Install hooks on a module's compiled call, if it has one; the first tells that it begins.
+
+        Args:
+            module: it.
+            told: further hooks, which come after those that it has.
+        """
         call = compiled_call(module)
         if call is not None and not isinstance(call, ToldCall):
-            begins = ModuleHook(partial(self._begins, module))
-            self._handles.callback(before_compiled_call(module, begins))
-        return call is not None
+            call = ToldCall(call)
+            call.told.append(ModuleHook(partial(self._begins, module)))
+            set_compiled_call(module, call)
+            self._handles.callback(_take_back, module, call)
+        if isinstance(call, ToldCall):
+            call.told += told
 
     def watch_compiled(self, module: nn.Module) -> None:
         """Install hooks that buffer the weights read by a module just compiled."""

@@ -33,7 +33,6 @@ class RecordedPart:
         self._only = tuple(only)
         self._every = every
         self._last = last
-        self._unmatched = dict.fromkeys(self._only)
         self._names: dict[str, None] = {}
         self._kinds: set[str] = set()
 
@@ -80,7 +79,9 @@ class RecordedPart:
         Raises:
             NothingRecordedError: with names that there are.
         """
-        for pattern in self._unmatched:
+        for pattern in self._only:
+            if any(_matches(name, pattern) for name in self._names):
+                continue
             names = ", ".join([*self._names][:SHOWN_NAMES])
             raise NothingRecordedError(
                 expected_but_got(
@@ -92,11 +93,8 @@ class RecordedPart:
 
     def _wants(self, name: str) -> bool:
         self._names.setdefault(name)
-        found = [
-            pattern
-            for pattern in self._only
-            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern} after microbatch*")
-        ]
-        for pattern in found:
-            self._unmatched.pop(pattern, None)
-        return bool(found) or not self._only
+        return not self._only or any(_matches(name, pattern) for pattern in self._only)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern} after microbatch*")

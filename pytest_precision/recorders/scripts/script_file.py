@@ -1,4 +1,7 @@
-"""Script file: run a training script as `python train.py` does, and record it."""
+"""Script file: run a training script as `python train.py` does, record it, and show its errors.
+
+The frames that run the script, and those by which this package watches it, are not the script's.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,20 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 import torch
 import torch.distributed as dist
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import InputMessage, expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
+from pytest_precision.recorders.lines.frames import (
+    LOGGING,
+    PACKAGE_ROOT,
+    TORCH,
+    WRAPPERS_OF_TORCH,
+)
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.products import Products
 from pytest_precision.recorders.run_environment import SEED
@@ -24,12 +34,14 @@ from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
-from pytest_precision.recorders.scripts.runs import finished
-from pytest_precision.recorders.scripts.script_recorder import followed
+from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operation_files import write_operations
+
+PASS_ON = (WRAPPERS_OF_TORCH, *LOGGING)
+"""Files that call the function of torch that a script calls, in its place."""
 
 
 def record_file(
@@ -96,15 +108,15 @@ def record_file(
                 )
             )
         seen.ends.write_end()
-        if trace.place.world_size == 1:  # of several, each may have a stage of its own
+        if trace.world_size == 1:  # of several, each may have a stage of its own
             part.expect_matches()
-        cell = Cell(world_size=trace.place.world_size)
+        cell = Cell(world_size=trace.world_size)
         with written():
             finished(trace, [seen], cell, folder, Products(), RECORDING)
             if logger is not None:
-                write_operations(logger.log, folder, trace.place.rank)
+                write_operations(logger.log, folder, trace.rank)
     with written():
-        Manifest.seal(folder, trace.place.rank, trace.place.world_size)
+        Manifest.seal(folder, trace.rank, trace.world_size)
     if dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return schedule.done
@@ -132,3 +144,72 @@ def run_file(file: Path, arguments: Sequence[str]) -> None:
     finally:
         sys.argv, sys.path[:] = argv, path
         os.chdir(directory)
+
+
+def report_script_alone(file: str) -> None:
+    """Replace `sys.excepthook` by one that shows only the script's part of a traceback.
+
+    Args:
+        file: the script, as it was named on the command line.
+    """
+    report = sys.excepthook
+
+    def report_trimmed(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        for one in chain_of(error):
+            one.__traceback__ = frames_of_script(str(Path(file)), one, one.__traceback__)
+        report(kind, error, error.__traceback__)
+
+    sys.excepthook = report_trimmed
+
+
+def chain_of(error: BaseException) -> list[BaseException]:
+    """Return an exception, its causes, and those that it was raised while handling."""
+    chain = [error]
+    for one in chain:  # grows on the way
+        chain += [
+            other
+            for other in (one.__cause__, one.__context__)
+            if other is not None and all(other is not known for known in chain)
+        ]
+    return chain
+
+
+def frames_of_script(
+    file: str, error: BaseException, trace: TracebackType | None
+) -> TracebackType | None:
+    """Return a traceback from the script's first frame on; all of it if the script has no frame.
+
+    Frames of this package that only pass a call on to torch are left out. Of an error that this
+    package raises about what a script does, the traceback ends at the last frame that is neither of
+    this package nor of torch.
+    """
+    entries = [*_entries(trace)]
+    begins = [n for n, one in enumerate(entries) if _file(one) == file]
+    if not begins:
+        return None if isinstance(error, SyntaxError) and error.filename == file else trace
+    entries = entries[begins[0] :]
+    if any(isinstance(one, InputMessage) for one in error.args):
+        while len(entries) > 1 and _file(entries[-1]).startswith((PACKAGE_ROOT, TORCH)):
+            entries.pop()
+    ours = [one for one in entries if _file(one).startswith(PACKAGE_ROOT)]
+    passed_on = all(_file(one).startswith(PASS_ON) for one in ours) and entries[-1] not in ours
+    return _joined([one for one in entries if not passed_on or one not in ours])
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _file(entry: TracebackType) -> str:
+    return entry.tb_frame.f_code.co_filename
+
+
+def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
+    joined: TracebackType | None = None
+    for one in reversed(entries):
+        joined = TracebackType(joined, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return joined

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -11,15 +12,14 @@ from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.lost_updates import UpdateMeter
-from pytest_precision.recorders.scripts.by_hand import ByHand
 from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
 from pytest_precision.recorders.scripts.loop_names import Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
+from pytest_precision.recorders.scripts.loop_rules import ByHand
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.model_hooks import ModelHooks, unseen
-from pytest_precision.recorders.scripts.running_step import RunningStep
-from pytest_precision.recorders.scripts.step_buffer import StepBuffer
+from pytest_precision.recorders.scripts.step_buffer import RunningStep, StepBuffer
 from pytest_precision.recorders.scripts.step_ends import StepEnds
 from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
 from pytest_precision.recorders.weights import Watched
@@ -143,7 +143,7 @@ class Steps(LoopEvents):
             self._unhooked.remove(root)
             self._watch(root, called=module)
 
-    def compiled(self, module: nn.Module) -> None:
+    def compiled(self, module: nn.Module, *_: Any, **__: Any) -> None:
         """Install hooks on a module that has just been compiled."""
         self.hooks.watch_call(module)
         if self.reader.names.knows(module):
@@ -187,7 +187,7 @@ class Steps(LoopEvents):
         Raises:
             StopRecording: all steps are over.
         """
-        again = self._now.has_updated(optimizer)
+        again = optimizer in self._now.updated
         goes_on = again and not closure and self.reader.updates.lacks(optimizer)
         if closure or (again and not goes_on):
             self.ends.end_if_over()
@@ -203,7 +203,7 @@ class Steps(LoopEvents):
 
     def computed(self, optimizer: Optimizer) -> None:
         """Buffer an optimizer's options once its closure has computed the gradients."""
-        if not any(one is optimizer for one in self._now.met):
+        if optimizer not in self._now.met:
             self._meet(optimizer, goes_on=False)
 
     def _meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
@@ -224,7 +224,7 @@ class Steps(LoopEvents):
             self._watched = []
         self._now.end(optimizer)
 
-    def spawned(self) -> None:
+    def spawned(self, *_: Any, **__: Any) -> None:
         """Raise if a loop starts processes before it trains, as those are not recorded.
 
         Raises:
@@ -240,13 +240,15 @@ class Steps(LoopEvents):
             )
         )
 
-    def scales(self, scaler: torch.amp.GradScaler) -> None:
+    def scales(self, scaler: torch.amp.GradScaler, *_: Any, **__: Any) -> None:
         """Note which `GradScaler` is about to call an optimizer's step."""
         self.reader.scaler = scaler
 
-    def scaled(self, optimizer: Optimizer) -> None:
+    def scaled(
+        self, scaler: torch.amp.GradScaler, optimizer: Optimizer, *_: Any, **__: Any
+    ) -> None:
         """Count a step that a `GradScaler` skipped on overflow, as if the optimizer had made it."""
-        if not self._now.has_updated(optimizer):
+        if optimizer not in self._now.updated:
             self.update(optimizer, closure=False)
             self._watched = []
             self.updated(optimizer, closure=False)

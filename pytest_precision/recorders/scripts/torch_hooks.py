@@ -26,7 +26,10 @@ Told = Callable[..., object]
 
 
 class LoopEvents:
-    """Base class of what listens to a training loop: each method is one event, ignored here."""
+    """Base class of what listens to a training loop: each method is one event, ignored here.
+
+    A call of a function of torch's is told with the arguments that the loop has given it.
+    """
 
     def forward(self, module: nn.Module) -> None:
         """Do nothing here; called before a forward of any module."""
@@ -47,22 +50,22 @@ class LoopEvents:
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Do nothing here; called after an optimizer's step."""
 
-    def compiled(self, module: nn.Module) -> None:
+    def compiled(self, module: nn.Module, *_: Any, **__: Any) -> None:
         """Do nothing here; called after a module was compiled."""
 
-    def spawned(self) -> None:
+    def spawned(self, *_: Any, **__: Any) -> None:
         """Do nothing here; called before `torch.multiprocessing` starts processes."""
 
-    def unscales(self, optimizer: Optimizer) -> None:
+    def unscales(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """Do nothing here; called before a `GradScaler` unscales an optimizer's gradients."""
 
     def unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """Do nothing here; called after a `GradScaler` has unscaled an optimizer's gradients."""
 
-    def scales(self, scaler: GradScaler) -> None:
+    def scales(self, scaler: GradScaler, *_: Any, **__: Any) -> None:
         """Do nothing here; called before `GradScaler.step`, which runs or skips a step."""
 
-    def scaled(self, optimizer: Optimizer) -> None:
+    def scaled(self, scaler: GradScaler, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         """Do nothing here; called after `GradScaler.step` has run or skipped a step."""
 
 
@@ -96,21 +99,15 @@ class _Hooks(NamedTuple):
         if capturing():
             return None
         closure = has_closure(args, kwargs)
-        for one in self.listeners:
-            one.update(optimizer, closure=closure)
+        self.tell("update", optimizer, closure=closure)
         if not closure:
             return None
-        told = partial(_telling, partial(self.computed, optimizer))
+        told = partial(_telling, partial(self.tell, "computed", optimizer))
         return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
-
-    def computed(self, optimizer: Optimizer) -> None:
-        for one in self.listeners:
-            one.computed(optimizer)
 
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not capturing():
-            for one in self.listeners:
-                one.updated(optimizer, closure=has_closure(args, kwargs))
+            self.tell("updated", optimizer, closure=has_closure(args, kwargs))
 
     def backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:
         for one in self.listeners:
@@ -120,49 +117,29 @@ class _Hooks(NamedTuple):
     def scales_gradients(
         self, parameters: Any, max_norm: Any, total_norm: Tensor, foreach: Any = None
     ) -> None:
-        for one in self.listeners:
-            one.clip(total_norm)
+        self.tell("clip", total_norm)
 
     def clamps_gradients(self, *_: Any, **__: Any) -> None:
-        for one in self.listeners:
-            one.clip(None)
+        self.tell("clip", None)
 
-    def has_compiled(self, module: nn.Module, *_: Any, **__: Any) -> None:
+    def tell(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        """Tell all listeners of an event, with the arguments that it has."""
         for one in self.listeners:
-            one.compiled(module)
-
-    def spawns(self, *_: Any, **__: Any) -> None:
-        for one in self.listeners:
-            one.spawned()
-
-    def unscales(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        for one in self.listeners:
-            one.unscales(optimizer)
-
-    def has_unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        for one in self.listeners:
-            one.unscaled(scaler, optimizer)
-
-    def scales(self, scaler: GradScaler, *_: Any, **__: Any) -> None:
-        for one in self.listeners:
-            one.scales(scaler)
-
-    def has_scaled(self, scaler: GradScaler, optimizer: Optimizer, *_: Any, **__: Any) -> None:
-        for one in self.listeners:
-            one.scaled(optimizer)
+            getattr(one, event)(*args, **kwargs)
 
 
 def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
     """Yield each torch function to be wrapped to see its calls: its owner, name and callbacks."""
+    tell = hooks.tell
     yield Tensor, "backward", hooks.backward, None
     yield *function_that_scales(), hooks.scales_gradients, None
     yield *function_that_clamps(), hooks.clamps_gradients, None
-    yield nn.Module, "compile", None, hooks.has_compiled
+    yield nn.Module, "compile", None, partial(tell, "compiled")
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):
-        yield holder, "start_processes", hooks.spawns, None
-    yield GradScaler, "unscale_", hooks.unscales, hooks.has_unscaled
-    yield GradScaler, "step", hooks.scales, hooks.has_scaled
+        yield holder, "start_processes", partial(tell, "spawned"), None
+    yield GradScaler, "unscale_", partial(tell, "unscales"), partial(tell, "unscaled")
+    yield GradScaler, "step", partial(tell, "scales"), partial(tell, "scaled")
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:

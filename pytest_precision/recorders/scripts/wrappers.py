@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from torch import nn
 
 from pytest_precision.matrix.tensor_key import WRAPPER_NAMES
-from pytest_precision.recorders.scripts.compiled import is_compiled
 
 ONLY_CHILDREN = frozenset({"module", "_module"})
 """Names that it has in wrappers without another child: DistributedDataParallel, Opacus."""
@@ -67,21 +66,6 @@ def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
 def holds_anything(module: nn.Module) -> bool:
     """Return whether a module has any parameter or buffer, directly or in a child."""
     return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
-
-
-def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
-    """Yield each module whose call reads parameters, with the modules that hold them.
-
-    What is compiled reads all of its parameters in one call, inside of which nothing is called.
-    """
-    inside: set[nn.Module] = set()
-    for module in root.modules():
-        if module in inside:
-            continue
-        parts = tuple(module.modules()) if is_compiled(module) else ()
-        inside.update(parts)
-        if parts or next(module.parameters(recurse=False), None) is not None:
-            yield module, parts or (module,)
 
 
 def _only_holder(module: nn.Module) -> nn.Module | None:

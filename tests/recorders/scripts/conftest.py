@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision import Cell
-from pytest_precision.recorders.scripts.runs import record_script
+from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.reader import Trace
 
