@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from pytest_precision.recorders.oracle.claims import ADAM_CLASSES
+from pytest_precision.recorders.oracle.rounding import FLOAT32
 from pytest_precision.recorders.oracle.update import (
     Formula,
     GroupNumbers,
@@ -23,7 +24,6 @@ from pytest_precision.recorders.oracle.update import (
 ADAM_NUMBERS = ("lr", "betas", "eps", "weight_decay")
 """What a group of Adam has."""
 
-_FLOAT32 = 2.0**-24
 _TINY = 1e-300
 """Keeps a quotient finite in fp64; no storage has such small numbers."""
 
@@ -129,7 +129,7 @@ class AdamScalars:
         lowest = self.denominator(smallest.mul_(1 - self.slack[1]))
         arithmetic = storage.moments[1]
         lowest.mul_(1 - 4 * arithmetic.unit)
-        if arithmetic.unit > _FLOAT32:  # fp16 has no 1e-8
+        if arithmetic.unit > FLOAT32:  # fp16 has no 1e-8
             lowest.sub_(arithmetic.least)
         largest = size.add_(first.bound).div_(lowest.clamp_(min=_TINY)).mul_(1 + self.slack[0])
         scale = self.lr / self.corrections[0]
@@ -146,7 +146,7 @@ def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalar
     """
     exact = AdamScalars.of(group, step, decoupled=decoupled)
     errors = (
-        (step * beta**step + 3) * _FLOAT32 / correction
+        (step * beta**step + 3) * FLOAT32 / correction
         for beta, correction in zip(exact.betas, exact.corrections, strict=True)
     )
     return replace(exact, slack=(next(errors), next(errors)))

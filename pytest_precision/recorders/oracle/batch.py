@@ -1,19 +1,25 @@
-"""Batch: weights stored alike, with their states before and after a step, to check the update."""
+"""Batch: weights stored alike, with their states before and after a step, to check the update.
+
+`Judge` compares that with the fp64 result of the workload's declared rule.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import isfinite
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import Observation
+from pytest_precision.engine.observation import Observation, index_within
+from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import Rounding
 from pytest_precision.recorders.oracle.update import Roundings, State, UpdateScalars
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE
+from pytest_precision.trace.oracle_log import Breach, OracleLog
 
 
 class Clipping(NamedTuple):
@@ -153,3 +159,67 @@ class Batch:
         """Return error ratios with infinity where the run's result is not finite, but should be."""
         lost = exact.isfinite() & ~after.isfinite()
         return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))
+
+
+class Judge:
+    """Compares a run's weight updates with those of the optimizer rule that its test declares.
+
+    Args:
+        plan: what the workload declares.
+        log: takes how near the rule was.
+    """
+
+    def __init__(self, plan: UpdatePlan, log: OracleLog) -> None:
+        self._plan = plan
+        self._log = log
+        log.groups = len(plan.at(0))
+        self._usual = 0
+
+    def breaches(self, batch: Batch, step: int, made: int) -> list[Breach]:
+        """Return the worst element of each tensor that a step updated otherwise than declared."""
+        own, formula = self._plan.at(made)[batch.group], self._plan.formula
+        scalars = [arithmetic(own, made + 1) for arithmetic in formula.arithmetics]
+        ways = [*product(scalars, batch.clipping.forms)]
+        order = sorted(range(len(ways)), key=lambda number: number != self._usual)
+        shares = {}
+        for number in order:
+            right, factor = ways[number]
+            shares[number] = batch.worst(right, batch.storage, factor)
+            if shares[number] <= 1:
+                self._usual = number
+                self._log.worst = max(self._log.worst, shares[number])
+                return []
+        kinds = (*formula.moments, "master")
+        found = [_located(batch, way, kinds, step) for way in ways]
+        # What is right by the closest way must not be accused for what is wrong by all of them.
+        closest = min(shares, key=lambda number: (len(found[number]), shares[number]))
+        return found[closest]
+
+
+def _located(
+    batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
+) -> list[Breach]:
+    """Return the worst element of each tensor whose update exceeds its rounding bound."""
+    found = []
+    for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
+        start = 0
+        for part in batch.parts:
+            own = ratio[start : start + part.size]
+            place = int(own.argmax())
+            if float(own[place]) > 1:
+                wrong = float(batch.after[kind][start + place])
+                found.append(
+                    Breach(
+                        step,
+                        (kind, part.order),
+                        kinds[kind],
+                        part.piece.name,
+                        index_within(part.piece, part.start + place),
+                        float(exact[start + place]),
+                        wrong,
+                        float(own[place]),
+                        batch.group,
+                    )
+                )
+            start += part.size
+    return found

@@ -8,7 +8,7 @@ rounding, and counts only if the rule with it then explains the whole step withi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,28 +36,6 @@ TOGETHER = (("lr", "weight_decay"), ("betas.0", "betas.1"))
 """Options that are wrong together, as where a caller's are not taken over."""
 
 
-class Unknown(NamedTuple):
-    """An option of an optimizer rule whose value is estimated from an update.
-
-    Attributes:
-        name: an option, an element of one as `betas.0`, or `GRADIENT`.
-        declared: its value as the workload has it.
-    """
-
-    name: str
-    declared: float
-
-    @property
-    def step(self) -> float:
-        """Return the step by which to change the option's value for a finite difference."""
-        return 1e-4 * abs(self.declared) or 1e-4
-
-    def limited(self, value: float) -> float:
-        """Return the valid value of the option that is nearest to `value`."""
-        low, high = BETWEEN.get(self.name, (0.0, float("inf")))
-        return value if self.name in ("lr", GRADIENT) else min(max(value, low), high)
-
-
 def estimates(
     group: Mapping[str, Any],
     numbers: Sequence[str],
@@ -74,36 +52,31 @@ def estimates(
         arithmetic: makes the scalars of a step.
         batch: of a group, that the declared rule does not explain.
     """
-    known = {one.name: one for one in _unknowns(group, numbers)}
+    known = unknowns(group, numbers)
     fitted = False
     singles = [(name,) for name in known]
     pairs = [pair for pair in TOGETHER if all(name in known for name in pair)]
     for names in (*singles, *pairs):
         if len(names) > 1 and fitted:
             return
-        found = _fit([known[name] for name in names], group, step, arithmetic, batch)
+        found = _fit({name: known[name] for name in names}, group, step, arithmetic, batch)
         if found is not None:
             fitted = True
             yield found
 
 
-def declared(group: Mapping[str, Any], name: str) -> float:
-    """Return a group's value of an option, or of a tuple's element named as `betas.0`."""
-    if name == GRADIENT:
-        return 1.0
-    option, _, number = name.partition(".")
-    return float(group[option][int(number)] if number else group[option])
+def unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> dict[str, float]:
+    """Return the declared values of a group's options, an element of one as `betas.0`.
 
-
-def _unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> Iterator[Unknown]:
+    The factor of its gradients, `GRADIENT`, is one of them.
+    """
+    found: dict[str, float] = {}
     for name in numbers:
         if isinstance(group[name], (tuple, list)):
-            for number in range(len(group[name])):
-                part = f"{name}.{number}"
-                yield Unknown(part, declared(group, part))
+            found |= {f"{name}.{number}": float(one) for number, one in enumerate(group[name])}
         elif not isinstance(group[name], bool):
-            yield Unknown(name, declared(group, name))
-    yield Unknown(GRADIENT, 1.0)
+            found[name] = float(group[name])
+    return found | {GRADIENT: 1.0}
 
 
 def _changed(group: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
@@ -121,7 +94,7 @@ def _changed(group: Mapping[str, Any], values: Mapping[str, float]) -> dict[str,
 
 
 def _fit(
-    unknowns: Sequence[Unknown],
+    declared: Mapping[str, float],
     group: Mapping[str, Any],
     step: int,
     arithmetic: ScalarsOfStep,
@@ -129,16 +102,16 @@ def _fit(
 ) -> dict[str, float] | None:
     """Return the values of some hyperparameters that explain an update; None if none do."""
 
-    def made(values: Sequence[float]) -> tuple[Tensor, Tensor] | None:
-        named = dict(zip((one.name for one in unknowns), values, strict=True))
-        scalars = arithmetic(_changed(group, named), step)
-        exact, bound = batch.made(scalars, named.get(GRADIENT, 1.0))
+    def made(values: Mapping[str, float]) -> tuple[Tensor, Tensor] | None:
+        scalars = arithmetic(_changed(group, values), step)
+        exact, bound = batch.made(scalars, values.get(GRADIENT, 1.0))
         return (exact, bound) if bool(exact.isfinite().all()) else None
 
     held = batch.held
-    values = [one.declared for one in unknowns]
-    if [one.name for one in unknowns] == ["eps"]:
-        values = [min((values[0], *SIZES), key=lambda eps: _distance(held, made([eps])))]
+    values = dict(declared)
+    if [*values] == ["eps"]:
+        sizes = (values["eps"], *SIZES)
+        values["eps"] = min(sizes, key=lambda eps: _distance(held, made({"eps": eps})))
     for _ in range(ROUNDS):
         now = made(values)
         if now is None:
@@ -146,11 +119,12 @@ def _fit(
         exact, bound = now
         error = (held - exact).div_(bound).nan_to_num_(0.0)
         if float(error.abs().max()) <= WITHIN:
-            return dict(zip((one.name for one in unknowns), values, strict=True))
+            return values
         columns = []
-        for number, one in enumerate(unknowns):
-            by = one.step if abs(values[number]) < one.step else 1e-4 * abs(values[number])
-            moved = made([v + by * (i == number) for i, v in enumerate(values)])
+        for name, value in values.items():
+            least = 1e-4 * abs(declared[name]) or 1e-4
+            by = least if abs(value) < least else 1e-4 * abs(value)
+            moved = made({**values, name: value + by})
             if moved is None:
                 return None
             # By the same bounds, which change with a rate, too.
@@ -159,14 +133,18 @@ def _fit(
         solved = torch.linalg.lstsq(jacobian, -error.unsqueeze(1)).solution.reshape(-1)
         if not bool(solved.isfinite().all()):
             return None
-        moved_to = [
-            one.limited(value + float(by))
-            for one, value, by in zip(unknowns, values, solved, strict=True)
-        ]
+        steps = zip(values.items(), solved.tolist(), strict=True)
+        moved_to = {name: _limited(name, value + by) for (name, value), by in steps}
         if moved_to == values:
             return None
         values = moved_to
     return None
+
+
+def _limited(name: str, value: float) -> float:
+    """Return the valid value of an option that is nearest to `value`."""
+    low, high = BETWEEN.get(name, (0.0, float("inf")))
+    return value if name in ("lr", GRADIENT) else min(max(value, low), high)
 
 
 def _distance(held: Tensor, made: tuple[Tensor, Tensor] | None) -> float:

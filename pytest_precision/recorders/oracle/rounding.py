@@ -18,7 +18,9 @@ from torch import Tensor
 ROUNDINGS_OF_UPDATE = 4
 """Roundings of one moment, or of one weight, in an update: two products, their sum and a cast."""
 
-_FLOAT32 = 2.0**-24
+FLOAT32 = 2.0**-24
+"""Unit roundoff of fp32."""
+
 _FINEST = 2.0**-48
 """What the oracle's own fp64 arithmetic is trusted to."""
 
@@ -53,8 +55,8 @@ class Rounding(NamedTuple):
         """
         if scale is not None:
             distance, subnormal = _SCALED[dtype]
-            share = distance + (ROUNDINGS_OF_UPDATE + CODING) * _FLOAT32
-            return cls(share, float(scale) * subnormal, _FLOAT32)
+            share = distance + (ROUNDINGS_OF_UPDATE + CODING) * FLOAT32
+            return cls(share, float(scale) * subnormal, FLOAT32)
         return _unscaled(dtype)
 
     def twice(self) -> Rounding:
@@ -68,7 +70,8 @@ class Rounding(NamedTuple):
 
 @cache
 def _unscaled(dtype: torch.dtype) -> Rounding:
-    unit = max(unit_roundoff(dtype), _FINEST)
+    own = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else FLOAT32  # of integer codes
+    unit = max(own, _FINEST)
     # A GPU may flush subnormals of the exponent range of fp32 to zero.
     underflow = 2.0**-24 if dtype is torch.float16 else 2.0**-126
     return Rounding(ROUNDINGS_OF_UPDATE * unit, underflow, unit)
@@ -76,8 +79,3 @@ def _unscaled(dtype: torch.dtype) -> Rounding:
 
 NO_ROUNDING = Rounding(0.0, 0.0, 0.0)
 """What is not rounded at all."""
-
-
-def unit_roundoff(dtype: torch.dtype) -> float:
-    """Return the unit roundoff of a dtype; fp32's for an integer dtype."""
-    return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else _FLOAT32

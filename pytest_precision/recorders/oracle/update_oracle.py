@@ -27,8 +27,7 @@ from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.oracle import held
-from pytest_precision.recorders.oracle.batch import Batch, Clipping, PiecePart
-from pytest_precision.recorders.oracle.judge import Judge
+from pytest_precision.recorders.oracle.batch import Batch, Clipping, Judge, PiecePart
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.rounding import NO_ROUNDING, Rounding
 from pytest_precision.recorders.oracle.update import State
@@ -101,14 +100,21 @@ class UpdateOracle:
     @torch.no_grad()
     def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
         """Compare the update since `before` with the declared one, and log a difference."""
-        batches = self._batches(engine, watched)
-        breaches = self._judge.breaches(batches, step, self._made)
-        self._log.judged += sum(len(batch.parts) for batch in batches)
-        if breaches:
-            self._explain(engine, batches, breaches)
+        right: list[Batch] = []
+        wrong: list[Batch] = []
+        breaches: list[Breach] = []
+        for batch in self._batches(engine, watched):
+            found = self._judge.breaches(batch, step, self._made)
+            breaches += found
+            (wrong if found else right).append(batch)
+            self._log.judged += len(batch.parts)
+        if wrong:
+            self._explain(engine, wrong, right, breaches)
         self._made += 1
 
-    def _explain(self, engine: Engine, batches: list[Batch], breaches: list[Breach]) -> None:
+    def _explain(
+        self, engine: Engine, wrong: list[Batch], right: list[Batch], breaches: list[Breach]
+    ) -> None:
         # Only here, so that a run that keeps its rule does not import what explains another one.
         from pytest_precision.recorders.oracle.fitted_rules import fit
 
@@ -120,7 +126,7 @@ class UpdateOracle:
                 self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
         if self._named < _NAMED:
             self._named += 1
-            fit(self._judge, batches, self._made)
+            fit(self._plan, self._log, wrong, right, self._made)
 
     def save(self, folder: Path) -> None:
         """Save beside a checkpoint the count of steps, and which weights lacked a gradient."""
