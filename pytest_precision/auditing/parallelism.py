@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision._torch.distributed import sharding_policy, stage_outputs
+from pytest_precision.matrix.tensor_key import unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,13 @@ class ShardingUnit:
 
 def units(model: nn.Module) -> Iterator[tuple[ShardingUnit, list[Tensor]]]:
     """Yield the sharded modules of a model, outer ones first."""
-    modules = dict(model.named_modules())
-    sharded = {name: (module, sharding_policy(module)) for name, module in modules.items()}
-    for name, (module, policy) in sharded.items():
+    for name, module in model.named_modules():
+        policy = sharding_policy(module)
         if policy is not None:
             inner = [own for own in module.modules() if own is not module and sharding_policy(own)]
             beneath = {id(p) for own in inner for p in own.parameters()}
             own = [p for p in module.parameters() if id(p) not in beneath]
-            yield _unit(_plain(name), own, *policy), own
+            yield _unit(unwrapped(name), own, *policy), own
 
 
 def _unit(name: str, parameters: list[Tensor], kind: str, policy: Any) -> ShardingUnit:
@@ -60,10 +60,6 @@ def _unit(name: str, parameters: list[Tensor], kind: str, policy: Any) -> Shardi
         getattr(policy, "reduce_dtype", None) or computes,
         getattr(policy, "output_dtype", None),
     )
-
-
-def _plain(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != "_fsdp_wrapped_module")
 
 
 @dataclass(frozen=True, slots=True)

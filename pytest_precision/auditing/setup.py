@@ -53,10 +53,13 @@ class TrainingSetup:
         ]
         for what, own in (("model", found.models), ("optimizer", found.optimizers)):
             if not own:
+                given = [found.models, found.optimizers, found.schedulers]
+                given += [found.stages, found.dataloaders]
                 raise NoSetupError(
                     expected_but_got(
                         f"at least one {what}",
-                        ", ".join(found.kinds) or "nothing",
+                        ", ".join(type(part).__name__ for parts in given for part in parts)
+                        or "nothing",
                         "give it what your training loop is built of",
                     )
                 )
@@ -72,12 +75,6 @@ class TrainingSetup:
         )
         found.names.settle(())
         return found
-
-    @property
-    def kinds(self) -> list[str]:
-        """The type names of all parts of the training loop."""
-        parts = [*self.models, *self.optimizers, *self.schedulers, *self.stages, *self.dataloaders]
-        return [type(part).__name__ for part in parts]
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each parameter once, with the name that it has without wrappers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_precision.auditing.weight_rounding import (
+from pytest_precision.auditing.checks.updates import (
     SAMPLED_ELEMENTS,
     lost_share,
     lost_together,

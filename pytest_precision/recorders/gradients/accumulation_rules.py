@@ -1,4 +1,4 @@
-"""Accumulation rules: name the mistake in gradient accumulation that explains wrong gradients.
+"""Accumulation rules: name the mistake that explains wrong gradients, in a sum or in the loss.
 
 Each sum is fitted by the gradients of the step's microbatches: how often each counts is what a
 divisor, a mask or a loop does wrong.
@@ -6,22 +6,19 @@ divisor, a mask or a loop does wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from pytest_precision.recorders.gradients.fit import (
     NEAR_ONE,
     ROOM_OF_FIT,
-    dealt_to,
-    fit_by,
-    fit_by_dealt,
+    Unexplained,
+    UnlikeStep,
 )
-from pytest_precision.recorders.gradients.loss_rules import Unexplained, wrong_loss
-from pytest_precision.recorders.gradients.plain import MOST_FITTED, PlainLoop, PlainMicrobatch
+from pytest_precision.recorders.gradients.held_gradient import HeldGradient
+from pytest_precision.recorders.gradients.plain import MOST_FITTED, PlainMicrobatch
 
 BEFORE = 8
 """How many steps back the microbatches of a step are looked for."""
@@ -30,70 +27,52 @@ ENOUGH = 4
 """Elements for each microbatch from which how often it counts follows; fewer fit anything."""
 
 
-def explained(
-    wrong: Sequence[Any],
-    held: Sequence[Any],
-    loop: PlainLoop,
-    step: int,
-    size: int,
-    near: float,
-    old: Mapping[int, Mapping[str, Tensor]],
-    single: Sequence[PlainMicrobatch],
-) -> list[str]:
+def explained(step: UnlikeStep, wrong: Sequence[HeldGradient]) -> list[str]:
     """Return the known mistake that explains each wrong loss or gradient; empty if none does.
 
-    Args:
-        wrong: `HeldGradient` ones.
-        held: all that were looked at, for where those that are wrong have too few elements.
-        loop: with the weights of the step.
-        step: number of the train step.
-        size: of the data-parallel dimension.
-        near: what rounding leaves of a tensor at least.
-        old: rank to the gradients that it has shown of the last such step.
-        single: all microbatches of the step; empty where they are too many to be kept.
+    Where those that are wrong have too few elements, all of the same kind and rank are fitted.
     """
-    own = [*(single or loop.microbatches(step))]
-    if len(own) * sum(one.plain.numel() for one in wrong) > MOST_FITTED:
+    if len(step.own) * sum(one.plain.numel() for one in wrong) > MOST_FITTED:
         return [""] * len(wrong)
     words: list[str] = []
     for (kind, rank), group in groupby(wrong, key=lambda one: (one.kind, one.rank)):
-        found = [*group]
-        fitted = found
-        if sum(one.plain.numel() for one in found) < ENOUGH * len(own):
-            fitted = [one for one in held if (one.kind, one.rank) == (kind, rank)]
-        unexplained = Unexplained(found, own, loop, step, size, near)
+        unexplained = Unexplained([*group], step)
+        fitted = unexplained
+        if sum(one.plain.numel() for one in unexplained.found) < ENOUGH * len(step.own):
+            fitted = step.of(kind, rank)
         if kind == "loss":
             told = _other_step(unexplained)
         else:
             told = (
-                _recounted(fitted, own, size, near)
-                or (kind == "grad" and _left(found, old.get(rank, {}), near))
-                or wrong_loss(unexplained._replace(found=fitted))
+                _recounted(fitted)
+                or (kind == "grad" and _left(unexplained))
+                or _wrong_loss(fitted)
                 or _other_step(unexplained)
-                or _borrowed(unexplained._replace(found=fitted))
+                or _borrowed(fitted)
             )
-        if told and loop.tied.issuperset(one.name for one in found):
+        if told and step.loop.tied.issuperset(one.name for one in unexplained.found):
             told = f"{told}, as only the tied weight is"
-        words += [told] * len(found)
+        words += [told] * len(unexplained.found)
     return words
 
 
-def _recounted(found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int, near: float) -> str:
+def _recounted(wrong: Unexplained) -> str:
     """Return in words which microbatches counted how often in wrong gradients; empty if unclear."""
+    found, step = wrong
     if any(one.plain.any() for one in found) and not any(one.got.any() for one in found):
         # In few bits, a division by many tokens is as near to it, but leaves no zeros.
         return "it is 0 times what it should be"
-    dealt = dealt_to(found, own, size)
-    fit = fit_by(found, dealt, near)
+    dealt, own, room = wrong.dealt(step.own), step.own, ROOM_OF_FIT * step.near
+    fit = wrong.fit(dealt)
     if fit is not None:
-        return next(_rules(fit.counts, dealt, own, size, ROOM_OF_FIT * near), "")
-    fit = fit_by(found, own, near) if len(dealt) < len(own) else None
+        return next(_rules(fit.counts, dealt, step, room), "")
+    fit = wrong.fit(own) if len(dealt) < len(own) else None
     if fit is None:
-        return _factor(found, near)
+        return _factor(found, room)
     there = [
         one.number
         for one, count in zip(own, fit.counts, strict=True)
-        if one.tokens and abs(count) > ROOM_OF_FIT * near
+        if one.tokens and abs(count) > room
     ]
     expected = [one.number for one in dealt]
     return f"it is of microbatches {_listed(there)} instead of {_listed(expected)}"
@@ -103,8 +82,11 @@ def _listed(numbers: Sequence[int]) -> str:
     return " and ".join(map(str, numbers))
 
 
-def _left(found: Sequence[Any], old: Mapping[str, Tensor], near: float) -> str:
+def _left(wrong: Unexplained) -> str:
     """Return in words how much of the last step's gradient is left in this one; empty if none."""
+    found, step = wrong
+    shown = step.before[found[0].rank or 0].grad if step.before else []
+    old = {seen.name: seen.tensor for seen in shown}
     if any(one.name not in old for one in found):
         return ""
     more = torch.cat([(one.got - one.plain).reshape(-1) for one in found])
@@ -112,28 +94,24 @@ def _left(found: Sequence[Any], old: Mapping[str, Tensor], near: float) -> str:
     if not float(before.norm()):
         return ""
     factor = float(more @ before) / float(before @ before)
-    rounding = near * sum(float(one.plain.norm()) for one in found)
-    if float((more - factor * before).norm()) > max(rounding, near * float(more.norm())):
+    rounding = step.near * sum(float(one.plain.norm()) for one in found)
+    if float((more - factor * before).norm()) > max(rounding, step.near * float(more.norm())):
         return ""
     return f"{factor:.3g} times the gradient of the step before is left in it"
 
 
 def _rules(
-    counts: Sequence[float],
-    dealt: Sequence[PlainMicrobatch],
-    own: Sequence[PlainMicrobatch],
-    size: int,
-    room: float,
+    counts: Sequence[float], dealt: Sequence[PlainMicrobatch], step: UnlikeStep, room: float
 ) -> Iterator[str]:
     """Yield in words known mistakes that explain how often each microbatch counts in a gradient.
 
     Args:
         counts: how often each of `dealt` counts.
         dealt: the microbatches of a rank, or all.
-        own: all microbatches.
-        size: number of ranks.
+        step: has all microbatches.
         room: by which a count may be off.
     """
+    own = step.own
     tokens = sum(one.tokens for one in own)
 
     def like(expected: Sequence[float]) -> bool:
@@ -153,7 +131,7 @@ def _rules(
             yield "each microbatch is divided by its own tokens alone"
     fit = [
         (divisor, what)
-        for divisor, what in _divisors(dealt, own, size)
+        for divisor, what in _divisors(dealt, own, step.size)
         if divisor and abs(divisor - 1) > room and like([1 / divisor] * len(counts))
     ]
     if fit:  # several have one divisor where there are as many microbatches as ranks
@@ -203,7 +181,7 @@ def _singled_out(
             yield f"{which} {count} {', '.join(f'{kind:g}' for kind in sorted(kinds))} times"
 
 
-def _factor(found: Sequence[Any], near: float) -> str:
+def _factor(found: Sequence[HeldGradient], room: float) -> str:
     """Return in words the constant factor by which the gradients are wrong; empty if none fits."""
     got = torch.cat([one.got.reshape(-1) for one in found])
     plain = torch.cat([one.plain.reshape(-1) for one in found])
@@ -211,28 +189,27 @@ def _factor(found: Sequence[Any], near: float) -> str:
         return ""
     factor = float(got @ plain) / float(plain @ plain)
     left = float((got - factor * plain).norm())
-    if factor and left <= ROOM_OF_FIT * near * abs(factor) * float(plain.norm()):
+    if factor and left <= room * abs(factor) * float(plain.norm()):
         return f"it is {factor:.3g} times what it should be"
     return ""
 
 
 def _other_step(wrong: Unexplained) -> str:
     """Return in words the other step whose microbatches were wrongly trained on; empty if none."""
-    found, _, loop, step, size, near = wrong
-    for other in (step + 1, *range(step - 1, max(step - BEFORE, 0), -1), 0):
-        given = [*loop.microbatches(other)]
+    found, step = wrong
+    number, room = step.first.step, ROOM_OF_FIT * step.near
+    for other in (number + 1, *range(number - 1, max(number - BEFORE, 0), -1), 0):
+        given = [*step.loop.microbatches(other)]
         if found[0].kind == "loss":
             losses = {f"microbatch {one.number}": one.loss for one in given}
             same = all(
                 abs(float(one.got) - losses.get(one.name, float("inf")))
-                <= ROOM_OF_FIT * near * abs(float(one.got))
+                <= room * abs(float(one.got))
                 for one in found
             )
         else:
-            fit = fit_by_dealt(found, given, size, near)
-            same = fit is not None and all(
-                abs(count - 1) <= ROOM_OF_FIT * near for count in fit.counts
-            )
+            fit = wrong.fit(wrong.dealt(given))
+            same = fit is not None and all(abs(count - 1) <= room for count in fit.counts)
         if same:
             return f"the microbatches are those of {_step(other)}"
     return ""
@@ -244,14 +221,14 @@ def _step(number: int) -> str:
 
 def _borrowed(wrong: Unexplained) -> str:
     """Return in words which microbatches of a neighbouring step were used; empty if none."""
-    found, own, loop, step, size, near = wrong
-    dealt, tokens = dealt_to(found, own, size), sum(one.tokens for one in own)
-    for other in (step - 1, step + 1):
-        given = [*loop.microbatches(other)]
+    step = wrong.step
+    dealt, tokens = wrong.dealt(step.own), sum(one.tokens for one in step.own)
+    for other in (step.first.step - 1, step.first.step + 1):
+        given = [*step.loop.microbatches(other)]
         columns = [*dealt, *given]
-        if sum(one.plain.numel() for one in found) < ENOUGH * len(columns):
+        if sum(one.plain.numel() for one in wrong.found) < ENOUGH * len(columns):
             return ""
-        fit = fit_by(found, columns, near)
+        fit = wrong.fit(columns)
         if fit is None:
             continue
         # What a microbatch of another step gives is divided by the tokens of this one.
@@ -268,3 +245,40 @@ def _borrowed(wrong: Unexplained) -> str:
                 f"{_step(other)} counts instead"
             )
     return ""
+
+
+def _wrong_loss(wrong: Unexplained) -> str:
+    """Return in words the mistake in the loss that explains the gradients; empty if none does."""
+    step = wrong.step
+    if step.loop.is_masked(step.first.step):
+        fit = wrong.fit(wrong.dealt([*step.loop.microbatches(step.first.step, "unmasked")]))
+        if fit and max(fit.counts) - min(fit.counts) <= NEAR_ONE * max(fit.counts):
+            return "positions that a mask leaves out are in the loss"
+    dealt = wrong.dealt(step.own)
+    given = wrong.dealt([*step.loop.microbatches(step.first.step, "auxiliary")])
+    auxiliary = [one for one in given if one.gradients]
+    fit = wrong.fit([*dealt, *auxiliary]) if auxiliary else None
+    if fit is None or any(abs(count - 1) > NEAR_ONE for count in fit.counts[: len(dealt)]):
+        return ""
+    times = [1 + count for count in fit.counts[len(dealt) :]]
+    return f"the auxiliary loss {_counted(times, auxiliary, step.own)}"
+
+
+def _counted(
+    times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
+) -> str:
+    """Return in words how often the auxiliary losses of microbatches count."""
+    tokens = sum(one.tokens for one in own)
+
+    def like(expected: Sequence[float]) -> bool:
+        pairs = zip(times, expected, strict=True)
+        return all(abs(time - wanted) <= NEAR_ONE * wanted for time, wanted in pairs)
+
+    if all(one.tokens for one in auxiliary):
+        if like([tokens / one.tokens for one in auxiliary]):
+            return "is a mean of each microbatch alone"
+        if like([tokens / one.tokens / len(own) for one in auxiliary]):
+            return "is a mean of the means of microbatches"
+    if like([times[0]] * len(times)):
+        return f"counts {times[0]:.3g} times"
+    return f"of its microbatches counts {', '.join(f'{one:.3g}' for one in times)} times"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.gradients.pieces import part
-from pytest_precision.recorders.gradients.plain import PlainMicrobatch
+from pytest_precision.recorders.gradients.held_gradient import HeldGradient
+from pytest_precision.recorders.gradients.pieces import ShownStep, part
+from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch
 
 ROOM_OF_FIT = 4
 """How much more than one tensor may be off, all of a fit may leave."""
@@ -44,47 +47,77 @@ class MicrobatchFit(NamedTuple):
         return self.moved > CLEARLY * self.left
 
 
-def fit_by_dealt(
-    found: Sequence[Any], single: Sequence[PlainMicrobatch], size: int, near: float
-) -> MicrobatchFit | None:
-    """Find how often each microbatch counts in a rank's gradients; None if no counts explain them.
+@dataclass
+class UnlikeStep:
+    """A train step that shows losses or gradients which are not near the recomputed ones.
 
-    Args:
-        found: `HeldGradient` ones of one kind and rank.
-        single: what each microbatch gives; empty where they are too many to be kept.
+    Attributes:
+        loop: the workload's, which has just computed the step.
+        first: what the first rank shows.
+        before: what each rank showed of the last checked step; empty at the first.
+        weights: of the step.
         size: of the data-parallel dimension.
         near: what rounding leaves of a tensor at least.
+        held: all losses and gradients that were looked at.
+        first_given: the first microbatch as the loop computed it.
+        single: all microbatches; empty where they are too many to be kept.
     """
-    own = dealt_to(found, single, size)
-    return fit_by(found, own, near) if own else None
+
+    loop: PlainLoop
+    first: ShownStep
+    before: Sequence[ShownStep]
+    weights: Mapping[str, Tensor]
+    size: int
+    near: float
+    held: Sequence[HeldGradient]
+    first_given: PlainMicrobatch
+    single: Sequence[PlainMicrobatch]
+
+    @cached_property
+    def own(self) -> Sequence[PlainMicrobatch]:
+        """Return all microbatches of the step, recomputed once more where they were not kept."""
+        return self.single or [*self.loop.microbatches(self.first.step)]
+
+    def put(self, seed: int | None = None) -> None:
+        """Set the loop's weights to those of the step, perturbed if there is a seed."""
+        self.loop.put(self.weights, self.first.buffers, self.first.scale, seed)
+
+    def of(self, kind: str, rank: int | None) -> Unexplained:
+        """Return all losses or gradients of a kind that a rank shows."""
+        found = [one for one in self.held if (one.kind, one.rank) == (kind, rank)]
+        return Unexplained(found, self)
 
 
-def dealt_to(
-    found: Sequence[Any], own: Sequence[PlainMicrobatch], size: int
-) -> list[PlainMicrobatch]:
-    """Return the microbatches that a rank's local gradient, or the reduced gradient, should sum."""
-    return [one for one in own if found[0].share in (None, one.number % size)]
+class Unexplained(NamedTuple):
+    """Losses or gradients of one kind and rank in one train step, for which a cause is sought."""
 
+    found: Sequence[HeldGradient]
+    step: UnlikeStep
 
-def fit_by(
-    found: Sequence[Any], dealt: Sequence[PlainMicrobatch], near: float
-) -> MicrobatchFit | None:
-    """Fit gradients by a weighted sum of microbatches' gradients; None if they do not fit."""
-    columns = torch.stack([_joined(found, one.gradients) for one in dealt], 1)
-    got = torch.cat([one.got.reshape(-1) for one in found]).unsqueeze(1)
-    counts = torch.linalg.lstsq(columns, got).solution
-    left = float((columns @ counts - got).norm())
-    if not left <= ROOM_OF_FIT * near * float(got.norm()):
-        return None
-    counts = counts.masked_fill((columns.norm(dim=0) == 0).unsqueeze(1), 1.0)
-    return MicrobatchFit(counts.reshape(-1).tolist(), float((columns @ (counts - 1)).norm()), left)
+    def dealt(self, given: Sequence[PlainMicrobatch]) -> list[PlainMicrobatch]:
+        """Return the microbatches that the rank's own sum, or the sum over ranks, should have."""
+        return [one for one in given if self.found[0].share in (None, one.number % self.step.size)]
 
+    def fit(self, given: Sequence[PlainMicrobatch]) -> MicrobatchFit | None:
+        """Fit a weighted sum of microbatches' gradients; None if there are none, or none fits."""
+        if not given:
+            return None
+        columns = torch.stack([self._joined(one.gradients) for one in given], 1)
+        got = torch.cat([one.got.reshape(-1) for one in self.found]).unsqueeze(1)
+        counts = torch.linalg.lstsq(columns, got).solution
+        left = float((columns @ counts - got).norm())
+        if not left <= ROOM_OF_FIT * self.step.near * float(got.norm()):
+            return None
+        counts = counts.masked_fill((columns.norm(dim=0) == 0).unsqueeze(1), 1.0)
+        moved = float((columns @ (counts - 1)).norm())
+        return MicrobatchFit(counts.reshape(-1).tolist(), moved, left)
 
-def _joined(found: Sequence[Any], gradients: Mapping[str, Tensor]) -> Tensor:
-    parts = []
-    for one in found:
-        gradient = gradients.get(one.name)
-        if gradient is None:
-            gradient = torch.zeros(one.seen.shape, dtype=torch.float64)
-        parts.append(part(gradient, one.seen).reshape(-1))
-    return torch.cat(parts)
+    def _joined(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        parts = []
+        for one in self.found:
+            assert one.seen is not None  # only losses have none
+            gradient = gradients.get(one.name)
+            if gradient is None:
+                gradient = torch.zeros(one.seen.shape, dtype=torch.float64)
+            parts.append(part(gradient, one.seen).reshape(-1))
+        return torch.cat(parts)

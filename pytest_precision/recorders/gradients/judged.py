@@ -67,17 +67,19 @@ def judge_step(
     plain = Sums.of(_keeping(loop.microbatches(first.step), single), size)
     held = held_gradients(ranks, plain)
     beyond = _beyond(held, near, log)
-    if len(single) == len(plain.losses):  # computing again costs as much as the step itself
+    whole = single if len(single) == len(plain.losses) else []
+    if whole:  # computing again costs as much as the step itself
         beyond = [one for one in beyond if not _is_rounded_sum(one, single, size, first.scale)]
     log.breaches = [*absent_gradients(ranks, plain, {*weights}, near)]
     if not beyond:
         sums.keep(start, plain)
         return
     # Only here, so that a run whose gradients are right does not import what explains others.
+    from pytest_precision.recorders.gradients.fit import UnlikeStep
     from pytest_precision.recorders.gradients.perturbed import judge_perturbed
 
-    whole = single if len(single) == len(plain.losses) else []
-    judge_perturbed(log, loop, ranks, before, weights, near, held, beyond, single[0], whole)
+    step = UnlikeStep(loop, first, before, weights, size, near, held, single[0], whole)
+    judge_perturbed(log, step, beyond)
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:

@@ -6,16 +6,16 @@ further from the plain one is wrong, and is held to the wrong rules that loops h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from pytest_precision.recorders.gradients.accumulation_rules import explained
-from pytest_precision.recorders.gradients.fit import fit_by_dealt
+from pytest_precision.recorders.gradients.fit import UnlikeStep
 from pytest_precision.recorders.gradients.held_gradient import HeldGradient
-from pytest_precision.recorders.gradients.pieces import ShownStep, part
-from pytest_precision.recorders.gradients.plain import PlainLoop, PlainMicrobatch, Sums
+from pytest_precision.recorders.gradients.pieces import part
+from pytest_precision.recorders.gradients.plain import PlainMicrobatch, Sums
 from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
 
 SPREADS = 8
@@ -39,42 +39,26 @@ REMEMBERS = "a forward reads buffers that the forwards before it have changed, o
 computes in training: each rank has gone on from its own microbatches, and one process from all."""
 
 
-def judge_perturbed(
-    log: GradientLog,
-    loop: PlainLoop,
-    ranks: Sequence[ShownStep],
-    before: Sequence[ShownStep],
-    weights: Mapping[str, Tensor],
-    near: float,
-    held: Sequence[HeldGradient],
-    beyond: Sequence[HeldGradient],
-    first_given: PlainMicrobatch,
-    single: Sequence[PlainMicrobatch],
-) -> None:
+def judge_perturbed(log: GradientLog, step: UnlikeStep, beyond: Sequence[HeldGradient]) -> None:
     """Log gradients that differ from the recomputed ones by more than perturbed weights explain.
 
     Args:
         log: has the gradients that are absent.
-        loop: the workload's, which has just computed the step.
-        ranks: what each rank shows.
-        before: what each rank showed of the last checked step; empty at the first.
-        weights: of the step.
-        near: what rounding leaves of a tensor at least.
-        held: all that was looked at.
-        beyond: those of them that are further off.
-        first_given: the first microbatch as the loop computed it.
-        single: all microbatches; empty where they are too many to be kept.
+        step: what the ranks show, and what the loop gives.
+        beyond: losses and gradients that are not near the recomputed ones.
     """
-    first, size = ranks[0], max(own.dealt[1] for own in ranks)
-    later = next(loop.microbatches(first.step)) if size > 1 and first.buffers else None
-    loop.put(weights, first.buffers, first.scale)
-    again = next(loop.microbatches(first.step))
-    if _differs(first_given, again, near):
+    loop, first_given = step.loop, step.first_given
+    later = (
+        next(loop.microbatches(step.first.step)) if step.size > 1 and step.first.buffers else None
+    )
+    step.put()
+    again = next(loop.microbatches(step.first.step))
+    if _differs(first_given, again, step.near):
         log.silent = "" if log.breaches else UNREPEATABLE
         return
     remembers = later is not None and _differs(first_given, later, 0.0)
     remembers &= not _differs(first_given, again, 0.0)
-    wrong = [*_unexplained(beyond, held, loop, ranks, weights, near, before, single)]
+    wrong = [*_unexplained(beyond, step)]
     if remembers:  # which leaves nothing that a wrong rule explains
         wrong = [one for one in wrong if one.words]
     log.breaches = [*wrong, *log.breaches]
@@ -89,58 +73,44 @@ def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
     )
 
 
-def _unexplained(
-    beyond: Sequence[HeldGradient],
-    held: Sequence[HeldGradient],
-    loop: PlainLoop,
-    ranks: Sequence[ShownStep],
-    weights: Mapping[str, Tensor],
-    near: float,
-    before: Sequence[ShownStep],
-    single: Sequence[PlainMicrobatch],
-) -> Iterator[GradientBreach]:
+def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[GradientBreach]:
     """Yield gradients too wrong to stem from rounded weights, with the mistake if it is known."""
-    first, size = ranks[0], max(own.dealt[1] for own in ranks)
     spread = [0.0] * len(beyond)
     bounds: list[float] = []
     for seed in SEEDS:  # the second one only where the first one does not explain all of them
-        loop.put(weights, first.buffers, first.scale, seed)
-        other = Sums.of(loop.microbatches(first.step), size)
+        step.put(seed)
+        other = Sums.of(step.loop.microbatches(step.first.step), step.size)
         for number, one in enumerate(beyond):
             spread[number] = max(spread[number], one.share_of_plain(_of(one, other)))
         bounds = [
-            near + SPREADS * moved + one.summing for one, moved in zip(beyond, spread, strict=True)
+            step.near + SPREADS * moved + one.summing
+            for one, moved in zip(beyond, spread, strict=True)
         ]
         if all(one.off <= bound for one, bound in zip(beyond, bounds, strict=True)):
             break
     wrong = [(one, bound) for one, bound in zip(beyond, bounds, strict=True) if one.off > bound]
-    loop.put(weights, first.buffers, first.scale)
+    step.put()
     if not wrong:
-        miscounted = {*_miscounted(beyond, held, single, size, near)}
-        wrong = [(one, near) for one in beyond if (one.kind, one.rank) in miscounted]
+        miscounted = {*_miscounted(beyond, step)}
+        wrong = [(one, step.near) for one in beyond if (one.kind, one.rank) in miscounted]
     if not wrong:
         return
-    old = {rank: {seen.name: seen.tensor for seen in own.grad} for rank, own in enumerate(before)}
-    words = explained([one for one, _ in wrong], held, loop, first.step, size, near, old, single)
+    words = explained(step, [one for one, _ in wrong])
     for (one, bound), told in zip(wrong, words, strict=True):
         told = told or ("" if one.plain.any() else GIVES_ZEROS)
-        yield GradientBreach(first.step, one.kind, one.name, one.rank, one.off, bound, told)
+        yield GradientBreach(step.first.step, one.kind, one.name, one.rank, one.off, bound, told)
 
 
 def _miscounted(
-    beyond: Sequence[HeldGradient],
-    held: Sequence[HeldGradient],
-    single: Sequence[PlainMicrobatch],
-    size: int,
-    near: float,
+    beyond: Sequence[HeldGradient], step: UnlikeStep
 ) -> Iterator[tuple[str, int | None]]:
     """Yield (kind, rank) where the gradients do not count every microbatch once.
 
     Rounding may move a single tensor further than a wrong count does, but it has no direction.
     """
     for kind, rank in dict.fromkeys((one.kind, one.rank) for one in beyond if one.kind != "loss"):
-        own = [one for one in held if (one.kind, one.rank) == (kind, rank)]
-        fit = fit_by_dealt(own, single, size, near)
+        every = step.of(kind, rank)
+        fit = every.fit(every.dealt(step.single))
         if fit and fit.is_clear and any(abs(count - 1) > MISCOUNTED for count in fit.counts):
             yield kind, rank
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import xxhash
@@ -44,15 +45,12 @@ class ShownStep:
 
 def step_digest(shown: ShownStep) -> str:
     """Return the xxh3-128 digest, in hex, of a step's inputs and results on one rank."""
-    digest = xxhash.xxh3_128(repr((shown.step, shown.dealt, shown.scale)).encode())
-    for what in ("weights", "losses", "grad", "reduced"):
-        for seen in getattr(shown, what):
-            digest.update(repr((what, seen.kind, seen.name, seen.shape, seen.place)).encode())
-            _update(digest, seen.tensor)
-    for name, buffer in shown.buffers.items():
-        digest.update(name.encode())
-        _update(digest, buffer)
-    return digest.hexdigest()
+    pieces = [
+        ((what, seen.kind, seen.name, seen.shape, seen.place), seen.tensor)
+        for what in ("weights", "losses", "grad", "reduced")
+        for seen in getattr(shown, what)
+    ]
+    return _digest((shown.step, shown.dealt, shown.scale), [*pieces, *shown.buffers.items()])
 
 
 def start_digest(
@@ -67,18 +65,17 @@ def start_digest(
         weights: logical tensors, and the bytes and scales of those that are stored as such.
         buffers: of the model.
     """
-    digest = xxhash.xxh3_128(repr((step, size, scale)).encode())
-    for what, tensors in (("weights", weights), ("buffers", buffers)):
-        for name in sorted(tensors):
-            digest.update(repr((what, name)).encode())
-            _update(digest, tensors[name])
+    named = [*sorted(weights.items()), *sorted(buffers.items())]
+    return _digest((step, size, scale, len(weights)), named)
+
+
+def _digest(head: tuple[Any, ...], named: Iterable[tuple[Any, Tensor]]) -> str:
+    digest = xxhash.xxh3_128(repr(head).encode())
+    for name, tensor in named:
+        held = in_order(tensor)
+        digest.update(repr((name, held.dtype, held.shape)).encode())
+        digest.update(bytes_of(held))
     return digest.hexdigest()
-
-
-def _update(digest: xxhash.xxh3_128, tensor: Tensor) -> None:
-    held = in_order(tensor)
-    digest.update(repr((held.dtype, held.shape)).encode())
-    digest.update(bytes_of(held))
 
 
 def resident_pieces(engine: Engine) -> list[Observation]:

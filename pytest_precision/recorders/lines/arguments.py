@@ -59,9 +59,7 @@ def logged_arguments(
     """
     found: list[LoggedArgument] = []
     held: list[Tensor] = []
-    named = [("", one) for one in args]
-    named += [*kwargs.items()]
-    for word, given in named:
+    for word, given in [*(("", one) for one in args), *kwargs.items()]:
         parts = given if isinstance(given, (list, tuple)) else (given,)
         tensors = [one for one in parts if readable(one)]
         held += tensors

@@ -39,6 +39,7 @@ from pytest_precision.trace.operations import (
     GRAPH,
     REGION,
     Holding,
+    LoggedArgument,
     LoggedOperation,
     OperationLog,
     Value,
@@ -164,29 +165,28 @@ class OperationLogger:
         operator = operator_name(func)
         results = () if operator.startswith(CHANCE) else tuple(map(self._values.of, made))
         written = overwritten_unread(func, name, args, kwargs)
-        self.log.operations.append(
-            LoggedOperation(
-                operator,
-                tuple(arguments),
-                results,
-                written,
-                origin.module,
-                origin.backward,
-                origin.line,
-                self._sketched(made, results),
-                self.frames.sites(),
-            )
-        )
+        self._note(origin, operator, arguments, results, written, self._sketched(made, results))
         return result
+
+    def _note(
+        self,
+        origin: Origin,
+        operator: str,
+        arguments: Sequence[LoggedArgument] = (),
+        results: tuple[Value, ...] = (),
+        written: tuple[int, ...] = (),
+        sketches: tuple[tuple[float, ...], ...] = (),
+    ) -> None:
+        where = origin.module, origin.backward, origin.line, sketches, self.frames.sites()
+        made = LoggedOperation(operator, tuple(arguments), results, written, *where)
+        self.log.operations.append(made)
 
     def _replayed(self, replay: Any, graph: Any) -> None:
         """Log the replay of a CUDA graph as one operation."""
         replay(graph)
         self._values.forget()
         if self.active and len(self.log.operations) < self._wanted.limit:
-            origin = self._lines.origin()
-            where = origin.module, origin.backward, origin.line, (), self.frames.sites()
-            self.log.operations.append(LoggedOperation(GRAPH, (), (), (), *where))
+            self._note(self._lines.origin(), GRAPH)
 
     def _region(
         self, run: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], written: tuple[int, ...]
@@ -211,9 +211,7 @@ class OperationLogger:
             self._values.overwritten(tensor)
         made = [one for one in tree_leaves(result) if readable(one)] + changed
         results = tuple(map(self._values.of, made))
-        sketches = self._sketched(made, results)
-        where = origin.module, origin.backward, origin.line, sketches, self.frames.sites()
-        self.log.operations.append(LoggedOperation(REGION, tuple(arguments), results, (), *where))
+        self._note(origin, REGION, arguments, results, (), self._sketched(made, results))
         return result
 
     def _sketched(
