@@ -15,10 +15,9 @@ from pytest_precision.auditing.checks import (
     ties,
     updates,
 )
-from pytest_precision.auditing.facts import SetupFacts
+from pytest_precision.auditing.facts import SetupFacts, TableRow
 from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, Severity, worst_first
 from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput
-from pytest_precision.auditing.setup_table import TableRow
 from pytest_precision.errors import AuditError, NoSetupError, expect_one_of, expected_but_got
 
 CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (

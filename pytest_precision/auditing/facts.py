@@ -1,18 +1,54 @@
-"""SetupFacts: all that the audit's checks read about a model and its optimizer."""
+"""SetupFacts: all that the audit's checks read about a model and its optimizer, and a table of it.
+
+A row of the table says in which dtypes one tensor is stored, updated and computed with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from pytest_precision.auditing import parallelism, setup_table
-from pytest_precision.auditing.master_weights import Ownership
-from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput
+from pytest_precision.auditing.finding import short_dtype
+from pytest_precision.auditing.master_weights import Ownership, Updated
+from pytest_precision.auditing.optimizer_facts import PRECISE
+from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput, units
 from pytest_precision.auditing.setup import TrainingSetup
-from pytest_precision.auditing.setup_table import TableRow
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One parameter or buffer, with its dtypes and optimizer, as a row of the table of an audit.
+
+    Attributes:
+        name: its logical name.
+        kind: `parameter`, `frozen` for one that is not trained, or `buffer`.
+        size: number of elements, those of other ranks included.
+        stored: dtype that it is stored in.
+        computes: dtype that it is computed with in, where a sharding policy says so.
+        reduces: dtype that its gradient is reduced in, where a sharding policy says so.
+        master: dtype of the weight that updates go to, and where it is.
+        states: name and dtype of what the optimizer keeps for it; empty where that is not known.
+        optimizer: what updates it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    stored: str
+    computes: str = ""
+    reduces: str = ""
+    master: str = ""
+    states: tuple[tuple[str, str], ...] = ()
+    optimizer: str = ""
+
+    def is_like(self) -> TableRow:
+        """Return this table row without name and size, to find rows of like tensors."""
+        return replace(self, name="", size=0)
 
 
 @dataclass(frozen=True)
@@ -41,16 +77,62 @@ class SetupFacts:
         """
         setup = TrainingSetup.of(*parts)
         ownership = Ownership(setup)
-        sharded = [found for model in setup.models for found in parallelism.units(model)]
+        sharded = [found for model in setup.models for found in units(model)]
         unit_of = {id(parameter): unit for unit, own in sharded for parameter in own}
         stages = [*map(StageOutput.of, setup.stages)]
-        units = [unit for unit, _ in sharded]
-        return cls(
-            setup, ownership, units, stages, [*setup_table.table_rows(setup, ownership, unit_of)]
-        )
+        rows = [*_table_rows(setup, ownership, unit_of)]
+        return cls(setup, ownership, [unit for unit, _ in sharded], stages, rows)
 
     def trained(self) -> Iterator[tuple[str, Tensor]]:
         """Yield name and tensor of each parameter that requires gradients."""
         for name, parameter in self.ownership.parameters.items():
             if parameter.requires_grad:
                 yield name, parameter
+
+
+def _table_rows(
+    setup: TrainingSetup, ownership: Ownership, unit_of: Mapping[int, ShardingUnit]
+) -> Iterator[TableRow]:
+    """Yield a row of the audit's table per tensor: parameters first, then buffers.
+
+    Args:
+        setup: has the buffers.
+        ownership: has the parameters, and knows what updates them.
+        unit_of: id of a parameter to the unit that it is sharded in.
+    """
+    for name, parameter in ownership.parameters.items():
+        unit = unit_of.get(id(parameter))
+        first = next(iter(ownership.by_name.get(name, ())), None)
+        yield TableRow(
+            name,
+            "parameter" if parameter.requires_grad else "frozen",
+            sum(map(math.prod, setup.shapes(parameter))),
+            short_dtype(parameter.dtype),
+            short_dtype(unit.computes) if unit else "",
+            short_dtype(unit.reduces) if unit else "",
+            *(_updated(first) if first else ()),
+        )
+    for model in setup.models:
+        for name, buffer in model.named_buffers():
+            yield TableRow(name, "buffer", buffer.numel(), short_dtype(buffer.dtype))
+
+
+def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
+    """Return the audit table's columns about the optimizer: master, states, optimizer's name."""
+    states = one.holder.states(one.tensor, one.group) or {}
+    return (
+        _master(one, states),
+        tuple((k, short_dtype(d)) for k, d in states.items()),
+        one.holder.name,
+    )
+
+
+def _master(one: Updated, states: Mapping[str, torch.dtype]) -> str:
+    if one.relation != "own":
+        return f"{short_dtype(one.tensor.dtype)} in the optimizer's groups"
+    kept = next((dtype for name, dtype in states.items() if "master" in name), None)
+    if kept is not None and one.tensor.dtype not in PRECISE:
+        whole = "fp32 as 16 more bits" if not kept.is_floating_point else short_dtype(kept)
+        return f"{whole} in the optimizer's state"
+    ways = {"master": "the parameter itself", "compensated": "the parameter and its compensation"}
+    return ways.get(one.holder.rounding(one.tensor, one.group), "none")

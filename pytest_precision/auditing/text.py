@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_precision._visible import visible
+from pytest_precision.auditing.facts import TableRow
 from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, short_dtype
 from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput
-from pytest_precision.auditing.setup_table import TableRow
 
 
 def audit_lines(

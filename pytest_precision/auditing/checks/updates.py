@@ -47,10 +47,25 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
         if below_fp32(one.tensor.dtype)
         and (one.relation == "master" or (one.relation == "own" and one.tensor.requires_grad))
     ]
-    for rounding, rule in (("nearest", _lost), ("unknown", _unknown)):
-        found = [one for one in bare if one.holder.rounding(one.tensor, one.group) == rounding]
-        for _, several in groupby(sorted(found, key=_kind), key=_kind):
-            yield rule([*several])
+    rounded = [(one, one.holder.rounding(one.tensor, one.group)) for one in bare]
+    for name, dtype, several in _by_kind(one for one, how in rounded if how == "nearest"):
+        kept = several[0].holder.states(several[0].tensor, several[0].group) or {}
+        what = "moments and update are" if any(map(below_fp32, kept.values())) else "the update is"
+        yield AuditFinding(
+            "update-below-fp32",
+            "error",
+            f"{name} on {dtype} parameters: {what} {dtype}{_estimate(several)}",
+            REMEDY,
+            tuple(name for one in several for name in one.names),
+        )
+    for name, dtype, several in _by_kind(one for one, how in rounded if how == "unknown"):
+        yield AuditFinding(
+            "update-unknown",
+            "warning",
+            f"{name} on {dtype} parameters: no master weights can be seen{_estimate(several)}",
+            AFTER_A_STEP,
+            tuple(name for one in several for name in one.names),
+        )
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
@@ -80,8 +95,7 @@ def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
         and one.tensor.dtype in PRECISE
         and not MASTER_NAMES.isdisjoint(one.holder.states(one.tensor, one.group) or {})
     ]
-    for kind, several in groupby(sorted(found, key=_kind), key=_kind):
-        name, dtype = kind
+    for name, dtype, several in _by_kind(found):
         yield AuditFinding(
             "master-doubled",
             "note",
@@ -113,33 +127,14 @@ def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
         )
 
 
+def _by_kind(found: Iterable[Updated]) -> Iterator[tuple[str, str, list[Updated]]]:
+    """Yield an optimizer's name, a dtype, and the tensors of that dtype that it updates."""
+    for kind, several in groupby(sorted(found, key=_kind), key=_kind):
+        yield *kind, [*several]
+
+
 def _kind(one: Updated) -> tuple[str, str]:
     return one.holder.name, short_dtype(one.tensor.dtype)
-
-
-def _lost(several: list[Updated]) -> AuditFinding:
-    name, dtype = _kind(several[0])
-    kept = several[0].holder.states(several[0].tensor, several[0].group) or {}
-    moments = [key for key, stored in kept.items() if below_fp32(stored)]
-    what = f"{'moments and update are' if moments else 'the update is'} {dtype}"
-    return AuditFinding(
-        "update-below-fp32",
-        "error",
-        f"{name} on {dtype} parameters: {what}{_estimate(several)}",
-        REMEDY,
-        tuple(name for one in several for name in one.names),
-    )
-
-
-def _unknown(several: list[Updated]) -> AuditFinding:
-    name, dtype = _kind(several[0])
-    return AuditFinding(
-        "update-unknown",
-        "warning",
-        f"{name} on {dtype} parameters: no master weights can be seen{_estimate(several)}",
-        AFTER_A_STEP,
-        tuple(name for one in several for name in one.names),
-    )
 
 
 def _estimate(several: list[Updated]) -> str:
