@@ -59,7 +59,7 @@ class Modules:
     def _leave(self, module: nn.Module, _inputs: Any, _result: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if self._running and any(one is module for one in self._running):
+        if any(one is module for one in self._running):
             while self._running.pop() is not module:
                 pass
 

@@ -103,9 +103,7 @@ def _measurable(name: str, value: Any) -> bool:
     if name == "betas":
         pair = isinstance(value, (tuple, list)) and len(value) == 2
         return pair and all(_measurable("", beta) for beta in value)
-    if isinstance(value, Tensor):
-        return value.numel() == 1
-    return isinstance(value, (int, float)) or hasattr(value, "__float__")
+    return value.numel() == 1 if isinstance(value, Tensor) else hasattr(value, "__float__")
 
 
 def _step(kind: type) -> Any:

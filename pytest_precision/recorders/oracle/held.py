@@ -89,10 +89,9 @@ def storage(
     moments = (
         _rounding(state, name, state.get(name, weight.parameter)) for name in formula.moments
     )
-    masters = [*filter(is_master, state)]
-    name = masters[0] if masters else ""
+    name = next(filter(is_master, state), "")
     own = _rounding(state, name, state.get(name, weight.parameter))
-    if fresh and masters:
+    if fresh and name:
         own = own.twice()
     rest = state.get("compensation")
     move = NO_ROUNDING if rest is None else Rounding.of(rest.dtype)
@@ -151,7 +150,6 @@ def expect_known_state(
     Raises:
         NotMeasurableError: if it is not.
     """
-    kind = type(optimizer).__name__
     claims.expect_claim(optimizer, formula.classes)
     groups = optimizer.param_groups
     group = next(own for own in groups if any(one is parameter for one in own["params"]))
@@ -159,7 +157,8 @@ def expect_known_state(
     claims.expect_plain(optimizer, group)
     lacking = [name for name in formula.moments if name not in state] if state else []
     if lacking:
-        raise NotMeasurableError(f"{kind} has no {' and no '.join(lacking)} for this parameter")
+        words = f"{type(optimizer).__name__} has no {' and no '.join(lacking)} for this parameter"
+        raise NotMeasurableError(words)
     for name, tensor in {"weight": parameter, **state}.items():
         held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         if isinstance(held, Tensor) and type(held) not in (Tensor, nn.Parameter):
