@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -123,10 +122,7 @@ class GradientOracle:
     def updating(self, weights: Callable[[], list[Observation]]) -> None:
         """Copy the optimizer's weights for the check; called before and after their update."""
         if self._steps:
-            kept = self._look(
-                lambda: [replace(one, tensor=one.tensor.clone()) for one in weights()]
-            )
-            self._steps[-1].updated += (kept or [],)
+            self._steps[-1].updated += (self._look(lambda: kept(weights())) or [],)
 
     def _keep_reduced(self, engine: Engine) -> None:
         seen = engine.observe("reduce_grads", Capture())

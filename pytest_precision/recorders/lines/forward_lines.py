@@ -23,21 +23,33 @@ from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.trace.operations import CodeLine
 
 
-class Modules:
-    """Tracks which module's forward is running, so that an operation can be attributed to it."""
+class Origin(NamedTuple):
+    """Where an operation comes from: its source line, its module, and forward or backward.
 
-    def __init__(self) -> None:
+    Attributes:
+        line: of the user's code, if it has one.
+        module: path of the module.
+        backward: whether it is part of a backward.
+    """
+
+    line: CodeLine | None
+    module: str
+    backward: bool
+
+
+class ForwardLines:
+    """Finds the source line of the operation that is running; in a backward, its forward's line.
+
+    Args:
+        frames: finds lines in stacks.
+    """
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._forwards: dict[int, Origin] = {}
         self._running: list[nn.Module] = []
         # Weak, or an earlier model of a script that builds another one would seem to be in use.
         self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-
-    @property
-    def path(self) -> str:
-        """Return the path of the module whose forward runs; empty for the model or outside of any.
-
-        A module that the model does not hold has the name of its class.
-        """
-        return self._paths.get(self._running[-1], "") if self._running else ""
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -63,34 +75,6 @@ class Modules:
             while self._running.pop() is not module:
                 pass
 
-
-class Origin(NamedTuple):
-    """Where an operation comes from: its source line, its module, and forward or backward.
-
-    Attributes:
-        line: of the user's code, if it has one.
-        module: path of the module.
-        backward: whether it is part of a backward.
-    """
-
-    line: CodeLine | None
-    module: str
-    backward: bool
-
-
-class ForwardLines:
-    """Finds the source line of the operation that is running; in a backward, its forward's line.
-
-    Args:
-        frames: finds lines in stacks.
-        modules: knows which module's forward runs.
-    """
-
-    def __init__(self, frames: Frames, modules: Modules) -> None:
-        self._frames = frames
-        self._modules = modules
-        self._forwards: dict[int, Origin] = {}
-
     def origin(self, operator: Any = None) -> Origin:
         """Return the source line, module and direction of the operation that is being called.
 
@@ -102,7 +86,9 @@ class ForwardLines:
         forwards = self._forwards
         if node is not None and (line is None or outside):
             return forwards.get(node, Origin(line, "", backward=True))._replace(backward=True)
-        origin = Origin(line, self._modules.path, backward=False)
+        # Empty for the model, and outside of any.
+        path = self._paths.get(self._running[-1], "") if self._running else ""
+        origin = Origin(line, path, backward=False)
         forwards.setdefault(next_node() - 1, origin)
         if node is None:
             return origin

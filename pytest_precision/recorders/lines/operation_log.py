@@ -28,9 +28,9 @@ from pytest_precision.recorders.lines.arguments import (
     logged_arguments,
     overwritten_unread,
 )
-from pytest_precision.recorders.lines.forward_lines import ForwardLines, Modules, Origin
+from pytest_precision.recorders.lines.forward_lines import ForwardLines, Origin
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.recorders.lines.settings import RestoreWatch, SettingsWatch
+from pytest_precision.recorders.lines.settings import SettingsWatch
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.user_calls import UserCalls
 from pytest_precision.recorders.lines.values import Values, generator_state, readable
@@ -66,18 +66,16 @@ class OperationLogger:
         self.frames = Frames()
         self._wanted = wanted
         self._values = Values(wanted.pieces)
-        self._modules = Modules()
         self._sketches = Sketches()
         self.settings = SettingsWatch(self.frames, self.log)
-        self.restores = RestoreWatch(self.frames, self.log)
-        self._lines = ForwardLines(self.frames, self._modules)
+        self._lines = ForwardLines(self.frames)
         self._user_calls = UserCalls(self.frames, self.log, lambda: self.active)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Install the hooks that see operations; they are logged only while `active` is set."""
         with (
-            self._modules.followed(),
+            self._lines.followed(),
             self.settings.followed(),
             around_operations(self._operation),
             around_regions(self._region),

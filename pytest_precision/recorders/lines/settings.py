@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections import UserDict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -29,19 +29,29 @@ class SettingsWatch:
     Args:
         frames: finds lines in stacks.
         log: takes what is set.
+
+    Attributes:
+        restores: whether calls that restore state are logged, too: in a script that begins with a
+            load.
     """
 
     def __init__(self, frames: Frames, log: OperationLog) -> None:
         self._frames = frames
         self._log = log
+        self.restores = False
         self._computed: CodeLine | None = None
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Log assignments to optimizer options and module attributes inside the context."""
+        """Log assignments to options and attributes, and restores of state, inside the context."""
+        restored = partial(self._restored, "load_state_dict")
         with (
+            # Functions of torch with which state is brought back, also below those of a framework.
+            around_calls(torch, "load", partial(self._restored, "load")),
+            around_calls(nn.Module, "load_state_dict", restored),
+            around_calls(Optimizer, "load_state_dict", restored),
             around_calls(Optimizer, "add_param_group", self._added),
             around_calls(nn.Module, "__setattr__", self._attribute),
             around_calls(LRScheduler, "step", self._scheduled),
@@ -102,6 +112,13 @@ class SettingsWatch:
             sys.setprofile(before)
             self._computed = None
 
+    def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        line = self._frames.stack().line if self.restores else None
+        if line is not None and line.own:
+            self._log.restores.append(Setting(len(self._log.operations), name, "", "", line))
+        return result
+
     def _returned(self, frame: FrameType, event: str, _value: Any) -> None:
         if event == "return":
             self._computed = self._frames.of_user(frame) or self._computed
@@ -142,39 +159,3 @@ class _Watched(UserDict[str, Any], dict[str, Any]):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         return dict, (dict(self.data),)
-
-
-RESTORING = ((torch, "load"), (nn.Module, "load_state_dict"), (Optimizer, "load_state_dict"))
-"""Functions of torch with which state is brought back, also below those of a framework."""
-
-
-class RestoreWatch:
-    """Logs each call of a function that restores state, such as `load_state_dict`.
-
-    Args:
-        frames: finds lines in stacks.
-        log: takes what is called.
-
-    Attributes:
-        active: whether calls are noted: in a script that begins with a load.
-    """
-
-    def __init__(self, frames: Frames, log: OperationLog) -> None:
-        self._frames = frames
-        self._log = log
-        self.active = False
-
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        """Log calls of `torch.load` and `load_state_dict` inside the context."""
-        with ExitStack() as stack:
-            for holder, name in RESTORING:
-                stack.enter_context(around_calls(holder, name, partial(self._restored, name)))
-            yield
-
-    def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        line = self._frames.stack().line if self.active else None
-        if line is not None and line.own:
-            self._log.restores.append(Setting(len(self._log.operations), name, "", "", line))
-        return result

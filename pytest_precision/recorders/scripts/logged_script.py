@@ -55,7 +55,7 @@ def log_script(
     """
     logger = OperationLogger(wanted)
     made = partial(LoggedSteps, logger, wanted.op, cell.operations)
-    with logger.installed(), logger.restores.followed():
+    with logger.installed():
         record_script(script, cell, folder, window, segment, made)
     number = 0 if segment is None else segment.number
     write_operations(logger.log, folder_of(folder, number), dist.get_rank())
@@ -89,7 +89,7 @@ class LoggedSteps(Steps):
         self.ends.ended = self._over
         if op is None or schedule.load <= op <= schedule.op:
             logger.start()
-            logger.restores.active = schedule.load >= 0
+            logger.settings.restores = schedule.load >= 0
 
     def forward(self, module: nn.Module) -> None:
         """Register the called module's parts by path, so that the log can name them."""
