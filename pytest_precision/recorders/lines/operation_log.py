@@ -194,23 +194,18 @@ class OperationLogger:
             return run(inputs)
         self.active = False  # for what the region does, and the digests that are taken around it
         try:
-            return self._logged_region(run, inputs, written)
+            origin = self._lines.origin()
+            changed = [inputs[place] for place in written if readable(inputs[place])]
+            arguments, _ = logged_arguments(self._values, tuple(inputs), {})
+            result = run(inputs)
+            for tensor in changed:
+                self._values.overwritten(tensor)
+            made = [one for one in tree_leaves(result) if readable(one)] + changed
+            results = tuple(map(self._values.of, made))
+            self._note(origin, REGION, arguments, results, (), self._sketched(made, results))
+            return result
         finally:
             self.active = True
-
-    def _logged_region(
-        self, run: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], written: tuple[int, ...]
-    ) -> Any:
-        origin = self._lines.origin()
-        changed = [inputs[place] for place in written if readable(inputs[place])]
-        arguments, _ = logged_arguments(self._values, tuple(inputs), {})
-        result = run(inputs)
-        for tensor in changed:
-            self._values.overwritten(tensor)
-        made = [one for one in tree_leaves(result) if readable(one)] + changed
-        results = tuple(map(self._values.of, made))
-        self._note(origin, REGION, arguments, results, (), self._sketched(made, results))
-        return result
 
     def _sketched(
         self, made: Sequence[Tensor], results: Sequence[Value]
