@@ -12,7 +12,6 @@ from pytest_precision.auditing.checks import (
     membership,
     policies,
     schedules,
-    ties,
     updates,
 )
 from pytest_precision.auditing.facts import SetupFacts, TableRow
@@ -36,8 +35,8 @@ CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
     policies.stages,
     schedules.endless,
     schedules.other_optimizer,
-    ties.ties,
-    ties.broken,
+    membership.ties,
+    membership.broken_ties,
 )
 """All checks, in the order in which their findings of one severity stand."""
 

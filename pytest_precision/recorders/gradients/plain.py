@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -26,7 +27,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.recorders.gradients.fp64 import computing_in_fp64
-from pytest_precision.recorders.gradients.masks import is_masked, positions_of, unmasked
+from pytest_precision.trace.data_log import contents_of
 from pytest_precision.workloads.base import Workload
 
 LossOf = Literal["whole", "unmasked", "auxiliary"]
@@ -59,8 +60,11 @@ class PlainMicrobatch(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Return the number of positions in the microbatch, masked ones included."""
-        return positions_of(self.given)
+        """Return the number of positions, masked ones included: of the largest target or mask."""
+        tensors = [
+            one for one in _tensors(self.given) if not one.is_floating_point() or _masks(one)
+        ]
+        return max((one.numel() for one in tensors), default=0)
 
 
 MOST_FITTED = 1 << 25
@@ -148,7 +152,8 @@ class PlainLoop:
 
     def is_masked(self, step: int) -> bool:
         """Return whether the microbatches of a step have masks with zeros."""
-        return any(map(is_masked, self._workload.microbatches(self._cell, step)))
+        given = [*self._workload.microbatches(self._cell, step)]
+        return any(map(_masks, _tensors(given)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) for each stored parameter: if quantized, its bytes and scales."""
@@ -201,7 +206,7 @@ class PlainLoop:
             self._model.zero_grad()
             modules.begin_microbatch(self._model, step + self._bits, number, first=number == 0)
             with self._computing(), nullcontext() if self._tried else without_collectives():
-                total, _ = self._workload.loss(forward, unmasked(one) if of == "unmasked" else one)
+                total, _ = self._workload.loss(forward, _unmasked(one) if of == "unmasked" else one)
                 loss = total / sum(tokens)
                 if of != "auxiliary" or loss.requires_grad:
                     (loss * self._scale).backward()  # type: ignore[no-untyped-call]
@@ -251,3 +256,27 @@ def _add(sums: Gradients, more: Gradients) -> None:
     """Add gradients to those of the same name in `sums`, in place."""
     for name, gradient in more.items():
         sums[name] = sums[name] + gradient if name in sums else gradient
+
+
+def _unmasked(microbatch: Any) -> Any:
+    """Return a copy of a microbatch whose masks are all ones."""
+    copy = deepcopy(microbatch)
+    for one in _tensors(copy):
+        if _masks(one):
+            one.fill_(1)
+    return copy
+
+
+def _masks(tensor: Tensor) -> bool:
+    """Return whether a tensor is a mask: all its elements are 0 or 1, and some are 0."""
+    if tensor.dtype is torch.bool:
+        return not bool(tensor.all())
+    return bool(((tensor == 0) | (tensor == 1)).all()) and bool((tensor == 0).any())
+
+
+def _tensors(value: Any, within: frozenset[int] = frozenset()) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif id(value) not in within:
+        for _, part in contents_of(value):
+            yield from _tensors(part, within | {id(value)})
