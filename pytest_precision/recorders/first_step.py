@@ -21,8 +21,7 @@ from pytest_precision.recorders.gradients.pieces import ShownStep, joined
 from pytest_precision.recorders.gradients.plain import Gradients, PlainLoop, Sums
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.oracle.plan import UpdatePlan
-from pytest_precision.recorders.oracle.rounding import NO_ROUNDING
-from pytest_precision.recorders.oracle.update import Roundings, State
+from pytest_precision.recorders.oracle.update import NO_ROUNDING, Roundings, State
 from pytest_precision.recorders.oracle.update_oracle import CLIP_EPS
 from pytest_precision.recorders.weights import Weight
 from pytest_precision.trace.moment import Window

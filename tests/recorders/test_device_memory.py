@@ -11,8 +11,7 @@ from pytest_precision import Capture, whole
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.batch import Batch, Clipping, PiecePart
 from pytest_precision.recorders.oracle.held import copied
-from pytest_precision.recorders.oracle.rounding import NO_ROUNDING
-from pytest_precision.recorders.oracle.update import Roundings, State
+from pytest_precision.recorders.oracle.update import NO_ROUNDING, Roundings, State
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Weight
 
 ELEMENTS = 1 << 16

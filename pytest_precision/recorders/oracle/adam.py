@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from pytest_precision.recorders.oracle.claims import ADAM_CLASSES
-from pytest_precision.recorders.oracle.rounding import FLOAT32
 from pytest_precision.recorders.oracle.update import (
+    FLOAT32,
     Formula,
     GroupNumbers,
     Rounded,

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, index_within
 from pytest_precision.recorders.oracle.plan import UpdatePlan
-from pytest_precision.recorders.oracle.rounding import Rounding
-from pytest_precision.recorders.oracle.update import Roundings, State, UpdateScalars
+from pytest_precision.recorders.oracle.update import Rounding, Roundings, State, UpdateScalars
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE
 from pytest_precision.trace.oracle_log import Breach, OracleLog
 

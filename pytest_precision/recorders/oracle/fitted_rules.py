@@ -13,8 +13,12 @@ import torch
 from pytest_precision.recorders.oracle.batch import Batch
 from pytest_precision.recorders.oracle.estimate import estimates, unknowns
 from pytest_precision.recorders.oracle.plan import UpdatePlan
-from pytest_precision.recorders.oracle.rounding import Rounding
-from pytest_precision.recorders.oracle.update import Roundings, ScalarsOfStep, UpdateScalars
+from pytest_precision.recorders.oracle.update import (
+    Rounding,
+    Roundings,
+    ScalarsOfStep,
+    UpdateScalars,
+)
 from pytest_precision.trace.oracle_log import OracleLog
 
 

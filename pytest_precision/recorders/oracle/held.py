@@ -16,8 +16,7 @@ from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.tensor_key import is_master
 from pytest_precision.optim.scaled_state import RANGES, decode_scaled, scale_name
 from pytest_precision.recorders.oracle import claims
-from pytest_precision.recorders.oracle.rounding import NO_ROUNDING, Rounding
-from pytest_precision.recorders.oracle.update import Formula, Roundings
+from pytest_precision.recorders.oracle.update import NO_ROUNDING, Formula, Rounding, Roundings
 from pytest_precision.recorders.weights import Weight
 
 

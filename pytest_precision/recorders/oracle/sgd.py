@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from pytest_precision.recorders.oracle.claims import SGD_CLASSES
-from pytest_precision.recorders.oracle.rounding import ROUNDINGS_OF_UPDATE
 from pytest_precision.recorders.oracle.update import (
+    ROUNDINGS_OF_UPDATE,
     Formula,
     GroupNumbers,
     Rounded,

@@ -29,8 +29,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.oracle import held
 from pytest_precision.recorders.oracle.batch import Batch, Clipping, Judge, PiecePart
 from pytest_precision.recorders.oracle.plan import UpdatePlan
-from pytest_precision.recorders.oracle.rounding import NO_ROUNDING, Rounding
-from pytest_precision.recorders.oracle.update import State
+from pytest_precision.recorders.oracle.update import NO_ROUNDING, Rounding, State
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.oracle_log import Breach, OracleLog
