@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
@@ -140,6 +141,16 @@ def test_a_flat_parameter_is_named_by_what_is_in_it() -> None:
     model = FullyShardedDataParallel(plain(), device_id=torch.device("cpu"))
     (row,) = audit(model, torch.optim.AdamW(model.parameters())).rows
     assert row.name == "+".join(name for name, _ in plain().named_parameters())
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_sharded_module_is_named_without_wrappers() -> None:
+    """As its parameters are, in the rows of the same table."""
+    model = nn.Sequential(checkpoint_wrapper(nn.Linear(8, 8)), nn.Linear(8, 8))
+    fully_shard(model[0]._checkpoint_wrapped_module, mesh=init_device_mesh("cpu", (1,)))
+    found = audit(model, torch.optim.AdamW(model.parameters()))
+    assert [unit.name for unit in found.units] == ["0"]
+    assert [row.name for row in found.rows][:2] == ["0.weight", "0.bias"]
 
 
 def made_before() -> Audit:
