@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from pytest_precision import Cell, Engine, Observation, Workload, formats, layouts, workloads
 from pytest_precision.layouts.optimizer_layouts import FusedAdamEngine
-from pytest_precision.layouts.transformer_engine import casting
+from pytest_precision.layouts.transformer_engine import te_masters
 from pytest_precision.layouts.transformer_engine.kernels_there import RECIPES, recipe_of
 from pytest_precision.layouts.transformer_engine.layers import (
     with_experts,
@@ -135,11 +135,11 @@ class OwnBytes(OutsideMasters):
 
     def store_masters(self) -> None:
         self.cast_by_shards = True
-        send, casting._send = casting._send, lambda *given: None
+        send, te_masters._send = te_masters._send, lambda *given: None
         try:
             super().store_masters()
         finally:
-            casting._send = send
+            te_masters._send = send
 
 
 def _made(kind: type[OutsideMasters], workload: Workload, cell: Cell) -> Engine:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_precision.formats.backend import release_of
 from pytest_precision.te.names import NAMES
-from pytest_precision.te.stand_in import MODULE, functions, release
+from pytest_precision.te.stand_in import MODULE, functions
 
 if find_spec("transformer_engine") is None:
     pytest.skip(
@@ -73,7 +74,7 @@ def test_the_list_holds_exactly_the_names_that_the_wheel_uses() -> None:
     )
     taken = set().union(*(used(tree, MODULE) for tree in parsed.values()))
     passed_on = set().union(*(used(tree, EXTENSIONS) for tree in parsed.values())) - of_package
-    assert taken | passed_on == NAMES[release(version("transformer-engine"))]
+    assert taken | passed_on == NAMES[release_of(version("transformer-engine"))]
 
 
 def test_every_function_of_the_stand_in_is_one_that_the_wheel_uses() -> None:
