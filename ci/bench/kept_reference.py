@@ -22,10 +22,10 @@ from pytest_precision.check.parity import Parity
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
+from pytest_precision.ranks.files import reads
+from pytest_precision.ranks.files.sources import Sources
 from pytest_precision.ranks.needs import Needs
-from pytest_precision.ranks.state import reads
 from pytest_precision.ranks.state.definitions import Definitions
-from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
 
 LIMIT = 0.1

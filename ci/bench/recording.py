@@ -33,7 +33,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.ranks.state import devices
+from pytest_precision.ranks.gpus import devices
 from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.digests import THREADS, digest, digested
 from pytest_precision.trace.moment import Moment

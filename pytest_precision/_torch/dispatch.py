@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    # The class of all stores has no public name; `torch.distributed.Store` is the same at run time.
-    from torch._C._distributed_c10d import Store as Store
 
 
 def tree_leaves(tree: Any) -> list[Any]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from pytest_precision._torch.around import around_calls
+
 Run = Callable[[Sequence[Any]], Any]
 """Takes the inputs of a region, which it may take out of their list, and returns its results."""
 
@@ -65,13 +67,8 @@ def _replaced_call(
         yield
         return
 
-    original = CompiledFxGraph.__call__
-
-    def run(graph: CompiledFxGraph, inputs: Sequence[Any]) -> Any:
+    def run(original: Callable[..., Any], graph: CompiledFxGraph, inputs: Sequence[Any]) -> Any:
         return call(partial(original, graph), inputs, tuple(graph.mutated_input_idxs))
 
-    setattr(CompiledFxGraph, "__call__", run)  # noqa: B010, a plain function
-    try:
+    with around_calls(CompiledFxGraph, "__call__", run):
         yield
-    finally:
-        setattr(CompiledFxGraph, "__call__", original)  # noqa: B010

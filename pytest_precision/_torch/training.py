@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    # The class of all stores has no public name; `torch.distributed.Store` is the same at run time.
-    from torch._C._distributed_c10d import Store as Store
-
 
 SCHEDULER_RATES = "_last_lr"
 
@@ -58,13 +53,6 @@ def function_that_scales() -> tuple[Any, str]:
     from torch.nn.utils import clip_grad
 
     return place_of(clip_grad, "_clip_grads_with_norm_")
-
-
-def function_that_clamps() -> tuple[Any, str]:
-    """Return where torch keeps the function that clamps gradients, so that it can be replaced."""
-    from torch.nn.utils import clip_grad
-
-    return place_of(clip_grad, "clip_grad_value_")
 
 
 def place_of(holder: Any, name: str) -> tuple[Any, str]:

@@ -19,8 +19,8 @@ from pytest_precision.errors import (
     expected_but_got,
 )
 from pytest_precision.ranks.blame import require_observations
+from pytest_precision.ranks.files.sources import Sources, import_path
 from pytest_precision.ranks.pool import RankPool
-from pytest_precision.ranks.state.sources import Sources, import_path
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
 from pytest_precision.trace.segment_folders import folder_of, recorded_segments

@@ -24,7 +24,7 @@ from pytest_precision.parity.compare.rerun import differs
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.locate import failed_at, what_differs
 from pytest_precision.parity.verdict import Ruling
-from pytest_precision.ranks.state.devices import (
+from pytest_precision.ranks.gpus.devices import (
     VISIBLE_DEVICES,
     listed_devices,
     visible_names,

@@ -134,13 +134,13 @@ def _made(rootpath: Path, settings: Settings, stack: ExitStack) -> OtherSide:
     commit = commit_of(root, settings.against)
     tree = stack.enter_context(work_tree(root, commit, folder / "trees" / commit))
     name = called(settings.against, commit, python)
-    found = Installation(name, python or Path(sys.executable), root, tree)
+    found = Installation(name, python or Path(sys.executable), (root, tree))
     if settings.against_build:
-        _build(settings.against_build, found)
+        _build(settings.against_build, found, tree)
     return OtherSide(found, package)
 
 
-def _build(command: str, found: Installation) -> None:
+def _build(command: str, found: Installation, tree: Path) -> None:
     """Run the user's build command in a work tree.
 
     Raises:
@@ -149,7 +149,7 @@ def _build(command: str, found: Installation) -> None:
     path = os.pathsep.join([str(found.python.parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         ["sh", "-c", command],
-        cwd=found.tree,
+        cwd=tree,
         env=os.environ | {"PATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

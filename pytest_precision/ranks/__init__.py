@@ -7,13 +7,15 @@ Only the rank processes import torch, or the calling process if it is the rank (
     ranks.run(2, function, argument)    # [result of rank 0, result of rank 1], or one RankError
     ranks.close()
 
-How the modules work together: `pool` keeps groups, which implement `group.Group`, one for all jobs
-with the same `needs`. `local` is the group of processes, `inline` the one without processes. A
+How the modules work together: `pool` keeps groups, each a `RankGroup`, one for all jobs with the
+same `needs`. `local` is the group of processes, `inline` the one without processes. A
 `job` is sent, `watch` waits for the answers, `blame` decides what they mean.
 
     code      the user's functions: their import path, how a rank imports them
     process   one rank's process: how it starts, which messages it exchanges, how it ends
     state     what a job starts from, what it must restore, how a change is named
+    files     which files ranks read, and whether these are the same later
+    gpus      which GPUs the ranks of a group get, and who may use one now
     launch    processes that torchrun or srun has started, here or on other machines
 """
 

@@ -9,10 +9,11 @@ from typing import Any
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import WorldSizeError, expected_but_got
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.files.sources import Sources
+from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.job import Job
-from pytest_precision.ranks.state import devices, leaks
+from pytest_precision.ranks.state import leaks
 from pytest_precision.ranks.state.environment import Environment, patched
-from pytest_precision.ranks.state.sources import Sources
 
 
 class InlineGroup:
@@ -88,7 +89,7 @@ class InlineGroup:
         if self._device != "cuda":
             yield {}
             return
-        from pytest_precision.ranks.state import own_device
+        from pytest_precision.ranks.gpus import own_device
 
         with (
             own_device.device_of_worker() as index,

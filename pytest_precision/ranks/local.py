@@ -12,6 +12,8 @@ from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RankError, RanksSkipped, WorldSizeError
 from pytest_precision.ranks import blame, watch
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.files.sources import Sources, import_path
+from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.process import output, process
@@ -28,9 +30,8 @@ from pytest_precision.ranks.process.messages import (
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.rendezvous import FileRendezvous
 from pytest_precision.ranks.process.worker import Membership
-from pytest_precision.ranks.state import devices, leaks
+from pytest_precision.ranks.state import leaks
 from pytest_precision.ranks.state.environment import Environment
-from pytest_precision.ranks.state.sources import Sources, import_path
 
 START_SECONDS = 120.0
 """Least time for a group to start: the first group starts the fork server, which imports torch. It

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pytest_precision.errors import expect_one_of, expected_but_got, named
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.files.sources import Sources
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
 from pytest_precision.ranks.job import Job
@@ -21,7 +22,6 @@ from pytest_precision.ranks.local import LocalGroup
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.worker import Membership
-from pytest_precision.ranks.state.sources import Sources
 
 
 class RankGroup(Protocol):

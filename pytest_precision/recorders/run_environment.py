@@ -14,7 +14,7 @@ from pytest_precision import te
 from pytest_precision.formats.backend import decide, installed_version
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.ranks.state.own_device import devices_of_caller
+from pytest_precision.ranks.gpus.own_device import devices_of_caller
 from pytest_precision.trace.reader import WARN_ONLY
 
 SEED = 1234

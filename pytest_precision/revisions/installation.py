@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_precision.errors import RevisionError, expected_but_got
-from pytest_precision.ranks.code.relocation import PACKAGE
+from pytest_precision.ranks.code.relocation import PACKAGE, in_tree
 
 NEEDED = ("torch", "numpy", "pytest", "xxhash", "safetensors")
 """What an interpreter needs to record, besides this package, which is put on its path."""
@@ -54,14 +54,13 @@ class Installation:
     Attributes:
         name: what messages call it.
         python: the interpreter.
-        root: root of the user's repository; None if no commit of it is checked out.
-        tree: work tree of a commit of it, in place of `root`.
+        places: root of the user's repository, and the work tree of a commit that is checked out in
+            place of it; None without one.
     """
 
     name: str
     python: Path
-    root: Path | None = None
-    tree: Path | None = None
+    places: tuple[Path, Path] | None = None
 
     def words(self, package: Path, function: str) -> list[str]:
         """Return the words of the command that runs a function in this interpreter.
@@ -77,17 +76,9 @@ class Installation:
         """Return whether the interpreter is that of this process."""
         return self.python == Path(sys.executable)
 
-    @property
-    def moves(self) -> tuple[str, ...]:
-        """Return the repository's root and the work tree in its place; () without a work tree."""
-        return () if self.root is None or self.tree is None else (str(self.root), str(self.tree))
-
-    def place_of(self, path: Path) -> Path:
-        """Return where this installation has a file of the user's repository."""
-        path = path.resolve()
-        if self.root is None or self.tree is None or not path.is_relative_to(self.root):
-            return path
-        return self.tree / path.relative_to(self.root)
+    def folder_of(self, path: Path) -> Path:
+        """Return the work tree's folder for a folder of the user's repository."""
+        return path if self.places is None else in_tree(path, *self.places)
 
     def expect_able(self, flag: str = "--python") -> None:
         """Raise if the interpreter lacks a package that recording needs, such as torch.

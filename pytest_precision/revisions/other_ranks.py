@@ -12,14 +12,12 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from pytest_precision.errors import RankError
 from pytest_precision.ranks.code.relocation import Relocation, folders_left
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.remote import RemoteRank, Start
 from pytest_precision.ranks.process.messages import MORE_TIME
 from pytest_precision.ranks.process.worker import Membership
-from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.revisions.installation import Installation
 from pytest_precision.revisions.rank_host import packages
 
@@ -40,11 +38,8 @@ class OtherRanks:
 
     def __init__(self, installation: Installation, package: Path) -> None:
         self._name = installation.name
-        places = None
-        if installation.root is not None and installation.tree is not None:
-            places = installation.root, installation.tree
         left = () if installation.is_of_this_interpreter else folders_left()
-        self._relocation = Relocation(str(package), places, left)
+        self._relocation = Relocation(str(package), installation.places, left)
         self._key = secrets.token_bytes(32)
         self._before = _environment(self._relocation)
         self._port: int | None = None
@@ -80,18 +75,12 @@ class OtherRanks:
         try:
             line = wire.dial(wire.LOOPBACK, self._answered(membership.start_seconds), self._key)
         except (OSError, ValueError) as error:
-            number, size = membership.rank, membership.world_size
-            text = (
-                f"rank {number} of {size} in the start of the group died: the process that starts "
-                f"ranks of {self._name} does not answer: {error}"
-            )
-            raise RankError(text, number, "died") from error
-        declared = Environment(frozenset(), membership.environment.declared)
-        moved = replace(membership, environment=declared, relocation=self._relocation)
-        changes = membership.environment.changes_since(self._before)
+            who = f"the process that starts ranks of {self._name}"
+            raise membership.not_started("died", f"{who} does not answer: {error}") from error
+        start = Start.of(replace(membership, relocation=self._relocation), self._before)
         if self._relocation.left:
-            changes.pop("PYTHONPATH", None)  # the host has its own
-        return RemoteRank(line, Start(moved, changes), 0.0)
+            start.changes.pop("PYTHONPATH", None)  # the host has its own
+        return RemoteRank(line, start, 0.0)
 
     def close(self) -> None:
         """End all ranks, and the process that starts them, within a bounded time."""

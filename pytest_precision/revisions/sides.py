@@ -85,7 +85,7 @@ class Sides:
         tree = self.folder / "trees" / commit
         with ExitStack() as stack:
             self.peers.agree(f"tree/{commit}", lambda: self._checked_out(root, commit, tree, stack))
-            yield Installation(name, python or Path(sys.executable), root, tree)
+            yield Installation(name, python or Path(sys.executable), (root, tree))
 
     def record(self, side: Installation, name: str, options: Sequence[str] = ()) -> Path:
         """Run and record the script in a new process on each rank; return the recording's folder.
@@ -106,11 +106,11 @@ class Sides:
         folder = self.folder / name
         words = side.words(self.folder / "plugin", "pytest_precision.__main__:main")
         words += ["record", "--out", str(folder), *self.options, *options]
-        words += ["--moved", *side.moves] if side.moves else []
+        words += ["--moved", *map(str, side.places)] if side.places else []
         with self.peers.environment(name) as variables:
             process = subprocess.Popen(
                 [*words, "--", os.path.relpath(file), *arguments],
-                cwd=side.place_of(Path.cwd()),
+                cwd=side.folder_of(Path.cwd()),
                 env=os.environ | variables,
                 stdout=2,  # standard error, whatever `sys.stderr` is here
             )
@@ -154,7 +154,7 @@ def _failure(script: str, side: Installation, statuses: Sequence[int]) -> str:
     status = max(statuses, key=lambda one: (one > 0, one != 0))
     ended = f"signal {-status}" if status < 0 else f"status {status}"
     advice = "its output is above"
-    if side.moves:
+    if side.places:
         advice += "; files that git does not track are not there unless --link PATH names them"
     rank = statuses.index(status)
     return f"{script} failed on rank {rank} with {ended}: {side.name}; {advice}"

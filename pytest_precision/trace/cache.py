@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
-from pytest_precision.ranks.state.sources import Sources
+from pytest_precision.ranks.files.sources import Sources
 
 KEPT_BYTES = 1 << 30
 """Bytes on disk that kept traces may take; the least recently used one is removed first."""

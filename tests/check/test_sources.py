@@ -22,8 +22,8 @@ import torch
 from pytest_precision import Cell, Parity, ParityError, command, layouts, workloads
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
-from pytest_precision.ranks.state import sources
-from pytest_precision.ranks.state.sources import Sources
+from pytest_precision.ranks.files import sources
+from pytest_precision.ranks.files.sources import Sources
 from pytest_precision.trace.cache import TraceCache
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,9 @@ from slack import slack
 
 from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
+from pytest_precision.ranks.files.sources import Sources
 from pytest_precision.ranks.process import server
 from pytest_precision.ranks.process.process import RankProcess
-from pytest_precision.ranks.state.sources import Sources
 from pytest_precision.trace.cache import TraceCache
 
 

@@ -11,8 +11,8 @@ import torch
 
 from pytest_precision import Cell, DevicesBusyError, PrecisionLeakWarning, workloads
 from pytest_precision.ranks import RankPool
-from pytest_precision.ranks.state import devices
-from pytest_precision.ranks.state.devices import listed_devices
+from pytest_precision.ranks.gpus import devices
+from pytest_precision.ranks.gpus.devices import listed_devices
 from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.reader import Trace

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
-from pytest_precision.errors import RankError, WorldSizeError
+from pytest_precision.errors import WorldSizeError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.launch import wire
 from pytest_precision.ranks.launch.launch import SERVED, Launch
@@ -20,7 +20,6 @@ from pytest_precision.ranks.launch.serve import Goodbye, Hello, Welcome
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.rendezvous import FileRendezvous, ServedStore, StoreRendezvous
 from pytest_precision.ranks.process.worker import Membership
-from pytest_precision.ranks.state.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +95,9 @@ class Hosts:
         try:
             line = _called(host.address)
         except OSError as error:
-            raise RankError(
-                f"rank {number} of {membership.world_size} in the start of the group died: its "
-                f"{host.address.name}, which {self.launch.launcher} started, does not answer: "
-                f"{error}",
-                number,
-                "died",
-            ) from error
-        declared = Environment(frozenset(), placed.environment.declared)
-        start = Start(
-            replace(placed, environment=declared), placed.environment.changes_since(self._before)
-        )
-        return RemoteRank(line, start, host.ahead)
+            whose = f"its {host.address.name}, which {self.launch.launcher} started,"
+            raise placed.not_started("died", f"{whose} does not answer: {error}") from error
+        return RemoteRank(line, Start.of(placed, self._before), host.ahead)
 
     def close(self, status: int) -> None:
         """Send this process's exit status to all other processes that torchrun or srun started.

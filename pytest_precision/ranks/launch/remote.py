@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 
 from pytest_precision.ranks.process.messages import Ended, FromRank, Raised, Skipped, ToRank
 from pytest_precision.ranks.process.worker import Membership
+from pytest_precision.ranks.state.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,20 @@ class Start:
     """
 
     membership: Membership
-    changes: Mapping[str, str | None]
+    changes: dict[str, str | None]
+
+    @classmethod
+    def of(cls, membership: Membership, before: Mapping[str, str]) -> Start:
+        """Return the message for a rank with this membership, as small as it can be.
+
+        Args:
+            membership: of the rank.
+            before: environment variables with which the host was started.
+        """
+        environment = membership.environment
+        declared = Environment(frozenset(), environment.declared)
+        changes = environment.changes_since(before)
+        return cls(replace(membership, environment=declared), changes)
 
 
 @dataclass(frozen=True, slots=True)

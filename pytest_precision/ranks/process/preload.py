@@ -11,8 +11,8 @@ import traceback
 
 from pytest_precision._folders import folders_of_controllers
 from pytest_precision._interrupts import uncollected
+from pytest_precision.ranks.files import reads
 from pytest_precision.ranks.process import lifeline, preloaded, reaper
-from pytest_precision.ranks.state import reads
 
 MODULES = (
     "torch",

@@ -17,7 +17,6 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from pytest_precision.errors import RankError
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process import reaper, server, worker
 from pytest_precision.ranks.process.messages import Ended, FromRank, ToRank
@@ -74,17 +73,12 @@ class RankProcess:
         except BaseException as error:
             self.connection.close()
             if isinstance(error, TimeoutError):
-                raise self._not_started(error) from error
+                raise membership.not_started("hung", error) from error
             raise
         finally:
             theirs.close()
         self.sentinel = self._process.sentinel
         self._buried = False
-
-    def _not_started(self, error: TimeoutError) -> RankError:
-        size = self.membership.world_size
-        text = f"rank {self.number} of {size} in the start of the group hung: {error}"
-        return RankError(text, self.number, "hung")
 
     @property
     def waitables(self) -> tuple[Connection, int]:

@@ -14,8 +14,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import Cause, RankError, expected_but_got
 from pytest_precision.ranks.code.relocation import Relocation, relocation_of_process, settle
+from pytest_precision.ranks.files import reads
+from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.process import coverage_of_ranks, lifeline, output, preloaded
 from pytest_precision.ranks.process.messages import (
     Done,
@@ -29,7 +31,6 @@ from pytest_precision.ranks.process.messages import (
     last_words,
 )
 from pytest_precision.ranks.process.rendezvous import FileRendezvous, StoreRendezvous
-from pytest_precision.ranks.state import devices, reads
 from pytest_precision.ranks.state.environment import Environment
 
 if TYPE_CHECKING:
@@ -102,6 +103,11 @@ class Membership:
         """The file that lists what the last function call read, if that is too much to send."""
         return self.folder / f"rank{self.rank}.seen"
 
+    def not_started(self, cause: Cause, why: object) -> RankError:
+        """Return the error for a rank of this membership that did not start."""
+        who = f"rank {self.rank} of {self.world_size} in the start of the group"
+        return RankError(f"{who} {cause}: {why}", self.rank, cause)
+
 
 def run_rank(membership: Membership, connection: Connection) -> NoReturn:
     """Run a rank's process: join the group, run function calls until told to stop, end by
@@ -152,7 +158,7 @@ def _join(membership: Membership) -> FromRank:
     # Only here, since the controller imports this module and does without torch.
     import torch.distributed as dist
 
-    from pytest_precision.ranks.state import own_device
+    from pytest_precision.ranks.gpus import own_device
 
     device, name, shared = None, "", False
     if membership.device == "cuda":
@@ -185,22 +191,18 @@ def _loopback_explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        _expect_loopback(error)
+        try:
+            with socket.socket(type=socket.SOCK_DGRAM) as probe:
+                probe.connect(("127.0.0.1", 1))  # sends nothing, but needs a route
+        except OSError:
+            raise RuntimeError(
+                expected_but_got(
+                    "the network interface lo to be up, through which the ranks of a machine talk,",
+                    "none in this network namespace",
+                    "run `ip link set lo up` in it, or set GLOO_SOCKET_IFNAME to another interface",
+                )
+            ) from error
         raise
-
-
-def _expect_loopback(error: RuntimeError) -> None:
-    try:
-        with socket.socket(type=socket.SOCK_DGRAM) as probe:
-            probe.connect(("127.0.0.1", 1))  # sends nothing, but needs a route
-    except OSError:
-        raise RuntimeError(
-            expected_but_got(
-                "the network interface lo to be up, through which the ranks of a machine talk,",
-                "none in this network namespace",
-                "run `ip link set lo up` in it, or set GLOO_SOCKET_IFNAME to another interface",
-            )
-        ) from error
 
 
 def _answer(message: RunJob, membership: Membership) -> FromRank:

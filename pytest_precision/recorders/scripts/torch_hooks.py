@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, multiprocessing, nn
 from torch.amp import GradScaler
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -19,7 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from pytest_precision._torch.around import around_calls, untraced
-from pytest_precision._torch.training import function_that_clamps, function_that_scales
+from pytest_precision._torch.training import function_that_scales, place_of
 from pytest_precision.ranks.state.accelerator import capturing
 
 Told = Callable[..., object]
@@ -133,7 +134,7 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
     tell = hooks.tell
     yield Tensor, "backward", hooks.backward, None
     yield *function_that_scales(), hooks.scales_gradients, None
-    yield *function_that_clamps(), hooks.clamps_gradients, None
+    yield *place_of(clip_grad, "clip_grad_value_"), hooks.clamps_gradients, None
     yield nn.Module, "compile", None, partial(tell, "compiled")
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):

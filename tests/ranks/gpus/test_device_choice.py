@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.ranks.state import own_device
-from pytest_precision.ranks.state.devices import (
+from pytest_precision.ranks.gpus import own_device
+from pytest_precision.ranks.gpus.devices import (
     VISIBLE_DEVICES,
     DeviceChoice,
     choice_of,
     listed_devices,
     visible_names,
 )
-from pytest_precision.ranks.state.own_device import choose_device, expect_chosen
+from pytest_precision.ranks.gpus.own_device import choose_device, expect_chosen
 
 TWO = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-a1)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.ranks.state import devices
-from pytest_precision.ranks.state.devices import (
+from pytest_precision.ranks.gpus import devices
+from pytest_precision.ranks.gpus.devices import (
     VISIBLE_DEVICES,
     DeviceChoice,
     choice_of,
@@ -70,8 +70,6 @@ def devices_of_caller() -> int:
 
     A rank itself may see only its own. A process that chose none, such as that of a script, is its
     own caller.
-
-    A process that chose none, such as that of a script, is its own caller.
     """
     return _among or torch.cuda.device_count()
 

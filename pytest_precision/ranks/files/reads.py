@@ -6,6 +6,7 @@ own temporary folders. What a job makes itself is no source of it.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -17,8 +18,14 @@ from typing import Any
 
 from pytest_precision._folder_owners import LOCK, PREFIX
 from pytest_precision.ranks.code.installed import is_installed
-from pytest_precision.ranks.state import open_files
-from pytest_precision.ranks.state.sources import COMPARED_FILES, Seen, UndigestedError, content_of
+from pytest_precision.ranks.files import open_files
+from pytest_precision.ranks.files.sources import (
+    COMPARED_FILES,
+    Seen,
+    UndigestedError,
+    content_of,
+    was_made,
+)
 
 KERNEL = ("/proc/", "/sys/", "/dev/")
 SHARED_MEMORY = "/dev/shm/"
@@ -177,12 +184,7 @@ class Reads:
         return is_installed(path) or _is_in_own_folder(os.path.dirname(path))
 
     def _is_made(self, path: str) -> bool:
-        while path not in self._made:
-            above = os.path.dirname(path)
-            if above == path or not self._made:
-                return False
-            path = above
-        return True
+        return was_made(path, math.inf, self._made)
 
 
 @cache

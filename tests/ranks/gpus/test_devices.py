@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from slack import slack
 
 from pytest_precision import DevicesBusyError
-from pytest_precision.ranks.state import devices
-from pytest_precision.ranks.state.devices import (
+from pytest_precision.ranks.gpus import devices
+from pytest_precision.ranks.gpus.devices import (
     backend,
     chosen,
     held,
@@ -25,7 +25,7 @@ from pytest_precision.ranks.state.devices import (
 HOLDER = """\
 import sys, time
 from pathlib import Path
-from pytest_precision.ranks.state.devices import held
+from pytest_precision.ranks.gpus.devices import held
 with held([{name!r}], 5, Path({folder!r})):
     print("has it", flush=True)
     sys.stdin.readline()

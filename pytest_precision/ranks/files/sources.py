@@ -116,7 +116,7 @@ class Sources:
             if seen.by_relative_name:
                 self.directories.add(directory)
             for path, (found, when) in seen.read.items():
-                if not any(_is_made(path, when, by_one) for by_one in made if by_one):
+                if not any(was_made(path, when, by_one) for by_one in made):
                     self._note(path, found)
         if len(self.digests) > COMPARED_FILES:
             self.unseen[f"it read more than {COMPARED_FILES} files"] = None
@@ -158,12 +158,13 @@ def _current() -> str:
         return ""
 
 
-def _is_made(path: str, when: float, made: Mapping[str, float]) -> bool:
-    """Return whether a rank made a file, or its folder, before another one read it."""
-    while True:
+def was_made(path: str, when: float, made: Mapping[str, float]) -> bool:
+    """Return whether a rank made a file, or its folder, before a moment at which it was read."""
+    while made:
         if made.get(path, when) < when:
             return True
         above = os.path.dirname(path)
         if above == path:
-            return False
+            break
         path = above
+    return False
