@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, filterfalse
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_, methodcaller
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch.utils.checkpoint
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.installed import users_file
 from pytest_precision.ranks.state.copies import Copier
-from pytest_precision.ranks.state.definitions import is_torchs
+from pytest_precision.ranks.state.definitions import MISSING, is_torchs
 from pytest_precision.ranks.state.leaks import Leak
 from pytest_precision.ranks.state.namespaces import Namespace
 
@@ -41,15 +41,16 @@ class Code:
     """The code and module data of this process, to find what a function call changes in them."""
 
     def __init__(self) -> None:
-        self._torch = _Unchanging(_torchs())
-        self._users: dict[str, list[Namespace]] = {}
+        self._names_of_torch = _names_of_torch()
+        self._torch = _Saved(_torchs())
+        self._users: dict[str, _Saved] = {}
         self._known: dict[str, ModuleType] = {}
         self.take_in()
 
     def take_in(self) -> None:
         """Save the attributes of the user's modules that were imported since the last call."""
         for name, module in self._new():
-            self._users[name] = list(_namespaces(name, module))
+            self._users[name] = _Saved(_namespaces(name, module))
         self._known = dict(sys.modules)
 
     def renew(self) -> None:
@@ -57,14 +58,16 @@ class Code:
 
         Only what has changed is read again: others have run here, who may change their own modules.
         """
-        if self._torch.changes() or self._torch.names != _names_of_torch():
-            self._torch = _Unchanging(_torchs())
-        for name, namespaces in [*self._users.items()]:
-            module: ModuleType = namespaces[0].holder
+        names = _names_of_torch()
+        if self._names_of_torch != names or self._torch.changes():
+            self._names_of_torch = names
+            self._torch = _Saved(_torchs())
+        for name, saved in [*self._users.items()]:
+            module: ModuleType = saved.namespaces[0].holder
             if sys.modules.get(name) is not module:
                 del self._users[name]
-            elif not _as_they_were(namespaces):
-                self._users[name] = list(_namespaces(name, module))
+            elif saved.changes():
+                self._users[name] = _Saved(_namespaces(name, module))
         self.take_in()
 
     def late(self) -> tuple[ImportPath, ...]:
@@ -76,13 +79,16 @@ class Code:
 
     def changes(self) -> tuple[Leak, ...]:
         """Return what has changed in torch and the user's modules since they were saved."""
-        changed = chain.from_iterable(filterfalse(_as_they_were, self._users.values()))
-        return (*self._torch.changes(), *(leak for found in changed for leak in found.changes()))
+        return tuple(leak for saved in self._saved() for leak in saved.changes())
 
     def put_back(self, but: Sequence[str]) -> None:
         """Restore torch's and the user's saved attributes, except names that match `but`."""
-        for namespace in chain(self._torch.namespaces, *self._users.values()):
-            namespace.put_back(but)
+        for saved in self._saved():
+            for namespace in saved.namespaces:
+                namespace.put_back(but)
+
+    def _saved(self) -> Iterator[_Saved]:
+        return chain([self._torch], self._users.values())
 
     def _new(self) -> Iterator[tuple[str, ModuleType]]:
         if sys.modules == self._known:
@@ -92,31 +98,53 @@ class Code:
                 yield name, module
 
 
-class _Unchanging:
-    """The attributes of many modules and classes that rarely change, compared all at once."""
+class _Saved:
+    """The attributes of many modules, classes and functions, compared all at once.
+
+    A process of many tests has thousands of them, and a function call rarely changes one.
+    """
 
     def __init__(self, namespaces: Iterable[Namespace]) -> None:
-        self.names = _names_of_torch()
         self.namespaces = list(namespaces)
-        self._now = [vars(namespace.holder) for namespace in self.namespaces]
+        holders = [namespace.holder for namespace in self.namespaces]
+        # Of others, the dictionary itself can be replaced.
+        self._views = [vars(one).values() for one in holders if isinstance(one, _LASTING)]
+        self._others = [one for one in holders if not isinstance(one, _LASTING)]
+        self._functions = [one for one in holders if isinstance(one, FunctionType)]
         self._expect()
 
     def changes(self) -> list[Leak]:
-        """Return which attributes of torch's modules and classes have changed."""
-        now = chain.from_iterable(space.values() for space in self._now)
-        number = sum(map(len, self._now))
-        if number == len(self._before) and all(map(is_, now, self._before)):
+        """Return which attributes have changed, other than by torch itself."""
+        unchanged = all(map(is_, self._values(), self._before))
+        if unchanged and all(copy.holds_for(value) for copy, value in self._copies):
             return []
         leaks = [leak for namespace in self.namespaces for leak in namespace.changes()]
-        self._expect()
+        if not leaks:
+            self._expect()
         return leaks
 
     def _expect(self) -> None:
-        self._before = [value for namespace in self.namespaces for value in namespace.before]
+        self._before = [*self._values()]
+        self._copies = [
+            (copy, namespace.before[name])
+            for namespace in self.namespaces
+            for name, copy in namespace.copies.items()
+        ]
+
+    def _values(self) -> Iterator[object]:
+        """Yield the present values in one order, and a mark at their end, by functions in C."""
+        return chain(
+            chain.from_iterable(self._views),
+            chain.from_iterable(map(_VALUES, map(vars, self._others))),
+            map(_DEFAULTS, self._functions),
+            map(_KEYWORDS, self._functions),
+            [MISSING],
+        )
 
 
-def _as_they_were(namespaces: Iterable[Namespace]) -> bool:
-    return all(namespace.is_as_it_was() for namespace in namespaces)
+_LASTING = (ModuleType, type)
+_DEFAULTS, _KEYWORDS = attrgetter("__defaults__"), attrgetter("__kwdefaults__")
+_VALUES = methodcaller("values")
 
 
 def _names_of_torch() -> set[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from operator import is_
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -20,25 +19,22 @@ class Namespace:
         name: name of the holder, for messages.
         holder: module, class, function or object.
         copier: copies containers; without it, changes of data do not count.
+
+    Attributes:
+        name: as given.
+        holder: as given.
+        before: the attributes of the holder when this object saved them.
+        copies: copies of those that are containers or tensors.
     """
 
     def __init__(self, name: str, holder: Any, copier: Copier | None = None) -> None:
         self.name, self.holder = name, holder
         self._with_data = copier is not None
-        self._before = dict(_attributes(holder))
-        self._copies: dict[str, Copy] = {}
+        self.before = dict(_attributes(holder))
+        self.copies: dict[str, Copy] = {}
         if copier is not None:
-            seen = ((name, copier(value)) for name, value in self._before.items() if _plain(name))
-            self._copies = {name: copy for name, copy in seen if type(copy) is Copy}
-
-    @property
-    def before(self) -> Collection[object]:
-        """The values that the module or class had in its attributes when this object saved them."""
-        return self._before.values()
-
-    def is_as_it_was(self) -> bool:
-        """Return whether every attribute of the module or class is as it was when it was saved."""
-        return self._same_as(_attributes(self.holder))
+            seen = ((name, copier(value)) for name, value in self.before.items() if _plain(name))
+            self.copies = {name: copy for name, copy in seen if type(copy) is Copy}
 
     def changes(self) -> tuple[Leak, ...]:
         """Return the attributes of the module or class that something other than torch changed.
@@ -47,7 +43,7 @@ class Namespace:
         """
         leaks = tuple(leak for _, leak in self._changed())
         if not leaks:
-            self._before = dict(_attributes(self.holder))
+            self.before = dict(_attributes(self.holder))
         return leaks
 
     def put_back(self, but: Sequence[str]) -> None:
@@ -55,31 +51,23 @@ class Namespace:
         for name, leak in list(self._changed()):
             if leak.is_one_of(but):
                 continue
-            if name in self._before:
-                setattr(self.holder, name, self._before[name])
+            if name in self.before:
+                setattr(self.holder, name, self.before[name])
             else:
                 delattr(self.holder, name)
-            if name in self._copies:
-                self._copies[name].refill(self._before[name])
+            if name in self.copies:
+                self.copies[name].refill(self.before[name])
 
     def _changed(self) -> Iterator[tuple[str, Leak]]:
         now = _attributes(self.holder)
-        if self._same_as(now):
-            return
-        for name in {**self._before, **now}:
-            before, after = self._before.get(name, MISSING), now.get(name, MISSING)
-            copy = self._copies.get(name)
+        for name in {**self.before, **now}:
+            before, after = self.before.get(name, MISSING), now.get(name, MISSING)
+            copy = self.copies.get(name)
             if before is after and (copy is None or copy.holds_for(after)):
                 continue
             if self._counts(name, before if copy is None else copy, after):
                 change = self._change(name, before if copy is None else copy, after)
                 yield name, Leak(f"{self.name}.{name}", change)
-
-    def _same_as(self, now: Mapping[str, object]) -> bool:
-        same_objects = len(now) == len(self._before) and all(
-            map(is_, now.values(), self._before.values())
-        )
-        return same_objects and all(c.holds_for(now[name]) for name, c in self._copies.items())
 
     def _counts(self, name: str, before: object, after: object) -> bool:
         if isinstance(after, ModuleType) or same(after, before):
@@ -91,7 +79,7 @@ class Namespace:
         return self._with_data and _plain(name)
 
     def _unwrapped(self, name: str) -> object:
-        before = self._before.get(name, MISSING)
+        before = self.before.get(name, MISSING)
         if before is MISSING and isinstance(self.holder, type):
             before = getattr(super(self.holder, self.holder), name, MISSING)
         return inspect.unwrap(before) if callable(before) else before
