@@ -84,11 +84,6 @@ def has_own_memory(kind: type[Tensor]) -> bool:
     )
 
 
-def operator_name(func: Any) -> str:
-    """Return the name of an operator with its overload, as `aten.mul.Tensor`."""
-    return str(func)
-
-
 def draws_random_numbers(func: Any) -> bool:
     """Return whether an operator draws from a seeded random generator."""
     return torch.Tag.nondeterministic_seeded in func.tags

@@ -10,13 +10,13 @@ from typing import Any
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RankError, RanksSkipped, WorldSizeError
-from pytest_precision.ranks import blame, watch
+from pytest_precision.ranks import blame, handle, watch
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.files.sources import Sources, import_path
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
-from pytest_precision.ranks.process import output, process
+from pytest_precision.ranks.process import output
 from pytest_precision.ranks.process.coverage_of_ranks import measured_here
 from pytest_precision.ranks.process.messages import (
     Done,
@@ -58,6 +58,12 @@ class LocalGroup:
         ranks_per_device: how many ranks may share a GPU if there is not one per rank.
         start: starts a rank; by default on this machine.
         preload: modules that the fork server imports before it starts the ranks.
+
+    Attributes:
+        late: the user's own modules that the last job imported while it ran. A later job would not
+            find them in their initial state, so the group serves no other job.
+        sources: what its jobs have read so far.
+        room: share of the memory of the fullest of its GPUs that was free after its last job.
 
     Raises:
         WorldSizeError: there are too few GPUs for the ranks.
@@ -155,7 +161,7 @@ class LocalGroup:
         there = [rank for rank in self._ranks if rank.alive]
         for rank in there:
             rank.send(Stop())
-        process.leave(there, LEAVE_SECONDS)
+        handle.leave(there, LEAVE_SECONDS)
         self._end(there)
 
     def kill(self) -> None:
@@ -206,7 +212,7 @@ class LocalGroup:
         silent = [rank for rank in self._ranks if rank.number not in received]
         hangs = blame.is_hang(received, overdue)
         stacks = {**early, **watch.stacks(silent)} if hangs else {}
-        process.end(self._ranks)  # their logs are complete now
+        handle.end(self._ranks)  # their logs are complete now
         received = watch.with_statuses(received, self._ranks)
         return blame.failure_of(
             blame.Evidence(
@@ -232,7 +238,7 @@ class LocalGroup:
             raise RankError(text, rank, "raised", type(error).__qualname__) from error
 
     def _end(self, ranks: list[Rank]) -> None:
-        process.end(ranks)
+        handle.end(ranks)
         for rank in self._ranks:
             rank.close()
         self._ranks = []

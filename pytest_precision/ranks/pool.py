@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from pytest_precision.errors import expect_one_of, expected_but_got, named
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -23,39 +23,10 @@ from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.worker import Membership
 
+RankGroup: TypeAlias = LocalGroup | InlineGroup
+"""N ranks in one process group, which call functions one after the other.
 
-class RankGroup(Protocol):
-    """N rank processes in one process group, which call functions one after the other.
-
-    After any exception from `run` the group is unusable: the caller kills it and opens another one.
-
-    Attributes:
-        late: the user's own modules that the last job imported while it ran. A later job would not
-            find them in their initial state, so the group serves no other job.
-        sources: what its jobs have read so far.
-        room: share of the memory of the fullest of its GPUs that was free after its last job.
-    """
-
-    late: tuple[ImportPath, ...]
-    sources: Sources
-    room: float
-
-    def serves(self, timeout: float) -> bool:
-        """Return whether the group can run one more function call, of up to `timeout` seconds."""
-
-    def run(self, job: Job, timeout: float) -> list[Any]:
-        """Call the job's function once on every rank, and return the results in rank order.
-
-        Raises:
-            RankError: a rank failed, or `timeout` seconds have passed.
-        """
-
-    def close(self) -> None:
-        """End idle ranks, by force if they take too long; a second call does nothing."""
-
-    def kill(self) -> None:
-        """Kill all ranks now, busy or not; a second call does nothing."""
-
+After any exception from `run` the group is unusable: the caller kills it and opens another one."""
 
 MODES = ("reuse", "fresh", "inline")
 DEVICES = ("cpu", "cuda")

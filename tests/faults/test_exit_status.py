@@ -15,9 +15,8 @@ from slack import slack
 
 from pytest_precision import RankError
 from pytest_precision.matrix.variables import plain_variables
-from pytest_precision.ranks import RankPool
+from pytest_precision.ranks import RankPool, handle
 from pytest_precision.ranks.needs import Needs
-from pytest_precision.ranks.process import process
 from pytest_precision.ranks.process.process import EXIT_SECONDS
 from pytest_precision.ranks.state.environment import Environment
 
@@ -62,7 +61,7 @@ def test_a_rank_that_closes_its_descriptors_is_not_waited_for():
 
 def test_a_status_that_comes_late_is_named(monkeypatch):
     """Not only that the rank has closed its connection."""
-    monkeypatch.setattr(process, "TERM_SECONDS", slack())  # a busy machine has it later still
+    monkeypatch.setattr(handle, "TERM_SECONDS", slack())  # a busy machine has it later still
     with closing(RankPool("fresh", timeout=30)) as ranks, pytest.raises(RankError) as caught:
         ranks.run(1, take_long)
     assert str(caught.value).startswith(f"rank 0 of 1 in {__name__}:take_long died: exit status 3")

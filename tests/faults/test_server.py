@@ -55,7 +55,7 @@ def test_a_stopped_server(own_server):
 
 def test_a_server_that_is_stopped_while_ranks_wait(own_server, monkeypatch):
     """Their pool ends them; Python, when it ends, waits for no word of theirs from the server."""
-    monkeypatch.setattr("pytest_precision.ranks.process.process.KILL_SECONDS", 0.5)
+    monkeypatch.setattr("pytest_precision.ranks.handle.KILL_SECONDS", 0.5)
     pool, process = own_server
     # Other tests of this worker may share a pool that stays open.
     children = multiprocessing.active_children()

@@ -10,14 +10,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
-from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process import reaper, server, worker
 from pytest_precision.ranks.process.messages import Ended, FromRank, ToRank
 from pytest_precision.ranks.state.environment import patched
@@ -26,8 +25,6 @@ EXIT_SECONDS = 1.0
 """Time between the end of a process's connection and its exit status."""
 POLL_SECONDS = 0.01
 """Pause between two looks for an exit status."""
-TERM_SECONDS = 0.5
-"""Time between SIGTERM, which a job may handle, and SIGKILL."""
 KILL_SECONDS = 5.0
 """Time until a killed process is gone; only a process blocked in the kernel takes longer."""
 
@@ -140,24 +137,6 @@ class RankProcess:
         # A stored exception may keep this object alive through its traceback.
         with contextlib.suppress(ValueError):  # the process is still blocked in the kernel
             self._process.close()
-
-
-def leave(ranks: Iterable[Rank], seconds: float) -> None:
-    """Wait for ranks that were told to end, at most `seconds` for all of them together."""
-    deadline = time.monotonic() + seconds
-    for rank in ranks:
-        rank.join(deadline)
-
-
-def end(ranks: Iterable[Rank]) -> None:
-    """End ranks within bounded time: SIGTERM first, then SIGKILL."""
-    ranks = list(ranks)
-    for rank in ranks:
-        rank.signal(signal.SIGTERM)
-    leave(ranks, TERM_SECONDS)
-    for rank in ranks:
-        rank.kill_all()
-    leave(ranks, KILL_SECONDS)
 
 
 def _start(process: BaseProcess) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import modules
-from pytest_precision._torch.around import around_operations, operator_name
+from pytest_precision._torch.around import around_operations
 from pytest_precision._torch.dispatch import tree_map
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
@@ -82,7 +82,7 @@ def without_collectives() -> Any:
 
     def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace in COLLECTIVES:
-            raise RuntimeError(f"{operator_name(func)} is called by one rank alone")
+            raise RuntimeError(f"{func} is called by one rank alone")
         return func(*args, **kwargs)
 
     return around_operations(call)

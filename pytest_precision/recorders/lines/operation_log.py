@@ -15,7 +15,6 @@ from pytest_precision._torch.around import (
     around_calls,
     around_operations,
     draws_random_numbers,
-    operator_name,
     transfers,
     wait_for,
 )
@@ -160,7 +159,7 @@ class OperationLogger:
             return result
         self._values.cuts.follow(name, args, held, made, changed)
         made = [one for one in made if not any(one is buffer for buffer in part)]
-        operator = operator_name(func)
+        operator = str(func)  # with its overload, as `aten.mul.Tensor`
         results = () if operator.startswith(CHANCE) else tuple(map(self._values.of, made))
         written = overwritten_unread(func, name, args, kwargs)
         self._note(origin, operator, arguments, results, written, self._sketched(made, results))
