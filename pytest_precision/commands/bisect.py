@@ -124,13 +124,14 @@ def _bisected(
     # git keeps the state of a bisection in the work tree in which it began, so the user's own
     # bisection is not touched.
     with against.sides.at(bad) as place:
-        assert place.tree is not None
-        git(place.tree, "bisect", "start", "--no-checkout", bad, good)
-        while not (found := _FIRST_BAD.search(log := git(place.tree, "bisect", "log"))):
-            commit = git(place.tree, "rev-parse", "BISECT_HEAD")
+        assert place.places is not None
+        _, tree = place.places
+        git(tree, "bisect", "start", "--no-checkout", bad, good)
+        while not (found := _FIRST_BAD.search(log := git(tree, "bisect", "log"))):
+            commit = git(tree, "rev-parse", "BISECT_HEAD")
             with suppress(RevisionError):  # it fails if only skipped commits are left
-                git(place.tree, "bisect", _word(commits, commit))
-            _expect_more(git(place.tree, "bisect", "log"), log)
+                git(tree, "bisect", _word(commits, commit))
+            _expect_more(git(tree, "bisect", "log"), log)
         return found[1]
 
 
