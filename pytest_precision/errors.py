@@ -75,7 +75,7 @@ def expect_one_of(name: str, value: object, known: Iterable[object], advice: str
         raise ValueError(expected_but_got(what, named(name, value), advice))
 
 
-def expect_count(name: str, value: object, least: int) -> None:
+def expect_count(name: str, value: object, least: int, advice: str = "") -> None:
     """Raise an error unless a value is an int of at least `least`.
 
     Raises:
@@ -83,9 +83,9 @@ def expect_count(name: str, value: object, least: int) -> None:
         ValueError: it is below `least`.
     """
     if type(value) is not int:
-        raise TypeError(expected_but_got(f"an int from {least}", named(name, value)))
+        raise TypeError(expected_but_got(f"an int from {least}", named(name, value), advice))
     if value < least:
-        raise ValueError(expected_but_got(f"an int from {least}", named(name, value)))
+        raise ValueError(expected_but_got(f"an int from {least}", named(name, value), advice))
 
 
 def catchable(kind: _Error) -> _Error:

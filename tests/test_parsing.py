@@ -49,7 +49,7 @@ NO_NAMES = {
     "trace/operations.py": "names of torch's operators, and digests",
     "modules/replace.py": "names of modules of a model",
     "parity/compare/criteria.py": "keys that a test writes",
-    "parity/explain/source.py": "names of files, and lines of source code",
+    "parity/explain/lines/worded.py": "names of files, and lines of source code",
     "parity/self_checks/oracle_findings.py": "names of an optimizer's options",
     "parity/verdict.py": "node ids of pytest",
     "recipes/megatron/cuda_calls.py": "names of devices",

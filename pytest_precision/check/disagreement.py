@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pytest_precision.check.case import Case
 from pytest_precision.check.proposal_lines import proposal_lines
 from pytest_precision.errors import SideFailed
-from pytest_precision.parity.compare.divergences import Finding
-from pytest_precision.parity.compare.rerun import differs
+from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs

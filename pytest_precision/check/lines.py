@@ -14,8 +14,8 @@ from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of, growth_of
-from pytest_precision.parity.explain.lines.unnamed import hold_other_pieces, unnamed
+from pytest_precision.parity.explain.lines.found import culprit_of, hold_other_pieces, unnamed
+from pytest_precision.parity.explain.lines.growth import growth_of
 from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog

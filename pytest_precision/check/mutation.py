@@ -8,7 +8,7 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import MUTANT_GATES, refused
 from pytest_precision.errors import NotPlantedError, SideFailed, expected_but_got
-from pytest_precision.parity.compare.rerun import differs
+from pytest_precision.parity.compare.divergences import differs
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.mutants import MUTANTS
 

@@ -17,8 +17,7 @@ from pytest_precision.check.gates import agreement, refused, same_data
 from pytest_precision.check.moved import Moves, since, told_first
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.errors import RanksSkipped, SideFailed
-from pytest_precision.parity.compare.divergences import Finding
-from pytest_precision.parity.compare.rerun import differs
+from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.pool import RankPool
 

@@ -5,7 +5,8 @@ State that an optimizer keeps under a name of its own is a kind without a row; s
 What one module alone asks of kinds, it lists itself: what is judged in one run
 (`parity/self_checks/exempt.py`, `consistency.py`), what a step shows after its losses
 (`parity/compare/divergences.py`), what is listed also where both sides agree
-(`parity/explain/tensor_needs.py`), which kinds have a row in the docs (`report/page/doc_links.py`).
+(`parity/explain/tensor_needs.py`), which kinds have a row in the docs
+(`report/page/doc_links.py`).
 """
 
 from __future__ import annotations
@@ -161,6 +162,9 @@ KINDS = {
     ),
 }
 """Name to row, causes before effects: a divergence is looked for in this order."""
+
+STARTING_KINDS = frozenset(name for name, kind in KINDS.items() if kind.weight)
+"""Kinds that start from the same values on both sides: only their changes prove anything."""
 
 _ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
 

@@ -8,7 +8,8 @@ that a trace without all of its indices is no trace. Values are read as copy-on-
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,6 +170,16 @@ class Trace:
             for slot, kept in one.moments.get(moment, ()):
                 where = (kept, "") if isinstance(kept, int) else (None, kept)
                 yield Entry._make((*one.slots[slot], one.rank, *where, file))
+
+    def held(
+        self, moment: Moment, kinds: Collection[str]
+    ) -> Mapping[str, Mapping[str, list[Entry]]]:
+        """Return the observations of all ranks of some kinds at one moment, by kind and name."""
+        held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+        for entry in self.entries(moment):
+            if entry.kind in kinds:
+                held[entry.kind][entry.name].append(entry)
+        return held
 
     def dtypes(self) -> dict[str, dict[str, str]]:
         """Return the dtype of every tensor, by kind and then by name."""

@@ -20,6 +20,7 @@ from pytest_precision import (
     workloads,
 )
 from pytest_precision.parity.self_checks.consistency import FROZEN, Consistency
+from pytest_precision.parity.self_checks.exempt import Exempt
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.trace.moment import EVERYTHING
@@ -56,7 +57,7 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         segment = cell.segments[0]
         record_engine(LayoutJob(layout, layout, workload, cell, tmp_path, segment, EVERYTHING))
         side = Recording.read("candidate", cell, tmp_path, EVERYTHING)
-        return Consistency.of(side, side.oracle)
+        return Consistency.of(side, side.oracle, Exempt())
 
     return look
 

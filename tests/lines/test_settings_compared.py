@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.parity.explain.lines.set import set_otherwise
+from pytest_precision.parity.explain.lines.user_code import set_otherwise
 from pytest_precision.trace.operations import OperationLog, Setting
 
 

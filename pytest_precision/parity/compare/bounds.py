@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_precision.errors import expect_type, expected_but_got, is_bad_input, named
+from pytest_precision.errors import expect_count, expect_type, expected_but_got, is_bad_input, named
 from pytest_precision.parity.compare.criterion import (
     Criterion,
     Elementwise,
@@ -200,15 +200,8 @@ class Noise(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.runs) is not int or self.runs < FEWEST_RUNS:
-            error = ValueError if type(self.runs) is int else TypeError
-            raise error(
-                expected_but_got(
-                    f"an int from {FEWEST_RUNS}",
-                    named("runs", self.runs),
-                    "fewer runs do not show how far noise goes",
-                )
-            )
+        advice = "fewer runs do not show how far noise goes"
+        expect_count("runs", self.runs, FEWEST_RUNS, advice)
         object.__setattr__(self, "safety", finite_from_0("safety", self.safety))
         if self.safety < 1:
             raise ValueError(

@@ -12,16 +12,18 @@ from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.compare.optional import OptionalPairs
+from pytest_precision.parity.compare.optional import OptionalPairs, Uncalled, shows_reads
 from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
-from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes, statistics
-from pytest_precision.parity.compare.uncalled import Uncalled, shows_reads
+from pytest_precision.parity.compare.tensors import Difference, compare, statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
 
 if TYPE_CHECKING:
     from pytest_precision.parity.compare.noise import NoiseMeter
+
+
+from pytest_precision.trace.recording import Recording
 
 TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
 """Kinds that only say more about another one."""
@@ -56,6 +58,11 @@ class Finding:
     difference: Difference | None = None
     fault: Fault | None = None
     faulty_side: str = ""
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Return how far apart the values are; None where these cannot be compared."""
+        return None if self.difference is None else self.difference.statistics
 
 
 @dataclass
@@ -107,6 +114,18 @@ class Judgement:
     left_out: dict[str, str] = field(default_factory=dict)
     forwards: set[tuple[int, int]] = field(default_factory=set)
 
+    def counted(self, pair: Pair) -> Tally:
+        """Count a pair as compared, and return the tally of its kind and operation."""
+        tally = self.spread[pair.kind, pair.moment.op]
+        tally.names.append(pair.name)
+        self.observations += 1
+        if pair.candidate is not None:
+            self.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
+            if pair.reference is not None:
+                dtypes = pair.candidate.pieces[0].dtype, pair.reference.pieces[0].dtype
+                tally.dtypes.add(dtypes)
+        return tally
+
 
 def judge(
     candidate: Trace, reference: Trace, criteria: Criteria, noise: NoiseMeter | None = None
@@ -144,17 +163,18 @@ def judge(
             if pair is None or unlike is not None:
                 optional.note(aligned, unlike or "")
                 continue
-            tally = judgement.spread[pair.kind, pair.moment.op]
-            tally.names.append(pair.name)
-            judgement.observations += 1
-            if pair.candidate is not None:
-                judgement.bytes += sum(piece.nbytes for piece in pair.candidate.pieces)
+            tally = judgement.counted(pair)
+            if pair.is_alike:
+                continue
             criterion = rule.criterion
-            if noise is not None and not pair.is_alike:
+            if noise is not None:
                 criterion = criterion.measured(partial(noise.bound, pair, moments[1]))
-            compare_pair(pair, criterion, tally)
-            if tally.findings and judgement.first is None:
-                judgement.first = tally.findings[0]
+            finding = found_in(pair, criterion)
+            if finding is not None:
+                tally.findings.append(finding)
+                judgement.first = judgement.first or finding
+            elif criterion.tolerates and pair.tensors is not None:
+                tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
     judgement.left_out |= optional.left_out() | uncalled.left_out()
     judgement.first = _explained(judgement)
     if judgement.first is not None:  # sides that agree need not be read once more
@@ -194,40 +214,26 @@ def _explained(judgement: Judgement) -> Finding | None:
     )
 
 
-def compare_pair(pair: Pair, criterion: Criterion, tally: Tally) -> None:
-    """Compare one pair of tensors by `criterion`, and add the result to `tally`."""
+def found_in(pair: Pair, criterion: Criterion) -> Finding | None:
+    """Return how a pair of tensors that is not alike violates a criterion; None if it does not."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
-        tally.findings.append(Finding(pair, "missing" if ours is None else "extra"))
-        return
-    tally.dtypes.add((ours.pieces[0].dtype, theirs.pieces[0].dtype))
+        return Finding(pair, "missing" if ours is None else "extra")
     for name, side in (("candidate", ours), ("reference", theirs)):
         if side.fault is not None:
-            fault = side.fault
-            tally.findings.append(Finding(pair, fault.problem, fault.difference, fault, name))
-            return
-    if ours.same_bytes(theirs):
-        return
-    a, b = ours.tensor, theirs.tensor
-    if a is None or b is None:  # only digests were kept, and those differ
-        ours_first, theirs_first = ours.pieces[0], theirs.pieces[0]
-        same_shape = ours_first.shape == theirs_first.shape
-        problem = "shape" if not same_shape else "values"
-        if same_shape and ours_first.dtype != theirs_first.dtype:
-            problem = "dtype"
-        tally.findings.append(Finding(pair, problem))
-        return
-    difference = compare(a, b, criterion)
-    if difference is None:
-        if criterion.tolerates and not same_bytes(a, b):
-            tally.within.append((pair.name, statistics(a, b, criterion)))
-        return
-    problem = difference.reason
-    if problem == "dtype":
-        # The dtype is what is wrong, but the values tell how the difference spreads.
-        values = compare(a, b, Bitwise(check_dtype=False))
-        difference = values if values is not None else difference
-    tally.findings.append(Finding(pair, problem, difference))
+            return Finding(pair, side.fault.problem, side.fault.difference, side.fault, name)
+    both = pair.tensors
+    if both is None:  # only digests were kept, and those differ
+        mine, other = ours.pieces[0], theirs.pieces[0]
+        if mine.shape != other.shape:
+            return Finding(pair, "shape")
+        return Finding(pair, "values" if mine.dtype == other.dtype else "dtype")
+    difference = compare(*both, criterion)
+    if difference is None or difference.reason != "dtype":
+        return None if difference is None else Finding(pair, difference.reason, difference)
+    # The dtype is what is wrong, but the values tell how the difference spreads.
+    values = compare(*both, Bitwise(check_dtype=False))
+    return Finding(pair, "dtype", values or difference)
 
 
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
@@ -259,3 +265,33 @@ def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -
     since = f" from {ours.operation} after step {ours.step} on" if ours.step else ""
     why = f"every rank has its own, and the world sizes differ{since}"
     return dict.fromkeys(sorted(candidate.local_kinds() | reference.local_kinds()), why)
+
+
+def differs(again: Recording, first: Recording, criteria: Criteria | None = None) -> Finding | None:
+    """Return the first tensor whose bits differ between two runs; None if none does.
+
+    Args:
+        again: one run.
+        first: the other.
+        criteria: those that leave tensors out; without them, all are compared.
+    """
+    looked_at = {*again.trace.moments}
+    for moment in (moment for moment in first.trace.moments if moment in looked_at):
+        for pair in align(again.trace, first.trace, (moment, moment)):
+            if criteria and criteria.of_tensor(pair.kind, pair.name).criterion.left_out:
+                continue
+            found = None if _same(pair) else found_in(pair, Bitwise())
+            if found is not None:
+                return found
+    return None
+
+
+def _same(pair: Pair) -> bool:
+    """Return whether each rank holds the same bytes of a tensor in both runs."""
+    if pair.candidate is None or pair.reference is None:
+        return False
+    again, first = pair.both
+    return len(again.pieces) == len(first.pieces) and all(
+        ours.dtype == theirs.dtype and again.trace.same_bytes(ours, first.trace, theirs)
+        for ours, theirs in zip(again.pieces, first.pieces, strict=True)
+    )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from torch import Tensor
 
-from pytest_precision.engine.kinds import KINDS
+from pytest_precision.engine.kinds import STARTING_KINDS
 from pytest_precision.parity.compare.pairs import Pair, align, assemble
-from pytest_precision.parity.compare.tensors import common_dtype, same_bytes, statistics
+from pytest_precision.parity.compare.tensors import statistics
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.reader import Entry, Trace
+from pytest_precision.trace.reader import Trace
 
 FLIPPED = 1e-3
 """Share of the elements, one at least, that may be off in any case, see `error_of_flips`.
@@ -65,16 +65,8 @@ class NoiseMeter:
     def _starts(self) -> dict[tuple[str, str], Tensor]:
         """Return the first recorded value of each weight, by kind and name."""
         found: dict[tuple[str, str], Tensor] = {}
-        for moment in self._reference.moments:
-            pieces: dict[tuple[str, str], list[Entry]] = {}
-            for entry in self._reference.entries(moment):
-                key = entry.kind, entry.name
-                if entry.kind in KINDS and KINDS[entry.kind].weight and key not in found:
-                    pieces.setdefault(key, []).append(entry)
-            for key, own in pieces.items():
-                whole = assemble(self._reference, own).tensor
-                if whole is not None:
-                    found[key] = whole
+        for key, weight in weights_of(self._reference):
+            found.setdefault(key, weight)
         return found
 
     def _measured(self, moment: Moment) -> dict[NoisyTensor, float]:
@@ -86,14 +78,23 @@ class NoiseMeter:
         return found
 
 
+def weights_of(trace: Trace) -> Iterator[tuple[tuple[str, str], Tensor]]:
+    """Yield kind and name of each weight with its values at each moment, where they were kept."""
+    for moment in trace.moments:
+        for kind, named in trace.held(moment, STARTING_KINDS).items():
+            for name, pieces in named.items():
+                digests = any(piece.digest for piece in pieces)
+                whole = None if digests else assemble(trace, pieces).tensor
+                if whole is not None:
+                    yield (kind, name), whole
+
+
 def error_of(pair: Pair) -> float:
     """Return the relative L2 error between both tensors of a pair; 0 if they cannot be compared."""
-    if pair.candidate is None or pair.reference is None:
+    if pair.tensors is None or pair.is_alike:
         return 0.0
-    ours, theirs = pair.candidate.tensor, pair.reference.tensor
-    if ours is None or theirs is None or ours.shape != theirs.shape or same_bytes(ours, theirs):
-        return 0.0
-    if common_dtype(ours.dtype, theirs.dtype, check_dtype=True) is None:
+    ours, theirs = pair.tensors
+    if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
         return 0.0
     error = statistics(ours, theirs).rel_l2
     return error if math.isfinite(error) else LARGEST_NOISE

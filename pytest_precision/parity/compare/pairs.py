@@ -120,6 +120,21 @@ class Pair:
     unlike: bool = False
 
     @property
+    def both(self) -> tuple[LogicalTensor, LogicalTensor]:
+        """Return candidate and reference of a pair in which neither lacks the tensor."""
+        assert self.candidate is not None
+        assert self.reference is not None
+        return self.candidate, self.reference
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor] | None:
+        """Return both full tensors; None if a side lacks it, or shows no values of it."""
+        if self.candidate is None or self.reference is None:
+            return None
+        ours, theirs = self.candidate.tensor, self.reference.tensor
+        return None if ours is None or theirs is None else (ours, theirs)
+
+    @property
     def is_alike(self) -> bool:
         """Whether candidate and reference both have the tensor, with the same bytes."""
         ours, theirs = self.candidate, self.reference

@@ -11,12 +11,14 @@ from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.parity.compare.bit_patterns import LANES, has_all, step_at
 from pytest_precision.parity.compare.ratio import (
     COARSEST,
+    LEAST_ELEMENTS,
     Fit,
     constant_ratio,
+    edges,
     simple_ratio,
+    stretch_of,
     words_of,
 )
-from pytest_precision.parity.compare.stretches import LEAST_ELEMENTS, edges, stretch_of
 
 NO_PATTERN = "values"
 """The words for a difference in which nothing stands out."""
@@ -69,11 +71,6 @@ class Signature(NamedTuple):
     error: str = ""
     words: str = NO_PATTERN
     ratio: float | None = None
-
-    @property
-    def telling(self) -> bool:
-        """Whether a pattern was recognized, and not only that there are NaN or infinities."""
-        return self.error not in ("", "not finite")
 
 
 NO_SIGNATURE = Signature()

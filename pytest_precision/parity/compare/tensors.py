@@ -11,11 +11,16 @@ import torch
 from torch import Tensor
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.parity.compare.bit_patterns import COMPLEX, FLOATS, INTEGERS, bits
+from pytest_precision.parity.compare.bit_patterns import (
+    COMPLEX,
+    FLOATS,
+    INTEGERS,
+    bits,
+    is_plain,
+    spans,
+)
 from pytest_precision.parity.compare.bounds import Bitwise
-from pytest_precision.parity.compare.calls import no_criterion
 from pytest_precision.parity.compare.criterion import Criterion, Elementwise
-from pytest_precision.parity.compare.spans import is_plain, spans
 from pytest_precision.parity.compare.statistics import Accumulator, NotFinite, Scalar, Statistics
 from pytest_precision.trace.digests import memcmp
 
@@ -53,13 +58,11 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
         criterion: as the functions of `calls.CALLS` make it.
 
     Raises:
-        TypeError: for dtypes and criteria that are not known here.
+        TypeError: for dtypes that are not known here.
     """
-    if isinstance(criterion, Criterion) and criterion.left_out:
-        return None
     if candidate.shape != reference.shape:
         return Difference("shape")
-    criterion = _elementwise(criterion)
+    assert isinstance(criterion, Elementwise)  # what is left out is not compared
     dtype = _common_dtype(candidate, reference, criterion)
     if dtype is None:
         return Difference("dtype")
@@ -83,10 +86,11 @@ def statistics(
         criterion: decides what counts as beyond and as worst; None is bitwise.
 
     Raises:
-        TypeError: for dtypes and criteria that are not known here.
+        TypeError: for dtypes that are not known here.
         ValueError: for tensors whose values cannot be compared: `compare` returns how they differ.
     """
-    criterion = Bitwise() if criterion is None else _elementwise(criterion)
+    criterion = Bitwise() if criterion is None else criterion
+    assert isinstance(criterion, Elementwise)
     dtype = _common_dtype(candidate, reference, criterion)
     if candidate.shape != reference.shape or dtype is None:
         raise ValueError(
@@ -126,12 +130,6 @@ def common_dtype(
     if check_dtype or not (ours in FLOATS and theirs in FLOATS):
         return None
     return torch.float64 if torch.float64 in (ours, theirs) else torch.float32
-
-
-def _elementwise(criterion: Criterion) -> Elementwise:
-    if not isinstance(criterion, Elementwise):
-        raise no_criterion("criterion", criterion)
-    return criterion
 
 
 def _common_dtype(

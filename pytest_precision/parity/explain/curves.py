@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_precision.parity.self_checks.vacuity import entries_of, observed
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
@@ -123,26 +125,18 @@ def _share(counts: Counts) -> str:
 
 def _losses(trace: Trace) -> dict[int, float]:
     """Return each train step's loss, summed over microbatches; one that ranks share counts once."""
-    losses: dict[int, float] = {}
-    for moment in trace.moments:
+    seen: dict[int, dict[object, float]] = defaultdict(dict)
+    for moment, entry in entries_of(trace, "loss"):
         if moment.operation == "train" and moment.phase == "forward_backward":
-            seen = {
-                (e.name, e.place, e.rank if e.local else None): trace.tensor(e)
-                for e in trace.entries(moment)
-                if e.kind == "loss"
-            }
-            if seen:
-                losses[moment.step] = sum(float(loss.double().sum()) for loss in seen.values())
-    return losses
+            loss = entry.name, entry.place, entry.rank if entry.local else None
+            seen[moment.step][loss] = float(trace.tensor(entry).double().sum())
+    return {step: sum(losses.values()) for step, losses in seen.items()}
 
 
 def _norms(trace: Trace) -> dict[int, float]:
     """Return the gradient norm of each train step: the first one that was computed in it."""
     norms: dict[int, float] = {}
-    for moment in trace.moments:
-        if moment.operation == "train" and moment.step not in norms:
-            seen = (entry for entry in trace.entries(moment) if entry.kind == "grad_norm")
-            first = next(seen, None)
-            if first is not None:
-                norms[moment.step] = float(trace.tensor(first).double().max())
+    for moment, norm in observed(trace, "grad_norm"):
+        if moment.operation == "train":
+            norms.setdefault(moment.step, float(norm.double().max()))
     return norms

@@ -1,19 +1,46 @@
-"""Recognize the error that the first difference shows, from all tensors that differ with it."""
+"""Recognize the error that the first difference shows, from all tensors that differ with it.
+
+One tensor alone may have a factor by chance, and one element always has; all of them have one only
+where it is the cause. What a backward rounds otherwise is a small share of the whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from pytest_precision.engine.kinds import KINDS, is_state
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.divergences import Finding, Judgement
-from pytest_precision.parity.compare.signature import ERRORS, NO_SIGNATURE, Signature, extreme, form
-from pytest_precision.parity.explain import pooled
-from pytest_precision.parity.explain.history import GRADIENTS, of_history
-from pytest_precision.parity.explain.pooled import Compared
+from pytest_precision.parity.compare.pairs import Pair
+from pytest_precision.parity.compare.ratio import (
+    COARSEST,
+    LEAST_ELEMENTS,
+    ROUNDINGS,
+    Fit,
+    constant_ratio,
+)
+from pytest_precision.parity.compare.signature import (
+    ERRORS,
+    NO_SIGNATURE,
+    Signature,
+    extreme,
+    factor,
+    fitted,
+    form,
+    is_measured,
+    times,
+)
+from pytest_precision.parity.explain.history import (
+    GRADIENTS,
+    Compared,
+    loss_scale,
+    not_zeroed,
+    of_history,
+)
 from pytest_precision.parity.explain.unlike import other_number, other_weights
 from pytest_precision.trace.gradient_log import GradientBreach
 
@@ -69,7 +96,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     if first.pair.kind == "loss" and other_number(judgement, first.pair.moment.op):
         return single(first)._replace(error="microbatches")
     alike = [*_with(first, judgement)]
-    if len(alike) < 2 or _tensors(first) is None or first.pair.kind in ALONE:
+    if len(alike) < 2 or Compared.of(first) is None or first.pair.kind in ALONE:
         return single(first)
     found = [one._replace(looked_at=len(alike)) for one in _looked_at(alike)]
     telling = [one for one in found if one.telling]
@@ -95,27 +122,25 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
         breach: what the candidate's gradients were held to the workload's own for; None for none.
     """
     pair = found.finding.pair
-    error = "accumulation"
     if breach is None or found.error or not breach.words or pair.kind not in GRADIENTS:
         return found
     same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)
-    return found._replace(signature=breach.words, error=error) if same else found
+    return found._replace(signature=breach.words, error="accumulation") if same else found
 
 
-def _looked_at(alike: list[tuple[Finding, tuple[Tensor, Tensor]]]) -> list[Diagnosis]:
+def _looked_at(alike: list[Compared]) -> list[Diagnosis]:
     """Look at all differing tensors: return the one error that they share, or else the error of
     each.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
-    alone = [single(finding) for finding, _ in alike] if is_state(alike[0][0].pair.kind) else []
+    alone = [single(one.finding) for one in alike] if is_state(alike[0].pair.kind) else []
     if any(one.error in UPDATES for one in alone):
         return alone
-    shared = pooled.signatures([Compared.of(finding.pair, *both) for finding, both in alike])
+    shared = signatures(alike)
     if shared is None:
-        return alone or [single(finding) for finding, _ in alike]
-    pairs = zip(alike, shared, strict=True)
-    return [_diagnosis(finding, signature) for (finding, _), signature in pairs]
+        return alone or [single(one.finding) for one in alike]
+    return [_diagnosis(one.finding, found) for one, found in zip(alike, shared, strict=True)]
 
 
 def _diagnosis(finding: Finding, signature: Signature) -> Diagnosis:
@@ -127,39 +152,122 @@ def _microbatch(diagnosis: Diagnosis) -> int | None:
     return TensorKey.of(pair.kind, pair.name).microbatch
 
 
-def _with(first: Finding, judgement: Judgement) -> Iterator[tuple[Finding, tuple[Tensor, Tensor]]]:
+def _with(first: Finding, judgement: Judgement) -> Iterator[Compared]:
     """Yield the tensors that differ in value at the first divergence, each from both runs."""
     seen = 0
     for finding in judgement.spread[first.pair.kind, first.pair.moment.op].findings:
-        tensors = _tensors(finding)
-        if finding.pair.moment == first.pair.moment and tensors is not None:
-            seen += tensors[0].numel()
+        compared = Compared.of(finding)
+        if finding.pair.moment == first.pair.moment and compared is not None:
+            seen += compared.ours.numel()
             if seen <= MOST:
-                yield finding, tensors
+                yield compared
 
 
 def single(finding: Finding) -> Diagnosis:
     """Recognize the error pattern of a single differing tensor, without regard to other tensors."""
-    tensors = _tensors(finding)
-    if tensors is None:
-        return Diagnosis(
-            finding, finding.problem, finding.problem if finding.problem != "values" else ""
-        )
-    compared = Compared.of(finding.pair, *tensors)
+    compared = Compared.of(finding)
+    if compared is None:
+        problem = finding.problem
+        return Diagnosis(finding, problem, "" if problem == "values" else problem)
+    _, ours, theirs, unit = compared
     found = (
-        extreme(*tensors)
-        or of_history(finding.pair, *tensors)
-        or pooled.scaled(finding.pair, form(*tensors, compared.unit))
+        extreme(ours, theirs)
+        or of_history(finding.pair, ours, theirs)
+        or scaled(finding.pair, form(ours, theirs, unit))
     )
-    if found.error == "factor" and tensors[0].numel() == 1 and finding.pair.kind not in NUMBERS:
+    if found.error == "factor" and ours.numel() == 1 and finding.pair.kind not in NUMBERS:
         found = NO_SIGNATURE
     return _diagnosis(finding, found)
 
 
-def _tensors(finding: Finding) -> tuple[Tensor, Tensor] | None:
-    """Return the candidate's and the reference's tensor if only values differ; None otherwise."""
-    pair = finding.pair
-    if finding.problem != "values" or pair.candidate is None or pair.reference is None:
+LIKE = 4
+"""How many times as much as all of them together a tensor may leave to share their factor: small
+ones, whose terms cancel, carry more of the rounding."""
+
+
+def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
+    """Return the error pattern of each tensor if a single error explains all; else None.
+
+    Args:
+        compared: all that differ of one kind at one moment, at least two.
+    """
+    if not all(is_measured(one.ours) for one in compared):
         return None
-    ours, theirs = pair.candidate.tensor, pair.reference.tensor
-    return None if ours is None or theirs is None else (ours, theirs)
+    ours, theirs = _joined(compared)
+    if not bool(ours.isfinite().all() and theirs.isfinite().all()):
+        return None
+    if all(bool((side == side[0]).all()) for side in (ours, theirs)):
+        return None  # one pair of numbers, which ranks of a replica have too, has some factor
+    eps = max(torch.finfo(one.ours.dtype).eps for one in compared)
+    exact = constant_ratio(ours, theirs, eps)
+    if exact is not None:
+        return [scaled(compared[0].pair, factor(exact))] * len(compared)
+    unit = max(one.unit for one in compared)
+    kept = not_zeroed(compared, unit)
+    if kept is not None:
+        return [kept] * len(compared)
+    return _of_all(compared, unit) or _by_part(compared, unit)
+
+
+def scaled(pair: Pair, found: Signature) -> Signature:
+    """Name a factor `the loss scale` where it equals the reference's loss scale."""
+    scale = loss_scale(pair) if found.ratio else None
+    if scale is None or scale == 1 or found.ratio is None:
+        return found
+    for value, words in ((scale, "the loss scale"), (1 / scale, "1 over the loss scale")):
+        if abs(found.ratio / value - 1) <= COARSEST:
+            return Signature("loss scale", f"{found.words}, which is {words}")
+    return found
+
+
+def _joined(compared: Sequence[Compared]) -> tuple[Tensor, Tensor]:
+    ours, theirs = zip(*(one.values for one in compared), strict=True)
+    return torch.cat(ours), torch.cat(theirs)
+
+
+def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
+    """Return an error pattern per tensor if one factor explains all; None if none fits.
+
+    A tensor that does not have the factor gets the empty signature.
+    """
+    fit = _fit(compared)
+    if fit is None or not fit.explains(unit):
+        return None
+    said = scaled(compared[0].pair, fitted(fit))
+    return [said if _shares(one, fit, unit) else NO_SIGNATURE for one in compared]
+
+
+def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
+    """Return the error pattern of one factor per part (rank and microbatch); None if none fits."""
+    parts: dict[tuple[int | None, int | None], list[Compared]] = {}
+    for one in compared:
+        parts.setdefault(one.part, []).append(one)
+    if len(parts) < 2:
+        return None
+    # A sum over microbatches has none from the second on, where each has a factor of its own.
+    first = {part: own for part, own in parts.items() if part[1] == next(iter(parts))[1]}
+    fits = {part: _fit(own) for part, own in first.items()}
+    allowed = min(ROUNDINGS * unit, COARSEST)
+    known = {part: fit for part, fit in fits.items() if fit is not None and fit.residual <= allowed}
+    if len(known) < len(fits) or not any(fit.explains(unit) for fit in known.values()):
+        return None
+    said = Signature("per rank", ", ".join(_where(fit, *part) for part, fit in known.items()))
+    return [said if one.part in known else NO_SIGNATURE for one in compared]
+
+
+def _where(fit: Fit, rank: int | None, microbatch: int | None) -> str:
+    after = "" if microbatch is None else f" in microbatch {microbatch}"
+    on = "" if rank is None else f" on rank {rank}"
+    return f"{times(fit.factor, exact=False)}{after}{on}"
+
+
+def _fit(compared: Sequence[Compared]) -> Fit | None:
+    ours, theirs = _joined(compared)
+    return Fit.of(ours, theirs) if len(ours) >= LEAST_ELEMENTS else None
+
+
+def _shares(one: Compared, fit: Fit, unit: float) -> bool:
+    """Return whether the factor common to all tensors also explains this tensor's difference."""
+    ours, theirs = one.values
+    rest = float((ours - fit.factor * theirs).norm())
+    return rest <= LIKE * min(ROUNDINGS * unit, COARSEST) * abs(fit.factor) * float(theirs.norm())

@@ -6,20 +6,30 @@ of another step or of another tensor: none of it can be seen in two tensors alon
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_precision.engine.kinds import is_state
 from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.compare.pairs import Pair, assemble
-from pytest_precision.parity.compare.ratio import COARSEST, ROUNDINGS, Fit, unit_of, words_of
+from pytest_precision.parity.compare.ratio import (
+    COARSEST,
+    LEAST_ELEMENTS,
+    ROUNDINGS,
+    Fit,
+    is_stretch,
+    place,
+    unit_of,
+    words_of,
+)
 from pytest_precision.parity.compare.signature import Signature, is_measured
-from pytest_precision.parity.compare.stretches import LEAST_ELEMENTS, is_stretch, place
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.reader import Entry
+from pytest_precision.trace.reader import Entry, Trace
 
 GRADIENTS = ("grad", "reduced_grad", "final_grad")
 """Kinds that a step must make anew."""
@@ -29,6 +39,51 @@ RATES = ("lr", "hyper")
 
 LARGEST = 16
 """Largest multiple of an update that is said: beyond it, something else has been added."""
+
+
+class Compared(NamedTuple):
+    """A differing tensor of candidate and reference to compare, with the unit roundoff of the runs.
+
+    Attributes:
+        finding: the tensor.
+        ours: the candidate's.
+        theirs: the reference's.
+        unit: unit roundoff of the coarsest products of either run, or of the tensors.
+    """
+
+    finding: Finding
+    ours: Tensor
+    theirs: Tensor
+    unit: float
+
+    @classmethod
+    def of(cls, finding: Finding) -> Compared | None:
+        """Return a differing tensor with the coarsest roundoff of both runs' matrix products.
+
+        None unless values alone differ, and both runs show them.
+        """
+        both = finding.pair.tensors
+        if finding.problem != "values" or both is None:
+            return None
+        products = (name for side in finding.pair.both for name in side.trace.header.products)
+        dtypes = {getattr(torch, name) for name in products} | {side.dtype for side in both}
+        units = (unit_of(dtype) for dtype in dtypes if dtype.is_floating_point)
+        return cls(finding, *both, max(units, default=0.0))
+
+    @property
+    def pair(self) -> Pair:
+        """Return both sides of the tensor."""
+        return self.finding.pair
+
+    @property
+    def part(self) -> tuple[int | None, int | None]:
+        """Return the tensor's rank and microbatch; each is None if all of them share the tensor."""
+        return self.pair.rank, TensorKey.of(self.pair.kind, self.pair.name).microbatch
+
+    @property
+    def values(self) -> tuple[Tensor, Tensor]:
+        """Return the candidate's and the reference's tensor in fp64, each of shape [n]."""
+        return self.ours.double().reshape(-1), self.theirs.double().reshape(-1)
 
 
 def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | None:
@@ -97,24 +152,22 @@ def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
     return Signature("update", f"moved by {said} times the reference's update")
 
 
-def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signature | None:
+def not_zeroed(compared: Sequence[Compared], unit: float) -> Signature | None:
     """Recognize gradients that contain the previous step's gradients, or a multiple of them.
 
     A clip in place leaves a gradient scaled.
 
     Args:
-        pairs: gradients of one moment that differ, with both sides.
+        compared: gradients of one moment that differ.
         unit: unit roundoff of what computed them.
     """
     found = []
-    for pair, ours, theirs in pairs:
-        earlier = _step_before(pair)
-        if pair.kind not in GRADIENTS or earlier is None or earlier[1].shape != ours.shape:
+    for one in compared:
+        earlier = _step_before(one.pair)
+        if one.pair.kind not in GRADIENTS or earlier is None or earlier[1].shape != one.ours.shape:
             return None
         step, kept = earlier
-        found.append([t.double().reshape(-1) for t in (ours, theirs, kept)])
-    if not found:
-        return None
+        found.append([*one.values, kept.double().reshape(-1)])
     ours, theirs, kept = (torch.cat(column) for column in zip(*found, strict=True))
     if len(ours) < LEAST_ELEMENTS or not all(
         bool(t.isfinite().all()) for t in (ours, theirs, kept)
@@ -132,8 +185,7 @@ def not_zeroed(pairs: list[tuple[Pair, Tensor, Tensor]], unit: float) -> Signatu
 
 def loss_scale(pair: Pair) -> float | None:
     """Return the reference's loss scale at the time of a difference; None where there is none."""
-    assert pair.reference is not None
-    trace = pair.reference.trace
+    trace = _run(pair)
     scale = None
     for moment in trace.moments:
         if (moment.step, moment.op) > (pair.moment.step, pair.moment.op):
@@ -144,10 +196,14 @@ def loss_scale(pair: Pair) -> float | None:
     return scale
 
 
+def _run(pair: Pair) -> Trace:
+    """Return the reference's run."""
+    return pair.both[1].trace
+
+
 def _earlier(pair: Pair) -> Iterator[Moment]:
     """Yield the points of the reference's run before a difference, the latest first."""
-    assert pair.reference is not None
-    moments = pair.reference.trace.moments
+    moments = _run(pair).moments
     # The reference may run other operations in between, so that its index says nothing.
     alike = [number for number, moment in enumerate(moments) if moment[1:] == pair.moment[1:]]
     yield from reversed(moments[: alike[0]] if alike else ())
@@ -177,49 +233,44 @@ def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
 
 def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
     """Return the reference's tensor of this name at a moment; None if only digests were kept."""
-    assert pair.reference is not None
-    trace = pair.reference.trace
     pieces = _pieces(pair, moment).get(name, [])
     if not pieces or any(piece.digest for piece in pieces):
         return None
-    return assemble(trace, pieces).tensor
+    return assemble(_run(pair), pieces).tensor
 
 
-def _pieces(pair: Pair, moment: Moment) -> dict[str, list[Entry]]:
+def _pieces(pair: Pair, moment: Moment) -> Mapping[str, list[Entry]]:
     """Return what the reference's ranks recorded of one kind of tensor at a moment, by name."""
-    assert pair.reference is not None
-    found: dict[str, list[Entry]] = {}
-    for entry in pair.reference.trace.entries(moment):
-        if entry.kind == pair.kind and pair.rank in (None, entry.rank):
-            found.setdefault(entry.name, []).append(entry)
-    return found
+    held = _run(pair).held(moment, {pair.kind})[pair.kind]
+    if pair.rank is None:
+        return held
+    return {name: [one for one in own if one.rank == pair.rank] for name, own in held.items()}
 
 
 def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
     """Describe an option that has the value of a tensor in another parameter group; else None."""
     if pair.kind not in RATES:
         return None
-    assert pair.candidate is not None
+    ours = pair.both[0].trace
     own = TensorKey.of(pair.kind, pair.name)
     kept = {
         entry.name: entry
-        for entry in pair.candidate.trace.entries(pair.moment)
+        for entry in ours.entries(pair.moment)
         if entry.kind == pair.kind and not entry.digest
     }
     for name in _same_bytes(pair, pair.moment, candidate):
         key = TensorKey.of(pair.kind, name)
         if name == pair.name or key.part != own.part or name not in kept:
             continue
-        if same_bytes(pair.candidate.trace.tensor(kept[name]), candidate):
+        if same_bytes(ours.tensor(kept[name]), candidate):
             return Signature("other tensor", f"that of {key.owner}")
     return None
 
 
 def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
     """Recognize a tensor whose bytes the reference has in another step or under another name."""
-    assert pair.reference is not None
     constant = bool((candidate == candidate.reshape(-1)[0]).all())
-    for moment in pair.reference.trace.moments:
+    for moment in _run(pair).moments:
         if (moment.phase, moment.operation) == (pair.moment.phase, pair.moment.operation):
             here = moment.step == pair.moment.step
             if here and constant:
@@ -234,10 +285,8 @@ def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
 
 def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
     """Yield the names of the reference's tensors whose bytes equal the candidate's tensor."""
-    assert pair.reference is not None
-    trace = pair.reference.trace
     for name, pieces in _pieces(pair, moment).items():
-        if pieces[0].shape == candidate.shape and not pieces[0].digest:
-            other = assemble(trace, pieces).tensor
-            if other is not None and same_bytes(candidate, other):
-                yield name
+        alike = pieces and pieces[0].shape == candidate.shape
+        other = _values(pair, moment, name) if alike else None
+        if other is not None and same_bytes(candidate, other):
+            yield name

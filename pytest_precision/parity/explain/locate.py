@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pytest_precision.parity.compare.bit_patterns import FLOATS, bits, differ, ulps, values_of_bits
+from pytest_precision.parity.compare.bit_patterns import (
+    FLOATS,
+    bits,
+    differ,
+    spans,
+    ulps,
+    values_of_bits,
+)
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
-from pytest_precision.parity.compare.spans import spans
 from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain import wording
@@ -50,7 +56,7 @@ def locate(diagnosis: Diagnosis) -> Divergence:
     finding = diagnosis.finding
     moment = finding.pair.moment
     pair = finding.pair
-    statistics = None if finding.difference is None else finding.difference.statistics
+    statistics = finding.statistics
     ours: Any = None
     theirs: Any = None
     index = None if statistics is None else statistics.first
@@ -86,13 +92,10 @@ POWERS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 
 def histogram_of(finding: Finding) -> dict[str, Any] | None:
     """Count a differing tensor's elements by distance in ulp; None where values do not differ."""
-    ours, theirs = finding.pair.candidate, finding.pair.reference
-    values_differ = finding.difference is not None and finding.difference.statistics is not None
-    if finding.fault is not None or not values_differ or ours is None or theirs is None:
+    both = finding.pair.tensors
+    if finding.statistics is None or both is None:
         return None
-    if ours.tensor is None or theirs.tensor is None:
-        return None
-    return histogram(ours.tensor, theirs.tensor)
+    return histogram(*both)
 
 
 def histogram(candidate: Tensor, reference: Tensor) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.engine.kinds import STARTING_KINDS, causal_rank
 from pytest_precision.parity.compare.bounds import Norm, Unchecked
 from pytest_precision.parity.compare.criteria import DEFAULT
 from pytest_precision.parity.compare.criterion import Criterion
@@ -138,7 +138,7 @@ def _of_kind(
     if kind in NUMBERS_OF_A_STEP or not many:
         most = ROOM_OF_NUMBERS * max((need.rel for need in needs.values()), default=0.0)
         return _norm(kind, max(most, LEAST_OF_RESULTS, least / CANCELLING))
-    weight = kind in KINDS and KINDS[kind].weight
+    weight = kind in STARTING_KINDS
     scale = {name: shares.get((kind, name), 1.0) if weight else 1.0 for name in needs}
     usual = usual_error([rel / scale[name] for name, rel in many.items() if rel and scale[name]])
     room = max((ROOM_OF_UPDATES if weight else ROOM) * usual, least)

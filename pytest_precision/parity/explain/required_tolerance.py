@@ -111,9 +111,7 @@ def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
 
 def _measured(finding: Finding) -> Statistics | None:
     """Return a differing tensor's error statistics; None unless only its values differ."""
-    if finding.problem != "values" or finding.difference is None:
-        return None
-    return finding.difference.statistics
+    return finding.statistics if finding.problem == "values" else None
 
 
 def columns(judgement: Judgement) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank
-from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
+from pytest_precision.parity.compare.divergences import Judgement, Tally
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.words import aligned, percent
 from pytest_precision.trace.moment import Moment
@@ -117,9 +117,8 @@ def _dtypes(tallies: Iterable[Tally | None]) -> list[tuple[str, str]]:
 
 
 def _statistics(tally: Tally | None) -> list[Statistics]:
-    findings: list[Finding] = [] if tally is None else tally.findings
-    found = [finding.difference.statistics for finding in findings if finding.difference]
-    return [statistics for statistics in found if statistics is not None]
+    findings = [] if tally is None else tally.findings
+    return [finding.statistics for finding in findings if finding.statistics is not None]
 
 
 def _largest(figures: Iterable[float | None]) -> float | None:
@@ -168,7 +167,7 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
     kinds = dict.fromkeys([*([first.pair.kind] if first else []), AFTER_THE_FIRST])
     found = {}
     for kind in kinds:
-        tallies = [judgement.spread.get((kind, moment.op)) for moment in moments]
+        tallies = _row(judgement, kind, moments)
         names = list(dict.fromkeys(name for tally in tallies if tally for name in tally.names))
         errors = [_errors(tally) for tally in tallies]
         if len(names) > 1 and any(error for own in errors for error in own.values()):
@@ -185,9 +184,8 @@ def _errors(tally: Tally | None) -> dict[str, float | None]:
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)
     for finding in tally.findings:
         name = finding.pair.name
-        statistics = finding.difference and finding.difference.statistics
         # Three digits are enough for a colour.
-        error = float(f"{statistics.rel_l2:.3g}") if statistics else None
+        error = float(f"{finding.statistics.rel_l2:.3g}") if finding.statistics else None
         known = errors.get(name)
         errors[name] = max(error, known or 0.0) if error is not None else known or None
     return errors

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
-from pytest_precision.engine.kinds import KINDS
+from pytest_precision.engine.kinds import STARTING_KINDS
 from pytest_precision.parity.compare.divergences import Judgement
-from pytest_precision.parity.compare.pairs import assemble
+from pytest_precision.parity.compare.noise import weights_of
 from pytest_precision.parity.explain.required_tolerance import measured_pairs
-from pytest_precision.trace.reader import Entry, Trace
+from pytest_precision.trace.reader import Trace
 
 OUTLYING = 4
 """How many times as far off as the median of its kind a tensor has a name of its own."""
@@ -74,7 +73,7 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
 
 def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[str, Need]]:
     """Give each weight the largest error of its forms: master, stored, and used in forward."""
-    kinds = [kind for kind in needs if kind in KINDS and KINDS[kind].weight]
+    kinds = [kind for kind in needs if kind in STARTING_KINDS]
     return {
         kind: {
             name: Need(max(needs[other].get(name, own).rel for other in kinds), own.numel)
@@ -89,18 +88,12 @@ def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
     shares: dict[tuple[str, str], float] = {}
     for _, reference in runs:
         starts: dict[tuple[str, str], torch.Tensor] = {}
-        for moment in reference.moments:
-            pieces: dict[tuple[str, str], list[Entry]] = defaultdict(list)
-            for entry in reference.entries(moment):
-                if entry.kind in KINDS and KINDS[entry.kind].weight and not entry.digest:
-                    pieces[entry.kind, entry.name].append(entry)
-            for key, own in pieces.items():
-                tensor = assemble(reference, own).tensor
-                if tensor is not None and tensor.is_floating_point():
-                    values = tensor.double()
-                    way = float((values - starts.setdefault(key, values)).norm())
-                    share = way / (float(values.norm()) or 1.0)
-                    shares[key] = max(shares.get(key, 0.0), share)
+        for key, weight in weights_of(reference):
+            if weight.is_floating_point():
+                values = weight.double()
+                way = float((values - starts.setdefault(key, values)).norm())
+                share = way / (float(values.norm()) or 1.0)
+                shares[key] = max(shares.get(key, 0.0), share)
     return shares
 
 

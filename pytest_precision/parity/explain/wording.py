@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
+from pytest_precision.parity.compare.optional import shows_reads
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
-from pytest_precision.parity.compare.uncalled import shows_reads
 from pytest_precision.parity.explain.unlike import (
     extra_update,
     other_number,
@@ -66,11 +66,11 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
         return f"{pair.kind} differs {then}: {both}{agreed}"
     if finding.difference is None:  # digests differ, and nobody knows where
         return f"{pair.kind} differs {then}: {pair.name}{agreed}"
-    assert finding.difference.statistics is not None
+    assert finding.statistics is not None
     if pair.kind == "decision":
-        return f"decision differs {then}: {flipped(finding, finding.difference.statistics)}{agreed}"
+        return f"decision differs {then}: {flipped(finding, finding.statistics)}{agreed}"
     looks = f", {diagnosis.signature}" * diagnosis.telling
-    much = extent(finding, finding.difference.statistics)
+    much = extent(finding, finding.statistics)
     return f"{pair.kind} differs {then}{looks}: {much}{agreed}"
 
 
@@ -106,10 +106,9 @@ def disturbance(finding: Finding, side: str) -> str:
     what = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ONE_SIDED:
         return f"{what} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
-    difference = finding.difference
-    if finding.problem != "values" or difference is None or difference.statistics is None:
+    if finding.problem != "values" or finding.statistics is None:
         return f"{what} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
-    changed = extent(finding, difference.statistics, "before")
+    changed = extent(finding, finding.statistics, "before")
     return f"{what} changed {pair.kind} in the {side}: {changed}"
 
 
@@ -122,10 +121,9 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
         other: where the second value of each pair was found.
     """
     name = finding.pair.name
-    ours = statistics.candidate_first
-    theirs = statistics.reference_first
     if statistics.numel == 1:
-        here, there = value_of(finding, ours), value_of(finding, theirs)
+        here = value_of(finding, statistics.candidate_first)
+        there = value_of(finding, statistics.reference_first)
         return f"{name} is {here}{where(finding, statistics.first)}, not {there}"
     share = f"{percent(statistics.mismatched, statistics.numel)} of {name}"
     if statistics.mismatched < FEW:
@@ -187,9 +185,7 @@ def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
 
 def property_of(finding: Finding) -> tuple[str, str]:
     """Return the property that differs, the dtype or the shape, of candidate and reference."""
-    assert finding.pair.candidate is not None
-    assert finding.pair.reference is not None
-    ours, theirs = finding.pair.candidate.pieces[0], finding.pair.reference.pieces[0]
+    ours, theirs = (side.pieces[0] for side in finding.pair.both)
     if finding.problem == "dtype":
         return ours.dtype, theirs.dtype
     return str(list(ours.shape)), str(list(theirs.shape))
@@ -202,9 +198,9 @@ def statistics_lines(finding: Finding, other: str = "in the reference") -> list[
         finding: what differs.
         other: where the second value of each pair was found.
     """
-    if finding.difference is None or finding.difference.statistics is None:
+    s = finding.statistics
+    if finding.difference is None or s is None:
         return []
-    s = finding.difference.statistics
     limit = f" (up to {finding.difference.allowed} allowed)" if finding.difference.allowed else ""
     share = f"{100 * s.mismatched / s.numel:.1f}%"
     # Replicas are compared with that of the first rank, whatever the other side has.

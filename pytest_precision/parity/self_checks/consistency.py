@@ -7,7 +7,7 @@ nothing; of a trace of digests only what must have the same bytes can be looked 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
@@ -52,9 +52,6 @@ FROZEN = "what it was before the step, although the workload freezes it"
 LEFT = "what the update before has left"
 """What a high-precision weight is when an update starts, in words."""
 
-NO_ENTRIES = Exempt()
-"""Leaves nothing out."""
-
 
 @dataclass
 class Consistency:
@@ -69,7 +66,7 @@ class Consistency:
     breach: Contradiction | None = None
 
     @classmethod
-    def of(cls, side: Recording, log: OracleLog, exempt: Exempt = NO_ENTRIES) -> Consistency:
+    def of(cls, side: Recording, log: OracleLog, exempt: Exempt) -> Consistency:
         """Check one run against itself up to the first contradiction; recorded scripts are exempt.
 
         Args:
@@ -130,10 +127,7 @@ class _Walk:
     def judged(self) -> Iterator[Judged]:
         """Yield the result of each check of the run in causal order: a contradiction, or None."""
         for moment in self._trace.moments:
-            held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
-            for entry in self._trace.entries(moment):
-                if entry.kind in IDENTITY_KINDS:
-                    held[entry.kind][entry.name].append(entry)
+            held = self._trace.held(moment, IDENTITY_KINDS)
             if moment.phase == "forward_backward":  # an evaluation may be of other weights
                 yield from self._used(moment, held["used_param"])
                 yield from self._quantization.used(moment, held, self._state)

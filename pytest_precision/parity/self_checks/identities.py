@@ -36,69 +36,14 @@ GRIDS = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class Contradiction:
-    """Two observations of one run that cannot both be right.
+class Claim:
+    """What a tensor of a run must be equal to.
 
     Attributes:
         step: train step.
-        kind: of the tensor that is not what it should be.
+        kind: of the tensor.
         name: the logical tensor's name.
         identity: what it should be, in words.
-        index: of the element that is furthest off.
-        expected: what it should be.
-        got: what was observed.
-        factor: of all elements, if they are off by one.
-        everywhere: whether all tensors of its kind are off by that factor.
-        cause: what has happened to it, in words, where that is known.
-    """
-
-    step: int
-    kind: str
-    name: str
-    identity: str
-    index: tuple[int, ...]
-    expected: float
-    got: float
-    factor: float | None
-    everywhere: bool = False
-    cause: str | None = None
-
-
-Judged = Contradiction | None
-"""What a check returns: what contradicts an identity; None where it holds or is not decided."""
-
-
-def contradiction_words(breach: Contradiction, who: str) -> str:
-    """Describe in one line which tensor is not what it should be, in which run, and by how much."""
-    everywhere = ", as in every other tensor" if breach.everywhere else ""
-    off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
-    off += f"; {breach.cause}" * bool(breach.cause)
-    return (
-        f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
-        f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"
-    )
-
-
-def advice_on(breach: Contradiction) -> str:
-    """Return what to write in the test if a contradiction within a run is intended."""
-    told = (
-        "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
-        f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
-    )
-    if breach.kind == "reduced_grad" and breach.everywhere:
-        told += (
-            " Where gradients are divided by the tokens of the step after their reduction, "
-            "`grad_factor = step_tokens` in the engine says so, and they are judged."
-        )
-    return told
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a tensor of a run must be equal to, with the tensor's kind, name and step.
-
-    Attributes:
-        step, kind, name, identity: see `Contradiction`.
     """
 
     step: int
@@ -134,6 +79,56 @@ class Claim:
             float(ours[place]),
             _factor(ours, exact, torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0),
         )
+
+
+@dataclass(frozen=True)
+class Contradiction(Claim):
+    """Two observations of one run that cannot both be right, of which one breaks a claim.
+
+    Attributes:
+        index: of the element that is furthest off.
+        expected: what it should be.
+        got: what was observed.
+        factor: of all elements, if they are off by one.
+        everywhere: whether all tensors of its kind are off by that factor.
+        cause: what has happened to it, in words, where that is known.
+    """
+
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    factor: float | None
+    everywhere: bool = False
+    cause: str | None = None
+
+
+Judged = Contradiction | None
+"""What a check returns: what contradicts an identity; None where it holds or is not decided."""
+
+
+def contradiction_words(breach: Contradiction, who: str) -> str:
+    """Describe in one line which tensor is not what it should be, in which run, and by how much."""
+    everywhere = ", as in every other tensor" if breach.everywhere else ""
+    off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
+    off += f"; {breach.cause}" * bool(breach.cause)
+    return (
+        f"{breach.kind} of {breach.name} at step {breach.step} is not {breach.identity} in {who}: "
+        f"{breach.got!r} at {breach.index}, {breach.expected!r} by that{off}"
+    )
+
+
+def advice_on(breach: Contradiction) -> str:
+    """Return what to write in the test if a contradiction within a run is intended."""
+    told = (
+        "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
+        f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
+    )
+    if breach.kind == "reduced_grad" and breach.everywhere:
+        told += (
+            " Where gradients are divided by the tokens of the step after their reduction, "
+            "`grad_factor = step_tokens` in the engine says so, and they are judged."
+        )
+    return told
 
 
 def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:

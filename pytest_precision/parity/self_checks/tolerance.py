@@ -14,17 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.engine.kinds import STARTING_KINDS, causal_rank
 from pytest_precision.parity.compare.bit_patterns import step_at
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Elementwise, Measure
 from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.reader import Entry, Trace
-
-STARTING_KINDS = frozenset(name for name, kind in KINDS.items() if kind.weight)
-"""Kinds that start from the same values on both sides: only their changes prove anything."""
-
 
 SAMPLE = 4096
 """Number of elements of each tensor in the first, quick look."""

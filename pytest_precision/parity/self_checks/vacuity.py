@@ -22,8 +22,7 @@ from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import (
     Finding,
-    Tally,
-    compare_pair,
+    found_in,
     left_out,
 )
 from pytest_precision.parity.compare.pairs import Pair, align
@@ -59,7 +58,7 @@ def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
 
 
 def _bad_loss(trace: Trace, cell: Cell) -> str | None:
-    losses = [*_tensors(trace, "loss")]
+    losses = [*observed(trace, "loss")]
     if not losses:
         return "no loss was observed"
     for moment, loss in losses:
@@ -69,7 +68,7 @@ def _bad_loss(trace: Trace, cell: Cell) -> str | None:
 
 
 def _no_gradient(trace: Trace, cell: Cell) -> str | None:
-    for moment, norm in _tensors(trace, "grad_norm"):
+    for moment, norm in observed(trace, "grad_norm"):
         if not bool(norm.any()):
             return f"the gradient norm is zero at step {moment.step}"
     return None
@@ -81,7 +80,7 @@ def _nothing_moved(trace: Trace, cell: Cell) -> str | None:
 
 
 def _no_evaluation(trace: Trace, cell: Cell) -> str | None:
-    seen = {moment for moment, _ in _tensors(trace, "loss")}
+    seen = {moment for moment, _ in entries_of(trace, "loss")}
     evaluated = [moment for moment in seen if moment.operation in EVALUATIONS]
     asked = sum(operation in EVALUATIONS for operation in cell.operations)
     if len(evaluated) < asked:
@@ -90,7 +89,7 @@ def _no_evaluation(trace: Trace, cell: Cell) -> str | None:
 
 
 def _not_quantized(trace: Trace, cell: Cell) -> str | None:
-    if PRECISIONS[cell.precision].quantized and not any(_entries(trace, "used_quantized")):
+    if PRECISIONS[cell.precision].quantized and not any(entries_of(trace, "used_quantized")):
         return f"nothing was quantized, but the precision is {cell.precision}"
     return None
 
@@ -146,7 +145,6 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
         criteria: the criteria by which the two sides agree.
     """
     beside = frozenset(left_out(trace, other, criteria))
-    tally = Tally()
     for moment, source, start in _starts(trace, other):
         is_same = source is trace
         aside = STILL[moment.operation] if is_same else STILL[moment.operation] | beside
@@ -156,10 +154,11 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
             if _may_begin(pair, moment) or f"{pair.kind} {pair.name}" in trace.header.given:
                 continue
             asked = criteria.of_tensor(pair.kind, pair.name).criterion
-            if not asked.left_out:
-                compare_pair(pair, Bitwise() if is_same else asked, tally)
-            if tally.findings:
-                return tally.findings[0]
+            found = None
+            if not asked.left_out and not pair.is_alike:
+                found = found_in(pair, Bitwise() if is_same else asked)
+            if found is not None:
+                return found
     return None
 
 
@@ -201,13 +200,14 @@ def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]
         before = moment
 
 
-def _tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
+def observed(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
     """Yield all recorded tensors of a kind, such as losses, with their moments."""
-    for moment, entry in _entries(trace, kind):
+    for moment, entry in entries_of(trace, kind):
         yield moment, trace.tensor(entry)
 
 
-def _entries(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
+def entries_of(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
+    """Yield what the ranks recorded of a kind, such as losses, with its moments."""
     for moment in trace.moments:
         for entry in trace.entries(moment):
             if entry.kind == kind:

@@ -12,8 +12,7 @@ import torch
 
 from pytest_precision import bitwise, close, ulp
 from pytest_precision.parity.compare import dense
-from pytest_precision.parity.compare.bit_patterns import SIGNED_FLOATS, bits
-from pytest_precision.parity.compare.spans import SPAN
+from pytest_precision.parity.compare.bit_patterns import SIGNED_FLOATS, SPAN, bits
 from pytest_precision.parity.compare.tensors import compare, same_bytes, statistics
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -32,7 +31,7 @@ def fp32(*values):
 def small_parts(monkeypatch):
     """Parts so small that small tensors have many, for two threads."""
     monkeypatch.setattr("pytest_precision.parity.compare.tensors.THREAD_BYTES", 16)
-    monkeypatch.setattr("pytest_precision.parity.compare.spans.SPAN", 64)
+    monkeypatch.setattr("pytest_precision.parity.compare.bit_patterns.SPAN", 64)
     monkeypatch.setattr("pytest_precision.parity.compare.dense.DENSE_ELEMENTS", 4)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -274,7 +273,7 @@ def test_parts_do_not_show(dtype, criterion, special, monkeypatch):
     candidate, reference = (100 * candidate).to(dtype), (100 * reference).to(dtype)
     seen = []
     for span, chunk, sparse in [(64, 3, 2), (128, 7, 0), (256, 50, 10**9), (2**20, 2**15, 16)]:
-        monkeypatch.setattr("pytest_precision.parity.compare.spans.SPAN", span)
+        monkeypatch.setattr("pytest_precision.parity.compare.bit_patterns.SPAN", span)
         monkeypatch.setattr("pytest_precision.parity.compare.dense.DENSE_ELEMENTS", chunk)
         monkeypatch.setattr("pytest_precision.parity.compare.dense.SPARSE", sparse)
         seen.append(statistics(candidate, reference, criterion))

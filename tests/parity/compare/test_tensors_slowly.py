@@ -143,7 +143,7 @@ def root(exact: Fraction) -> float:
 def sizes(span: int, chunk: int, sparse: int) -> Iterator[None]:
     """Other sizes of the parts that tensors are compared in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pytest_precision.parity.compare.spans.SPAN", span)
+        patch.setattr("pytest_precision.parity.compare.bit_patterns.SPAN", span)
         patch.setattr("pytest_precision.parity.compare.dense.DENSE_ELEMENTS", chunk)
         patch.setattr("pytest_precision.parity.compare.dense.SPARSE", sparse)
         yield

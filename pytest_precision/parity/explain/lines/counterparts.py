@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from pytest_precision.parity.explain.lines.calls import (
+    Known,
     SingleCall,
     is_common,
     is_same,
@@ -13,7 +14,6 @@ from pytest_precision.parity.explain.lines.calls import (
     last_maker,
 )
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import Constant, Value
 
 NOTHING = Constant("", "nothing")

@@ -1,8 +1,9 @@
-"""Find the operation at fault from both runs' operation logs, and put it into words."""
+"""Find the operation at fault from both runs' operation logs, or say why none is named."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -10,21 +11,22 @@ from typing import NamedTuple
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
-from pytest_precision.parity.explain.lines.calls import is_common, moves
-from pytest_precision.parity.explain.lines.following import Follower, Wrong
-from pytest_precision.parity.explain.lines.growth import grown, module_errors, most
-from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.parity.explain.lines.left_out import only_other, too_little
-from pytest_precision.parity.explain.lines.placed import misplaced
-from pytest_precision.parity.explain.lines.restarts import not_restored
-from pytest_precision.parity.explain.lines.set import SetOtherwise, set_otherwise
-from pytest_precision.parity.explain.lines.unnamed import (
-    cut_of,
-    hold_other_pieces,
-    is_beyond,
-    tellable,
+from pytest_precision.parity.explain.lines.calls import (
+    Known,
+    SingleCall,
+    is_common,
+    moves,
+    shapes_of,
 )
-from pytest_precision.parity.explain.source import shown_file
+from pytest_precision.parity.explain.lines.following import Follower, Wrong
+from pytest_precision.parity.explain.lines.misplaced import misplaced, not_restored
+from pytest_precision.parity.explain.lines.user_code import (
+    SetOtherwise,
+    only_other,
+    set_otherwise,
+    too_little,
+)
+from pytest_precision.parity.explain.lines.worded import shown_file
 from pytest_precision.trace.operations import OperationLog
 
 
@@ -57,7 +59,9 @@ def culprit_of(
         lacking = only_other(candidate, reference, made.before)
     if lacking is None:
         return made.culprit
-    return worded.of_left_out(lacking, made.culprit, root)
+    only_sets = made.culprit is not None and made.culprit.kind == "setting"
+    kind = "setting" if only_sets and lacking.lacking is None else "missing"
+    return worded.of_user_code(lacking, kind, root, made.culprit, lacking.rank)
 
 
 class _Made(NamedTuple):
@@ -140,12 +144,24 @@ def _wrong_of(
         Follower(log, rank, known, kind, in_pieces=in_pieces).wrong()
         for rank, log in enumerate(candidate)
     )
-    return _made_here([*chain.from_iterable(followed)], candidate)
+    wrong = [*chain.from_iterable(followed)]
+    if len(candidate) == 1 or not any(one.source for one in wrong):
+        return wrong
+    made = [
+        {value.digest for operation in log.operations for value in operation.results}
+        for log in candidate
+    ]
+
+    def is_sent(one: Wrong) -> bool:
+        others = [digests for rank, digests in enumerate(made) if rank != one.rank]
+        return one.source and all(any(v.digest in own for own in others) for v in one.unlike)
+
+    return [one for one in wrong if not is_sent(one)]
 
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
     """Return an option or attribute that the runs set differently as what made the error."""
-    found = worded.of_setting(setting, root, then)
+    found = worded.of_user_code(setting, "setting", root, then, rank=None)
     return _Made(found, setting.setting.before, setting.mine is None)
 
 
@@ -159,33 +175,6 @@ def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> boo
     """Return whether all final values of the candidate's tensors occur in the reference's run."""
     left = [value for log in candidate for held, value in log.left.items() if held.kind == kind]
     return bool(left) and all(value in known and not is_common(value) for value in left)
-
-
-def growth_of(
-    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], root: Path
-) -> Culprit | None:
-    """Return the operation at which the error grows most; None if none stands out.
-
-    Args:
-        candidate: the logs of its ranks.
-        reference: the logs of the reference's ranks.
-        root: files are named relative to it.
-    """
-    operations = grown(candidate, reference)
-    found = most(operations)
-    if found is None:
-        return None
-    operation = found.operation
-    return Culprit(
-        text=f"the error grows most, ×{found.growth:.3g}, to {found.error:.2g} of the values: "
-        f"{worded.called_place(operation, root)}",
-        kind="grown",
-        operation=operation.name,
-        **worded.line_fields(operation.line, root),
-        module=operation.module or None,
-        rank=None if len(candidate) == 1 else found.rank,
-        modules=module_errors(operations),
-    )
 
 
 def _shows(kind: str, name: str, what: str) -> bool:
@@ -202,17 +191,100 @@ def _order(wrong: Wrong) -> tuple[int, bool, int, int]:
     return wrong.collectives, wrong.call.operation.is_collective, wrong.call.number, wrong.rank
 
 
-def _made_here(wrong: list[Wrong], candidate: Sequence[OperationLog]) -> list[Wrong]:
-    """Drop operations that only use wrong values which another rank made and sent."""
-    if len(candidate) == 1 or not any(one.source for one in wrong):
-        return wrong
-    made = [
-        {value.digest for operation in log.operations for value in operation.results}
-        for log in candidate
-    ]
+def cut_of(logs: Sequence[OperationLog]) -> int:
+    """Return after how many operations the shortest log was cut off; 0 if all logs are complete."""
+    return min((log.cut for log in logs if log.cut), default=0)
 
-    def is_sent(one: Wrong) -> bool:
-        others = [digests for rank, digests in enumerate(made) if rank != one.rank]
-        return one.source and all(any(v.digest in own for own in others) for v in one.unlike)
 
-    return [one for one in wrong if not is_sent(one)]
+def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
+    """Return whether the reference, whose log was cut, may run an operation after the log's end.
+
+    That is so of an operation as late as its end, and of one that reads what the reference has
+    made and not yet read: sides that need other numbers of operations get there sooner.
+
+    Args:
+        wrong: an operation of the candidate.
+        known: values of the reference.
+        cut: where its log ends; 0 if it is whole.
+    """
+    if not cut:
+        return False
+    telling = [one for one in wrong.call.read if one in known and not is_common(one)]
+    unread = any(not known.readers[one.digest] for one in telling)
+    return unread or wrong.call.number >= cut
+
+
+def unnamed(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> str:
+    """Say why no operation of the candidate is named as the cause of the error."""
+    if hold_other_pieces(candidate, reference):
+        return "No line is named: the sides hold other pieces of the tensors"
+    cut = cut_of(reference)
+    if cut:
+        return (
+            f"No line is named: the reference's log ends at the limit of {cut} operations, and "
+            "what the candidate makes later cannot be held against it"
+        )
+    cut = cut_of(candidate)
+    if cut:
+        return f"No line is named: the first {cut} operations made values that the reference has"
+    return "No line is named: every operation made values that the reference has"
+
+
+def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
+    """Return whether candidate and reference split weights or optimizer state into different
+    pieces.
+
+    They do if a tensor has another shape there, or weights have other names, as flat ones do.
+
+    Args:
+        candidate: the logs of its ranks.
+        reference: the logs of the reference's ranks.
+    """
+    ours, theirs = shapes_of(candidate), shapes_of(reference)
+    unlike = any(ours[held] != theirs[held] for held in ours.keys() & theirs.keys())
+    alone = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
+    return unlike or all(any(held.kind == "param" for held in side) for side in alone)
+
+
+def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
+    """Return the wrong operations that can be told from right ones although sharding differs.
+
+    What is right up to there comes first. Where operations have no counterpart, one of them is
+    named if they belong to one line, since nothing tells which of them is right.
+    """
+    found = []
+    for one in sorted(wrong, key=lambda one: bool(one.suspects or one.cut_otherwise)):
+        if one.suspects or one.cut_otherwise:
+            suspect = None if one.cut_otherwise else _only_line(one)
+            if suspect is not None:
+                found.append(replace(one, call=suspect, unlike=(), source=False))
+        elif not _is_of_pieces(one):
+            found.append(one)
+    return found
+
+
+def _only_line(wrong: Wrong) -> SingleCall | None:
+    """Return the first suspected operation if all of them belong to one source line; else None.
+
+    Where all of them only move values, the last one has put a value where it does not belong.
+    What a library does for a line of the user's belongs to that line; what it does by itself is not
+    held against it where there is one.
+    """
+    computed = [call for call in wrong.suspects if not moves(call)] or [wrong.call]
+    by_users = [call for call in computed if call.line is not None and call.line.own]
+    computed = by_users or computed
+    places = {call.line and call.line[:2] for call in computed}
+    return computed[0] if len(places) == 1 else None
+
+
+def _is_of_pieces(wrong: Wrong) -> bool:
+    """Return whether the reference may lack a value only because it shards tensors differently.
+
+    It was put into a buffer, it is what a collective made, or it lies in memory that no operation
+    has written, as a flat buffer does that shards are views of. A library does so in its own code;
+    where a line of the user's does, that line is worth a look.
+    """
+    line = wrong.call.operation.line
+    if line is not None and line.own and not line.called:
+        return False
+    return wrong.source or wrong.call.operation.is_collective or moves(wrong.call)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from pytest_precision.parity.culprit import ModuleErrors
+from pytest_precision.parity.culprit import Culprit, ModuleErrors
+from pytest_precision.parity.explain.lines import worded
 from pytest_precision.trace.operations import LoggedOperation, OperationLog, Value
 
 Sketch = tuple[float, ...]
@@ -35,6 +37,33 @@ class Grown(NamedTuple):
     rank: int
     error: float
     growth: float
+
+
+def growth_of(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], root: Path
+) -> Culprit | None:
+    """Return the operation at which the error grows most; None if none stands out.
+
+    Args:
+        candidate: the logs of its ranks.
+        reference: the logs of the reference's ranks.
+        root: files are named relative to it.
+    """
+    operations = grown(candidate, reference)
+    found = most(operations)
+    if found is None:
+        return None
+    operation = found.operation
+    return Culprit(
+        text=f"the error grows most, ×{found.growth:.3g}, to {found.error:.2g} of the values: "
+        f"{worded.called_place(operation, root)}",
+        kind="grown",
+        operation=operation.name,
+        **worded.line_fields(operation.line, root),
+        module=operation.module or None,
+        rank=None if len(candidate) == 1 else found.rank,
+        modules=module_errors(operations),
+    )
 
 
 def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import (
+    Known,
     SingleCall,
     is_common,
     is_same,
@@ -28,7 +29,6 @@ from pytest_precision.parity.explain.lines.counterparts import (
     unlike_constants,
 )
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.known import Known
 from pytest_precision.trace.operations import GENERATOR, GRAPH, Constant, Value
 
 CASTS = frozenset({"_to_copy", "copy"})
@@ -238,7 +238,7 @@ def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind:
     call = wrong.call
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED)
-    if call.base not in known.bases and "fused" in call.base:
+    if "fused" in call.base and all(one.base != call.base for one in known.calls):
         return ErrorKind("unknown", "the reference has no such operation")
     if moves(call):
         return ErrorKind("inputs", "it puts values where the reference has others")

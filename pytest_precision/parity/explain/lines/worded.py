@@ -1,20 +1,88 @@
-"""Describe the operation, setting or function that caused the error, in words and as data."""
+"""Describe the operation, setting or function that caused the error, in words and as data.
+
+A report leaves the machine: it names no folder of it, and what it quotes is short.
+"""
 
 from __future__ import annotations
 
+import linecache
+import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
-from pytest_precision.parity.culprit import CalledAt, Culprit, Following
-from pytest_precision.parity.explain.lines.calls import SingleCall
+from pytest_precision.parity.culprit import CalledAt, Culprit, Following, SourceLine
+from pytest_precision.parity.explain.lines.calls import Known, SingleCall
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
-from pytest_precision.parity.explain.lines.known import Known
-from pytest_precision.parity.explain.lines.left_out import LeftOut
-from pytest_precision.parity.explain.lines.set import SetOtherwise
-from pytest_precision.parity.explain.source import lines_around, shown_file
+from pytest_precision.parity.explain.lines.user_code import LeftOut, SetOtherwise
+from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
 from pytest_precision.trace.operations import CodeLine, LoggedOperation
+
+AROUND = 3
+"""Lines above the line, and below it."""
+
+WIDEST = 200
+"""Characters of one line; generated code has lines of any length."""
+
+
+class ShownFile(NamedTuple):
+    """The path of a file as a report shows it, and whether it is outside the project."""
+
+    file: str
+    outside: bool
+
+
+def shown_file(file: str, root: Path) -> ShownFile:
+    """Return the path of a file as a report shows it, without folders of this machine.
+
+    Args:
+        file: as code objects name it: absolute, relative to the working directory, or no file at
+            all, such as `<string>`.
+        root: the root of the project.
+    """
+    if file.startswith("<"):
+        return ShownFile(file, True)
+    path = os.path.abspath(file)
+    place = PurePath(path)
+    if place.is_relative_to(root) and not is_installed(path):
+        return ShownFile(place.relative_to(root).as_posix(), False)
+    for number in range(len(place.parts) - 1, 0, -1):  # also one of another machine
+        if place.parts[number - 1] in PACKAGE_FOLDERS:
+            return ShownFile("/".join(place.parts[number:]), True)
+    folder = Path(path).parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return ShownFile(place.relative_to(folder).as_posix(), True)
+
+
+def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
+    """Return a line of a file and those around it; nothing if it cannot be read.
+
+    Args:
+        file: as code objects name it.
+        line: from 1.
+    """
+    linecache.checkcache(file)
+    texts = linecache.getlines(file) or _undecoded(file)
+    if not 1 <= line <= len(texts):
+        return ()
+    near = range(max(1, line - AROUND), min(len(texts), line + AROUND) + 1)
+    return tuple(SourceLine(number, _short(texts[number - 1])) for number in near)
+
+
+def _undecoded(file: str) -> list[str]:
+    """Return the lines of a file with undecodable bytes replaced; none if it cannot be read."""
+    try:
+        return Path(file).read_text("utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _short(text: str) -> str:
+    text = text.rstrip("\r\n")
+    return text if len(text) <= WIDEST else f"{text[:WIDEST]}…"
+
 
 MOST_FOLLOWING = 2
 """Further operations that are named."""
@@ -56,34 +124,28 @@ def of_operation(
     )
 
 
-def of_left_out(lacking: LeftOut, then: Culprit | None, root: Path) -> Culprit:
-    """Describe a user's function that leaves out an operation as the cause of the error."""
-    followed = f"; then {then.operation}" if then is not None else ""
-    place = _of_line(lacking.line, root)
-    is_set = then is not None and then.kind == "setting" and lacking.lacking is None
-    return Culprit(
-        text=f"first wrong value: {lacking.name}{place}: {lacking.words}{followed}",
-        kind="setting" if is_set else "missing",
-        operation=lacking.name,
-        **line_fields(lacking.line, root),
-        module=None if then is None else then.module,
-        rank=lacking.rank,
-        following=() if then is None else then.following,
-    )
+def of_user_code(
+    found: LeftOut | SetOtherwise, kind: str, root: Path, then: Culprit | None, rank: int | None
+) -> Culprit:
+    """Describe a user's function, or an assignment, as the cause of the error.
 
-
-def of_setting(setting: SetOtherwise, root: Path, instead: Culprit | None = None) -> Culprit:
-    """Describe an assignment of an option or attribute as the cause of the error."""
-    found = setting.setting
-    where = "" if found.line is None else _of_line(found.line, root)
-    words = setting.words + (f"; then {instead.operation}" if instead is not None else "")
+    Args:
+        found: the function that leaves something out, or the assignment.
+        kind: of the error.
+        root: files are named relative to it.
+        then: the operation that made the first wrong value, where there is one.
+        rank: of the candidate; None for all.
+    """
+    place = "" if found.line is None else _of_line(found.line, root)
+    followed = "" if then is None else f"; then {then.operation}"
     return Culprit(
-        text=f"first wrong value: {found.name}{where}: {words}",
-        kind="setting",
+        text=f"first wrong value: {found.name}{place}: {found.words}{followed}",
+        kind=kind,
         operation=found.name,
         **line_fields(found.line, root),
-        module=None if instead is None else instead.module,
-        following=() if instead is None else instead.following,
+        module=None if then is None else then.module,
+        rank=rank,
+        following=() if then is None else then.following,
     )
 
 

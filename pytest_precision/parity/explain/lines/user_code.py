@@ -1,4 +1,4 @@
-"""Find a user's function that omits an operation which the library's own function performs.
+"""Find what a user's code sets to another value, such as a rate, or omits of what a library does.
 
 An override or a replaced function that computes too little makes no wrong value: what follows it
 does. It is found by the line that calls it, which is the library's on both sides.
@@ -6,8 +6,10 @@ does. It is found by the line that calls it, which is the library's on both side
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -20,6 +22,80 @@ from pytest_precision.trace.operations import (
     Site,
     UserCall,
 )
+
+
+class SetOtherwise(NamedTuple):
+    """An option or attribute that candidate and reference set to different values.
+
+    Attributes:
+        mine: what the candidate set; None where the reference alone did.
+        theirs: what the reference set; None where the candidate alone did.
+    """
+
+    mine: Setting | None
+    theirs: Setting | None
+
+    @property
+    def setting(self) -> Setting:
+        """Return the candidate's assignment, or the reference's if the candidate has none."""
+        found = self.mine or self.theirs
+        assert found is not None
+        return found
+
+    @property
+    def line(self) -> CodeLine | None:
+        """Return the source line that made the assignment."""
+        return self.setting.line
+
+    @property
+    def name(self) -> str:
+        """Return what was set, such as an option of a parameter group."""
+        return self.setting.name
+
+    @property
+    def is_by_user(self) -> bool:
+        """Return whether a line of the user's own code, not of a library, made the assignment."""
+        return self.line is not None and self.line.own
+
+    @property
+    def words(self) -> str:
+        """Describe in words which value candidate and reference set the option or attribute to."""
+        if self.mine is None:
+            assert self.theirs is not None
+            return f"the reference sets it to {self.theirs.value}, the candidate does not"
+        if self.theirs is None:
+            return f"set to {self.mine.value}, which the reference does not"
+        return f"the reference sets it to {self.theirs.value}, this to {self.mine.value}"
+
+
+def set_otherwise(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
+) -> Iterator[SetOtherwise]:
+    """Yield the options and attributes that both runs set differently, in the candidate's order."""
+    for ours, theirs in zip(candidate, reference, strict=False):
+        mine, expected = _by_name(ours), _by_name(theirs)
+        names = {**mine, **expected}
+        by_name = (zip_longest(mine.get(name, ()), expected.get(name, ())) for name in names)
+        for times in zip_longest(*by_name, fillvalue=(None, None)):
+            for ours_set, theirs_set in times:
+                if _value(ours_set) != _value(theirs_set):
+                    yield SetOtherwise(ours_set, theirs_set)
+
+
+def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
+    found: dict[str, list[Setting]] = defaultdict(list)
+    for setting in log.settings:
+        found[setting.name].append(setting)
+    return found
+
+
+def _value(setting: Setting | None) -> str | None:
+    """Return an assigned value as text, with digits in strings zeroed, as they may be counters."""
+    if setting is None:
+        return None
+    is_text = setting.value[0] in "'\""
+    return re.sub(r"\d+", "0", setting.value) if is_text else setting.value
+
 
 Effect = LoggedOperation | Setting
 """What a function does that a log shows."""
