@@ -139,7 +139,8 @@ def _rules(
     yield from _singled_out(counts, dealt, room)
     if max(counts) - min(counts) <= room * max(map(abs, counts)):
         yield f"it is {counts[0] + 0.0:.3g} times what it should be"  # never "-0 times"
-    yield f"its microbatches count {', '.join(f'{round(count, 3):g}' for count in counts)} times"
+    rounded = (round(count, 3) + 0.0 for count in counts)  # the sign of 0 depends on the machine
+    yield f"its microbatches count {', '.join(f'{count:g}' for count in rounded)} times"
 
 
 def _divisors(

@@ -140,7 +140,7 @@ class SameShare(Named):
 
 @of(
     "data order",
-    wrong_gradient(1, "grad", "temperature", "its microbatches count 6, 0, -0, -0, 0, 0 times"),
+    wrong_gradient(1, "grad", "temperature", "its microbatches count 6, 0, 0, 0, 0, 0 times"),
 )
 class AlwaysTheFirst(Named):
     """Each microbatch of a step is the first one."""
