@@ -229,11 +229,13 @@ def found_in(pair: Pair, criterion: Criterion) -> Finding | None:
             return Finding(pair, "shape")
         return Finding(pair, "values" if mine.dtype == other.dtype else "dtype")
     difference = compare(*both, criterion)
-    if difference is None or difference.reason != "dtype":
-        return None if difference is None else Finding(pair, difference.reason, difference)
-    # The dtype is what is wrong, but the values tell how the difference spreads.
-    values = compare(*both, Bitwise(check_dtype=False))
-    return Finding(pair, "dtype", values or difference)
+    if difference is None:
+        return None
+    problem = difference.reason
+    if problem == "dtype":
+        # The dtype is what is wrong, but the values tell how the difference spreads.
+        difference = compare(*both, Bitwise(check_dtype=False)) or difference
+    return Finding(pair, problem, difference)
 
 
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:

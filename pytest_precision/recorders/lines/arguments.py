@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision._torch.dispatch import writes, written_arguments
-from pytest_precision.recorders.lines.values import Values, readable
+from pytest_precision.recorders.lines.values import Values, has_values
 from pytest_precision.trace.operations import Constant, LoggedArgument
 
 OVERWRITING = frozenset(
@@ -61,7 +61,7 @@ def logged_arguments(
     held: list[Tensor] = []
     for word, given in [*(("", one) for one in args), *kwargs.items()]:
         parts = given if isinstance(given, (list, tuple)) else (given,)
-        tensors = [one for one in parts if readable(one)]
+        tensors = [one for one in parts if has_values(one)]
         held += tensors
         if not tensors:
             text = repr(given)[:LONGEST_CONSTANT] if _plain(given) else ""
@@ -77,14 +77,14 @@ def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
     """Yield the tensors among an operator's arguments that it has written to."""
     for given in written_arguments(func, args, kwargs):
         for tensor in given if isinstance(given, (list, tuple)) else (given,):
-            if readable(tensor):
+            if has_values(tensor):
                 yield tensor
 
 
 def filled_in_part(name: str, args: tuple[Any, ...]) -> list[Tensor]:
     """Return the buffer that an operator fills only in part; empty for other operators."""
     place = FILLED_IN_PART.get(name, len(args))
-    return [one for one in args[place : place + 1] if readable(one)]
+    return [one for one in args[place : place + 1] if has_values(one)]
 
 
 def overwritten_unread(

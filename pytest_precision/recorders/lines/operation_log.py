@@ -32,7 +32,7 @@ from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.recorders.lines.settings import SettingsWatch
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.user_calls import UserCalls
-from pytest_precision.recorders.lines.values import Values, generator_state, readable
+from pytest_precision.recorders.lines.values import Values, generator_state, has_values
 from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operations import (
     GRAPH,
@@ -115,7 +115,7 @@ class OperationLogger:
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:
         local = ((name, one.to_local() if isinstance(one, DTensor) else one) for name, one in named)
-        return {name: self._values.of(tensor) for name, tensor in local if readable(tensor)}
+        return {name: self._values.of(tensor) for name, tensor in local if has_values(tensor)}
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.active or torch.compiler.is_compiling() or capturing():
@@ -152,7 +152,7 @@ class OperationLogger:
         part = filled_in_part(name, args)
         for tensor in (*changed, *part):
             self._values.overwritten(tensor)
-        made = [one for one in tree_leaves(result) if readable(one)]
+        made = [one for one in tree_leaves(result) if has_values(one)]
         known = {id(one) for one in made}
         made += [one for one in changed if id(one) not in known]
         if not held and not made:
@@ -194,12 +194,12 @@ class OperationLogger:
         self.active = False  # for what the region does, and the digests that are taken around it
         try:
             origin = self._lines.origin()
-            changed = [inputs[place] for place in written if readable(inputs[place])]
+            changed = [inputs[place] for place in written if has_values(inputs[place])]
             arguments, _ = logged_arguments(self._values, tuple(inputs), {})
             result = run(inputs)
             for tensor in changed:
                 self._values.overwritten(tensor)
-            made = [one for one in tree_leaves(result) if readable(one)] + changed
+            made = [one for one in tree_leaves(result) if has_values(one)] + changed
             results = tuple(map(self._values.of, made))
             self._note(origin, REGION, arguments, results, (), self._sketched(made, results))
             return result

@@ -95,7 +95,7 @@ class Values:
         return found[0]
 
 
-def readable(value: object) -> bool:
+def has_values(value: object) -> bool:
     """Return whether an operator's argument is a tensor whose bytes can be read."""
     return (
         isinstance(value, Tensor)
