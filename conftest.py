@@ -35,11 +35,7 @@ SLOWEST_LAST = (
     "layouts",
     "regressions",
 )
-"""Folders of tests, in the order in which they run, or with workers in the other one; what stands
-elsewhere runs first."""
-
-LONGEST = "test_catalogue.py"
-"""The file that takes longer than any other: the whole catalogue, on one worker."""
+"""Folders of tests, in the order in which they run; what stands elsewhere runs first."""
 
 INSTALLED = "precision"
 """Name of the plugin where its entry point loads it."""
@@ -62,20 +58,14 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the fast folders first; with workers, last, so that all of them end with short files."""
+    """Run the fast folders first."""
     tests = config.rootpath / "tests"
-    # Each worker collects in the same order, which xdist takes where it is not to reorder.
-    is_worker = hasattr(config, "workerinput")
 
     def turn(item: pytest.Item) -> int:
-        if item.path.name == LONGEST:
-            return len(SLOWEST_LAST) + 1
         inside = item.path.relative_to(tests).parts if item.path.is_relative_to(tests) else ()
-        if inside[:1] and inside[0] in SLOWEST_LAST:
-            return SLOWEST_LAST.index(inside[0])
-        return len(SLOWEST_LAST) if is_worker else -1  # among them are long ones, too
+        return SLOWEST_LAST.index(inside[0]) if inside[:1] and inside[0] in SLOWEST_LAST else -1
 
-    items.sort(key=turn, reverse=is_worker)
+    items.sort(key=turn)
 
 
 @pytest.fixture

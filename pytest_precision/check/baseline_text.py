@@ -130,6 +130,8 @@ class CheckBaseline:
             self.key[name] = _unescaped(value)
         elif word == "side":
             name, _, layout = rest.partition(" ")
+            if name in self.sides:  # of a bad merge: which of them do further lines describe?
+                raise ValueError(line)
             self.sides[name] = KeptSide(_unescaped(layout), (), [])
         else:
             (*_, side) = self.sides.values()

@@ -84,8 +84,6 @@ class Parity(CheckedTest):
                 judges.
         """
         __tracebackhide__ = True
-        from pytest_precision.check.ruled_check import ruled_check
-
         if reference_cell is not None:
             expect_type(
                 "reference_cell", reference_cell, Cell, "a Cell", "write cell.replace(world_size=1)"
@@ -102,9 +100,14 @@ class Parity(CheckedTest):
             cells = (self.cell, reference_cell or self.cell)
             sides = self._pair(candidate, reference, workload, cells, terms)
             golden, other = "", str(sides[1].layout)
+        refused = preconditions.before(sides, self._seen)
+        # It imports torch, which what is skipped or refused by then does not need.
+        from pytest_precision.check.ruled_check import ruled_check
+
         further = self._further(terms, golden)
-        rule = partial(ruled_check, sides, terms, further, self._make_recordings)
-        ruled = self._ruled(preconditions.before(sides, self._seen), rule)
+        ruled = self._ruled(
+            refused, partial(ruled_check, sides, terms, further, self._make_recordings)
+        )
         return self._verdict(sides[0], other, str(terms.criteria), ruled)
 
     def repeat(

@@ -107,6 +107,7 @@ def test_too_many_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("param =00 float32 x * w", 5),
         ("as reference", 4),
         ("at 0 0 train one forward_backward", 5),
+        ("side candidate x", 4),
     ],
 )
 def test_what_is_no_baseline_is_refused(line: str, instead: int) -> None:

@@ -26,25 +26,19 @@ def test_a_job_is_its_command(runner: Runner, job: str, command: str, status: in
 
 @pytest.mark.parametrize("red", ["", "test", "stacks"])
 def test_the_command_is_red_with_either_suite(tmp_path: Path, red: str) -> None:
-    """Frameworks are installed and tested beside the tests; what is said of them comes last."""
+    """Frameworks are installed beside the tests; their own tests say whether that worked."""
     for name in ("ci/test", "ci/stacks", "bin/chromium", ".ci/run"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         # The set-up, which is told an argument, always fails.
         status = 3 if name == f"ci/{red}" else 0
-        pause = "sleep 1; " if name == "ci/test" else ""
-        file.write_text(f"#!/bin/sh\n{pause}echo {name} $#\n[ $# = 0 ] && exit {status}\n")
+        file.write_text(
+            f"#!/bin/sh\necho {name} $# >> {tmp_path}/log\n[ $# = 0 ] && exit {status}\n"
+        )
         file.chmod(0o755)
     file.write_text((ROOT / ".ci" / "run").read_text())
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    ended = subprocess.run(
-        [file],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = subprocess.run([file], env={**os.environ, "PATH": path}, timeout=60, check=False)
     assert ended.returncode == (3 if red else 0)
-    both = ["ci/test 0", "ci/stacks 0"]
-    assert ended.stdout.splitlines() == (both[:1] if red == "test" else both)
+    ran = set((tmp_path / "log").read_text().splitlines()) - {"ci/stacks 1"}
+    assert ran == ({"ci/test 0"} if red == "test" else {"ci/test 0", "ci/stacks 0"})

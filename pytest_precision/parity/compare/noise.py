@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 
 from torch import Tensor
@@ -65,8 +65,8 @@ class NoiseMeter:
     def _starts(self) -> dict[tuple[str, str], Tensor]:
         """Return the first recorded value of each weight, by kind and name."""
         found: dict[tuple[str, str], Tensor] = {}
-        for key, weight in weights_of(self._reference):
-            found.setdefault(key, weight)
+        for key, weight in weights_of(self._reference, known=found):
+            found[key] = weight
         return found
 
     def _measured(self, moment: Moment) -> dict[NoisyTensor, float]:
@@ -78,13 +78,21 @@ class NoiseMeter:
         return found
 
 
-def weights_of(trace: Trace) -> Iterator[tuple[tuple[str, str], Tensor]]:
-    """Yield kind and name of each weight with its values at each moment, where they were kept."""
+def weights_of(
+    trace: Trace, known: Container[tuple[str, str]] = ()
+) -> Iterator[tuple[tuple[str, str], Tensor]]:
+    """Yield kind and name of each weight with its values at each moment, where they were kept.
+
+    Args:
+        trace: a run.
+        known: kinds and names to leave out; they may grow in between.
+    """
     for moment in trace.moments:
         for kind, named in trace.held(moment, STARTING_KINDS).items():
             for name, pieces in named.items():
-                digests = any(piece.digest for piece in pieces)
-                whole = None if digests else assemble(trace, pieces).tensor
+                if (kind, name) in known or any(piece.digest for piece in pieces):
+                    continue
+                whole = assemble(trace, pieces).tensor
                 if whole is not None:
                     yield (kind, name), whole
 

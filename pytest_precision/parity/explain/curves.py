@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_precision.parity.self_checks.vacuity import entries_of, observed
+from pytest_precision.parity.self_checks.vacuity import entries_of
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
@@ -136,7 +136,7 @@ def _losses(trace: Trace) -> dict[int, float]:
 def _norms(trace: Trace) -> dict[int, float]:
     """Return the gradient norm of each train step: the first one that was computed in it."""
     norms: dict[int, float] = {}
-    for moment, norm in observed(trace, "grad_norm"):
-        if moment.operation == "train":
-            norms.setdefault(moment.step, float(norm.double().max()))
+    for moment, entry in entries_of(trace, "grad_norm"):
+        if moment.operation == "train" and moment.step not in norms:
+            norms[moment.step] = float(trace.tensor(entry).double().max())
     return norms

@@ -233,7 +233,11 @@ def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
 
 def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
     """Return the reference's tensor of this name at a moment; None if only digests were kept."""
-    pieces = _pieces(pair, moment).get(name, [])
+    return _assembled(pair, _pieces(pair, moment).get(name, []))
+
+
+def _assembled(pair: Pair, pieces: list[Entry]) -> Tensor | None:
+    """Return the reference's tensor made of pieces; None if only digests were kept."""
     if not pieces or any(piece.digest for piece in pieces):
         return None
     return assemble(_run(pair), pieces).tensor
@@ -286,7 +290,7 @@ def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
 def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
     """Yield the names of the reference's tensors whose bytes equal the candidate's tensor."""
     for name, pieces in _pieces(pair, moment).items():
-        alike = pieces and pieces[0].shape == candidate.shape
-        other = _values(pair, moment, name) if alike else None
-        if other is not None and same_bytes(candidate, other):
-            yield name
+        if pieces and pieces[0].shape == candidate.shape:
+            other = _assembled(pair, pieces)
+            if other is not None and same_bytes(candidate, other):
+                yield name

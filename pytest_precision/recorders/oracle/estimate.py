@@ -131,6 +131,8 @@ def _fit(
             columns.append((exact - moved[0]).div_(bound).nan_to_num_(0.0) / by)
         jacobian = torch.stack(columns, 1)
         solved = torch.linalg.lstsq(jacobian, -error.unsqueeze(1)).solution.reshape(-1)
+        if not bool(solved.isfinite().all()):
+            return None
         steps = zip(values.items(), solved.tolist(), strict=True)
         values = {name: _limited(name, value + by) for (name, value), by in steps}
     return None

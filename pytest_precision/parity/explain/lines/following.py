@@ -78,9 +78,11 @@ class WrongMemory:
         What has none in the reference may be right, too.
         """
         self.clear(value)
-        self._regions[value.storage] = [
-            one._replace(roots=RIGHT) if one.apart else one for one in self._regions[value.storage]
-        ]
+        if value.storage in self._regions:
+            self._regions[value.storage] = [
+                one._replace(roots=RIGHT) if one.apart else one
+                for one in self._regions[value.storage]
+            ]
 
     def _touched(self, value: Value) -> list[Region]:
         start, stop = value.span
