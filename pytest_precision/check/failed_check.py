@@ -33,7 +33,7 @@ def baseline_there(lacking: NoBaselineError) -> Ruling | None:
 
 @gate
 def baseline_sound(failed: BaselineError) -> Ruling | None:
-    """Turn the error that a baseline cannot be read or written into the check's failure."""
+    """Refuse the check, since its baseline cannot be read, or cannot be written."""
     return Ruling(outcome="error", reason=str(failed))
 
 

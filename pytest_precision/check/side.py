@@ -81,7 +81,7 @@ class Side:
         way_in: WayIn = LAYOUT,
         resumes: bool = False,
     ) -> Side:
-        """Make a candidate or reference from import paths, a cell and what the callables declare.
+        """Make a candidate or reference from import paths and a matrix cell.
 
         The other side's layout is a part of it only if the sequence has a `swap`.
 

@@ -61,7 +61,7 @@ def _status(against: Against) -> int:
 
 @contextmanager
 def _other(against: Against) -> Iterator[Installation]:
-    """Yield the commit or Python interpreter whose code the working tree is compared with."""
+    """Yield what the working tree is compared with: a commit, or another Python's installation."""
     python = against.given.python
     revision = against.given.revision
     if python is not None:

@@ -93,7 +93,8 @@ class Restorable(Observable):
         yield from self._show_further(self.state_beside_weights(), capture)
 
     def _show_further(self, state: Mapping[str, Any], capture: Capture) -> Iterator[Observation]:
-        for key in state.keys() - CHECKPOINT_ELSEWHERE:
+        # In the order of the state, which ranks share: what is shown may be gathered.
+        for key in (one for one in state if one not in CHECKPOINT_ELSEWHERE):
             for path, tensor in tensors_in(state[key]):
                 yield from self.show("state", f"{key}{path}", tensor, capture, split=False)
 

@@ -54,7 +54,7 @@ class TrainingState(ABC):
 
     @abstractmethod
     def flags(self) -> Iterator[Observation]:
-        """Yield which modules are in training mode, and whose `requires_grad` has changed."""
+        """Yield each module's training mode, and each changed `requires_grad` of a parameter."""
 
     @abstractmethod
     def loss_scale(self) -> Iterator[Observation]:

@@ -117,7 +117,7 @@ def pairwise(rows: Sequence[Sequence[Hashable]]) -> list[int]:
 
 
 def _pairs(rows: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Return the value pairs of each row, as integers that hash fast."""
+    """Return, for each row of axis values, all pairs of its values, each coded as one integer."""
     numbers: dict[tuple[int, Hashable], int] = {}
     coded = [[numbers.setdefault(value, len(numbers)) for value in enumerate(row)] for row in rows]
     size = len(numbers)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_precision.errors import RevisionError, expected_but_got
-from pytest_precision.ranks.code.relocation import PACKAGE, in_tree
+from pytest_precision.ranks.code.relocation import PACKAGE
 
 NEEDED = ("torch", "numpy", "pytest", "xxhash", "safetensors")
 """What an interpreter needs to record, besides this package, which is put on its path."""
@@ -78,7 +78,11 @@ class Installation:
 
     def folder_of(self, path: Path) -> Path:
         """Return the work tree's folder for a folder of the user's repository."""
-        return path if self.places is None else in_tree(path, *self.places)
+        path = path.resolve()
+        if self.places is None or not path.is_relative_to(self.places[0]):
+            return path
+        # Unlike code, a folder is of the commit even where an environment lies around it.
+        return self.places[1] / path.relative_to(self.places[0])
 
     def expect_able(self, flag: str = "--python") -> None:
         """Raise if the interpreter lacks a package that recording needs, such as torch.

@@ -122,7 +122,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
 
 
 def _expect_course(moments: list[Any]) -> None:
-    """Raise unless a recording's moments are all phases of whole train steps, in order."""
+    """Raise unless a recording consists of whole train steps, each with its phases in order."""
     steps = (len(moments) - 2) // (len(STEP_PHASES))
     expected = [
         [*INIT],

@@ -58,7 +58,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, finding: Finding) -> Compared | None:
-        """Return a differing tensor with the coarsest roundoff of both runs' matrix products.
+        """Return the finding's tensor on both sides, with the coarsest unit roundoff of the runs.
 
         None unless values alone differ, and both runs show them.
         """

@@ -46,7 +46,7 @@ class Exempt:
 
     @classmethod
     def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
-        """Read a test's `oracle=`: which tensors are not checked within their own run, and why not.
+        """Read a test's `oracle=`: the tensors that are not recomputed, each with a reason.
 
         Raises:
             TypeError: for anything else.

@@ -81,7 +81,7 @@ def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
 
 
 def in_tree(path: Path, root: Path, tree: Path) -> Path:
-    """Return the path in a work tree of a file of the repository; return other paths unchanged."""
+    """Map a file under `root` to the same file in a work tree; return other paths unchanged."""
     if not _in_repository(path, root, tree):
         return path
     return tree / path.resolve().relative_to(root)

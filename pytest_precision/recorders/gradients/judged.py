@@ -83,7 +83,7 @@ def judge_step(
 
 
 def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
-    """Return tensors whose relative error exceeds what rounding explains; log the largest other."""
+    """Return tensors that are off by more than rounding explains; log the error of the others."""
     offs = [one.off for one in held]
     log.judged = len(held)
     log.worst = max([0.0, *(off / near for off in offs if off <= near)])

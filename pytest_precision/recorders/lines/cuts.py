@@ -71,7 +71,7 @@ class Cuts:
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
-        """Apply an input's cuts (offsets where its parts begin) to an operation's result.
+        """Note for an operation's result the cuts of its input: offsets where its parts begin.
 
         The result has the input's size, or was gathered or scattered from it.
         """

@@ -52,7 +52,7 @@ class LoopSchedule:
 
     @property
     def loaded(self) -> str | None:
-        """Return the name of the load that this run begins with; None for the first run."""
+        """Return the name of the load that this run begins with; None if it begins anew."""
         return None if self.load < 0 else self._operations[self.load]
 
     @property

@@ -129,7 +129,7 @@ class LeftOut(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Describe what calls the user's function, and what the reference calls in its place."""
+        """Describe where the candidate calls the function, and what the reference has there."""
         called = f"{short(self.entry.site)} calls {self.line.function} of {short(self.line)}"
         if self.lacking is None:
             return f"{called}, the reference another function"
