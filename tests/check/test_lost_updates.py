@@ -46,7 +46,7 @@ def nadam(workload: Workload, cell: Cell) -> Engine:
 
 
 def log_of(parity: Parity, layout: Callable[..., Engine], folder: Path) -> UpdateLog:
-    run = parity._sides.alone(layout, SLOWLY, parity.cell, Terms.of(None))
+    run = parity._alone(layout, SLOWLY, parity.cell, Terms.of(None))
     folder.mkdir()
     parity.ranks.run(run.cell.world_size, Side.record, run, str(folder), None)
     return UpdateLog.read(folder, run.cell.world_size)
