@@ -40,8 +40,7 @@ WIDER = {"float32": ("float64", "complex64", "complex128")}
 @gate
 def same_data(case: Case) -> Ruling | None:
     """Fail the check if the workload gave two ranks or two runs different microbatches."""
-    ours, theirs = case.sides
-    unlike = data_check.other_data(ours.data, theirs.data, (ours.cell, theirs.cell))
+    unlike = data_check.other_data(case.candidate.data, case.reference.data, case.cells)
     if not unlike:
         return None
     return Ruling(outcome="error", reason=unlike, details=(data_check.ADVICE,))

@@ -150,10 +150,7 @@ def _recorded(given: argparse.Namespace) -> int:
     with uncollected():
         from pytest_precision.recorders.scripts.loop_trace import NotWrittenError
         from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
-        from pytest_precision.recorders.scripts.script_file import (
-            record_file,
-            report_script_alone,
-        )
+        from pytest_precision.recorders.scripts.script_file import record_file, report_script_alone
 
     parser: argparse.ArgumentParser = given.parser
     file, *arguments = given.script

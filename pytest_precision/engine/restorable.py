@@ -94,7 +94,8 @@ class Restorable(Observable):
 
     def _show_further(self, state: Mapping[str, Any], capture: Capture) -> Iterator[Observation]:
         # In the order of the state, which ranks share: what is shown may be gathered.
-        for key in (one for one in state if one not in CHECKPOINT_ELSEWHERE):
+        further = [key for key in state if key not in CHECKPOINT_ELSEWHERE]
+        for key in further:
             for path, tensor in tensors_in(state[key]):
                 yield from self.show("state", f"{key}{path}", tensor, capture, split=False)
 

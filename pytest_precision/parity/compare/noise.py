@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from pytest_precision.engine.kinds import STARTING_KINDS
 from pytest_precision.parity.compare.pairs import Pair, align, assemble
 from pytest_precision.parity.compare.tensors import statistics
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.reader import Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 FLIPPED = 1e-3
 """Share of the elements, one at least, that may be off in any case, see `error_of_flips`.
@@ -65,8 +65,10 @@ class NoiseMeter:
     def _starts(self) -> dict[tuple[str, str], Tensor]:
         """Return the first recorded value of each weight, by kind and name."""
         found: dict[tuple[str, str], Tensor] = {}
-        for key, weight in weights_of(self._reference, known=found):
-            found[key] = weight
+        for key, pieces in weights_of(self._reference):
+            whole = None if key in found else assemble(self._reference, pieces).tensor
+            if whole is not None:
+                found[key] = whole
         return found
 
     def _measured(self, moment: Moment) -> dict[NoisyTensor, float]:
@@ -78,23 +80,13 @@ class NoiseMeter:
         return found
 
 
-def weights_of(
-    trace: Trace, known: Container[tuple[str, str]] = ()
-) -> Iterator[tuple[tuple[str, str], Tensor]]:
-    """Yield kind and name of each weight with its values at each moment, where they were kept.
-
-    Args:
-        trace: a run.
-        known: kinds and names to leave out; they may grow in between.
-    """
+def weights_of(trace: Trace) -> Iterator[tuple[tuple[str, str], list[Entry]]]:
+    """Yield kind and name of each weight with its pieces at each moment, where values were kept."""
     for moment in trace.moments:
         for kind, named in trace.held(moment, STARTING_KINDS).items():
             for name, pieces in named.items():
-                if (kind, name) in known or any(piece.digest for piece in pieces):
-                    continue
-                whole = assemble(trace, pieces).tensor
-                if whole is not None:
-                    yield (kind, name), whole
+                if not any(piece.digest for piece in pieces):
+                    yield (kind, name), pieces
 
 
 def error_of(pair: Pair) -> float:

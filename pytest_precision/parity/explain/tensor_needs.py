@@ -11,6 +11,7 @@ import torch
 from pytest_precision.engine.kinds import STARTING_KINDS
 from pytest_precision.parity.compare.divergences import Judgement
 from pytest_precision.parity.compare.noise import weights_of
+from pytest_precision.parity.compare.pairs import assemble
 from pytest_precision.parity.explain.required_tolerance import measured_pairs
 from pytest_precision.trace.reader import Trace
 
@@ -88,8 +89,9 @@ def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
     shares: dict[tuple[str, str], float] = {}
     for _, reference in runs:
         starts: dict[tuple[str, str], torch.Tensor] = {}
-        for key, weight in weights_of(reference):
-            if weight.is_floating_point():
+        for key, pieces in weights_of(reference):
+            weight = assemble(reference, pieces).tensor
+            if weight is not None and weight.is_floating_point():
                 values = weight.double()
                 way = float((values - starts.setdefault(key, values)).norm())
                 share = way / (float(values.norm()) or 1.0)
