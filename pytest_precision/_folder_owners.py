@@ -147,7 +147,7 @@ def _age(path: Path) -> float:
 
 
 def _is_of(folder: Path, process: int) -> bool:
-    """Return whether process `process` made a folder; true also for one whose removal has begun."""
+    """Return whether process `process` made a folder, also if the folder's removal has begun."""
     if folder.name.startswith(GONE):
         return True
     owner = Owner.of(folder)
@@ -165,7 +165,7 @@ def _remove_if_free(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Rename a folder, so that other processes see that it is being removed, and then remove it.
+    """Remove a folder; rename it first, so that other processes see that it is being removed.
 
     Its lock file may be the first to go.
     """

@@ -111,7 +111,7 @@ class SharedFolder:
 
     @staticmethod
     def place(name: str) -> Path:
-        """Return the path that a shared folder of this name has, whether or not it exists."""
+        """Return the path of the shared folder with this name, whether or not the folder exists."""
         return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
     def touch(self) -> None:

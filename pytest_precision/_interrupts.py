@@ -1,4 +1,4 @@
-"""Interrupts: delay Ctrl-C while torch is imported, which would lose it or leave half of numpy.
+"""Delay Ctrl-C while torch is imported: an interrupt there is lost, or leaves numpy half imported.
 
 The garbage collector interrupts an import of torch, too, and at the end of the process once more.
 """
@@ -43,7 +43,7 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Turn garbage collection off while the block imports, and exempt for good what exists then.
+    """Turn garbage collection off in a block of imports, and then freeze all objects (`gc.freeze`).
 
     Imported modules stay until the process ends. To look at their objects again and again takes a
     quarter of the time in which torch is imported and, at the end of the process, let go.

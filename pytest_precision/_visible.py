@@ -1,4 +1,4 @@
-"""Visible: make foreign text, such as tensor names and output of ranks, safe for a terminal.
+"""Make foreign text, such as tensor names and the output of ranks, safe to print on a terminal.
 
 Control characters can hide or rewrite the text around them, and so can characters that change the
 direction of text; half of a surrogate pair cannot be written at all. In the log of a CI job, a line

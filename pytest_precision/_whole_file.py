@@ -1,4 +1,4 @@
-"""Whole file: write a file beside its place and move it there, so that no partial one is seen."""
+"""Write a file to a temporary path and rename it into place, so that no partial file is seen."""
 
 from __future__ import annotations
 

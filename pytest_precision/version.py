@@ -1,4 +1,4 @@
-"""Version: the release of this package, as its metadata have it."""
+"""The installed version of this package, read from its metadata."""
 
 from importlib.metadata import version
 

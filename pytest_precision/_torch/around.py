@@ -1,4 +1,4 @@
-"""Private names of torch on operations while they run: operators, memory and nodes of autograd."""
+"""Private names of torch for hooks on running operations: operators, memory and autograd nodes."""
 
 from __future__ import annotations
 

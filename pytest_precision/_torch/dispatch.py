@@ -133,12 +133,12 @@ def without_torch_functions() -> Any:
 
 
 def without_functions_seen() -> Any:
-    """Return a context in which no mode and no subclass intercepts torch functions."""
+    """Return a context in which torch functions bypass every mode and every tensor subclass."""
     return torch._C.DisableTorchFunction()
 
 
 def map_devices(mapped: Callable[[Any], Any]) -> None:
-    """Make torch pass the devices of contexts and of wrapper subclasses through `mapped`.
+    """Make torch map the device of each device context and wrapper subclass by `mapped`.
 
     It does so for the rest of the process. A wrapper subclass is one without storage; a device
     context is a `with torch.device(...)` or `torch.set_default_device`.

@@ -146,7 +146,7 @@ def _classes(modules: Iterable[ModuleType]) -> Iterator[type]:
 
 
 class FlatPiece(NamedTuple):
-    """A piece of a parameter, and the FSDP1 tensor in which it lies.
+    """A contiguous piece of a parameter, and the FSDP1 flat tensor that contains it.
 
     Attributes:
         holder: the flat parameter, or the original one, whose memory is a part of it.
@@ -226,7 +226,7 @@ def stage_outputs(stage: Any) -> list[torch.dtype]:
 
 
 def collect_one_by_one() -> None:
-    """Make this process run coalesced collectives one by one, since gloo mixes dtypes up.
+    """Make this process run coalesced collectives one by one, because gloo confuses their dtypes.
 
     gloo gathers tensors that are coalesced in the dtype of the first: where a later one is wider,
     as bf16 after the bytes of NVFP4, both come out mixed up, without a word. Nothing is left to

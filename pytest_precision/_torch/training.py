@@ -46,7 +46,7 @@ def call_first(module: nn.Module, handle: Any) -> None:
 
 
 def function_that_scales() -> tuple[Any, str]:
-    """Return where torch keeps the function that scales gradients, so that it can be replaced.
+    """Return (object, attribute name) where torch stores the function that scales down gradients.
 
     `clip_grad_norm_` finds it by its private name.
     """
@@ -56,7 +56,7 @@ def function_that_scales() -> tuple[Any, str]:
 
 
 def place_of(holder: Any, name: str) -> tuple[Any, str]:
-    """Return the object and attribute to assign to, so that all callers get another function.
+    """Return (object, attribute name) to assign to in order to replace a function for all callers.
 
     What is imported is a wrapper, such as `no_grad`, which has the function in a cell of its own;
     no public name leads there. A function without one lies where it is defined.

@@ -50,7 +50,7 @@ class WholeTensor(NamedTuple):
 
 
 class KeptMoment(NamedTuple):
-    """The tensors that a baseline file holds of one moment, such as step 2 after backward."""
+    """The tensors that a baseline file stores for one moment, such as step 2 after backward."""
 
     segment: int
     moment: Moment
@@ -59,7 +59,7 @@ class KeptMoment(NamedTuple):
 
 @dataclass
 class KeptSide:
-    """The results that a baseline file keeps of the candidate, or of the reference.
+    """The candidate's or the reference's results, as a baseline file stores them.
 
     Attributes:
         layout: its import path.
@@ -121,7 +121,7 @@ class CheckBaseline:
         return found
 
     def _take(self, line: str) -> None:
-        """Take in the next line of the file; all but its head is about the side that came last."""
+        """Parse one line of the file; lines after `side NAME` describe that side's results."""
         word, _, rest = line.partition(" ")
         if word == "test":
             self.test = _unescaped(rest)

@@ -30,7 +30,7 @@ VALUE_BYTES = 1 << 20
 
 
 def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
-    """Return a run for a baseline: small tensors and those with a tolerance as values, else hashes.
+    """Convert a run for a baseline: small or tolerance-compared tensors as values, else hashes.
 
     Args:
         trace: whose pieces form whole tensors.

@@ -87,12 +87,12 @@ class Case:
 
     @property
     def _decides(self) -> bool:
-        """Return whether what was recorded, hashes or values, is enough to compare the runs."""
+        """Return whether the recorded form, hashes or values, suffices to compare the runs."""
         digests = {side.trace.header.digests for side in self.sides}
         return len(digests) == 1 and all(side.trace.decisive for side in self.sides)
 
     def beside(self, mine: Recording, recordings: Recordings) -> Case:
-        """Compare a run of candidate or reference with the same run at another revision.
+        """Make a check that compares a run with the same run at another revision.
 
         Args:
             mine: the side as it is now.

@@ -68,7 +68,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """Return what modules define in this process, to find monkeypatches that ranks lack."""
+        """Return saved definitions to find monkeypatches by; None if ranks run in-process."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
@@ -271,7 +271,7 @@ class CheckedTest:
         other: Callable[..., Any],
         workload: Callable[..., Any] | None,
     ) -> Declared:
-        """Return what the callables that run in a cell declare, such as environment variables."""
+        """Return the needs, such as environment variables, that the check's callables declare."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         declared = Declared.of(*running)
         if declared.transformer_engine:

@@ -21,37 +21,37 @@ from pytest_precision.parity.verdict import Ruling
 
 @gate
 def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
-    """Turn the error that devices are too few for a check's ranks into the check's failure."""
+    """Return a failed outcome for the error that there are too few devices for a check's ranks."""
     return Ruling(outcome="error", reason=f"{lacking}, which --precision-require forbids")
 
 
 @gate
 def baseline_there(lacking: NoBaselineError) -> Ruling | None:
-    """Turn the error that this environment has no baseline into the check's failure."""
+    """Return a failed outcome for the error that this environment has no baseline."""
     return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
 
 
 @gate
 def baseline_sound(failed: BaselineError) -> Ruling | None:
-    """Refuse the check, since its baseline cannot be read, or cannot be written."""
+    """Return a failed outcome for the error that a baseline cannot be read or written."""
     return Ruling(outcome="error", reason=str(failed))
 
 
 @gate
 def recorded(failed: SideFailed) -> Ruling | None:
-    """Turn an error from recording candidate or reference into the check's failure."""
+    """Return a failed outcome for an error from recording the candidate or the reference."""
     return Ruling(outcome="error", reason=failed.reason, details=tuple(failed.details))
 
 
 @gate
 def readable(failed: OSError) -> Ruling | None:
-    """Turn an error from reading a recording into the check's failure."""
+    """Return a failed outcome for an error from reading a recording."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
 
 @gate
 def computable(failed: RuntimeError) -> Ruling | None:
-    """Turn torch's error from comparing in pytest's process into the check's failure."""
+    """Return a failed outcome for an error of torch while pytest's process compared the runs."""
     first, *rest = str(failed).splitlines() or [""]
     told = traceback.format_exception(type(failed), failed, failed.__traceback__)
     return Ruling(

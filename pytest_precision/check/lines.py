@@ -33,7 +33,7 @@ Logs = tuple[list[OperationLog], list[OperationLog]]
 
 
 class Named(NamedTuple):
-    """The operation that a run with operation logs found at fault, or why it found none.
+    """The operation at fault that a rerun with operation logs found, or why it found none.
 
     Attributes:
         culprit: what it found, if anything.

@@ -149,7 +149,7 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
 
 
 def _others(now: Ruling, moves: Moves) -> Iterator[str]:
-    """Yield lines on how both sides disagree, now or earlier, and on the second if both changed."""
+    """Yield lines on how both sides disagree, now or earlier, and on the second side that moved."""
     if now.outcome == "fail":
         yield f"Now the two sides differ: {now.reason}"
     elif moves.disagreement is not None:
@@ -168,5 +168,5 @@ def _environment(moves: Moves) -> Iterator[str]:
 
 
 def told_first(ruling: Ruling, words: Iterable[str]) -> Ruling:
-    """Return an outcome with these lines told first, before its details."""
+    """Return an outcome with these lines put before its other details."""
     return replace(ruling, details=(*words, *ruling.details))

@@ -59,7 +59,7 @@ def _noise(case: Case) -> ComparedRun:
 
 
 def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
-    """Return tolerances under which all runs pass and that are not too loose; else why not."""
+    """Return tight enough tolerances under which all runs pass, or else why there are none."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
     for floors in (True, False):

@@ -88,7 +88,7 @@ class Recordings:
         )
 
     def theirs(self, window: Window | None, **changes: Any) -> Recording:
-        """Return the reference's recording, made now or found in the session's cache.
+        """Return the reference's recording: record it now, or take it from the session's cache.
 
         Args:
             window: see `both`.
@@ -182,7 +182,7 @@ class Recordings:
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return the reference's gradient log if it holds for the candidate; else an empty one."""
+        """Return the reference's gradient log if it applies to the candidate, else an empty one."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))

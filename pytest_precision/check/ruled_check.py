@@ -1,4 +1,4 @@
-"""Record the sides of a check and decide its outcome by all that the options ask for.
+"""Record the sides of a check, run all gates and requested extra checks, and return the outcome.
 
 That is the sides of another commit or installation, a baseline, or known defects, as asked.
 """

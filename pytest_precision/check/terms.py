@@ -1,4 +1,4 @@
-"""The conditions that a check holds its candidate to, such as tolerances and limits."""
+"""The conditions of one check, such as tolerances, required dtypes and limits."""
 
 from __future__ import annotations
 

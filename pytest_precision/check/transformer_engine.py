@@ -16,7 +16,7 @@ OPTION = "--precision-te"
 
 
 def refuse_stand_in(settings: Settings) -> None:
-    """Raise if a session requires Transformer Engine's CPU stand-in where it cannot run.
+    """Raise if the session requests Transformer Engine's CPU stand-in where that cannot run.
 
     Raises:
         pytest.UsageError: it was asked for; the message says what is missing.

@@ -1,4 +1,4 @@
-"""Options: what a user may ask for, on the command line, in the environment, ini file or marker."""
+"""The plugin's options, read from the command line, environment, ini file or test marker."""
 
 from pytest_precision.options.option import Option as Option
 from pytest_precision.options.option_sources import add_options as add_options

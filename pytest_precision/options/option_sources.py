@@ -1,4 +1,4 @@
-"""Sources: the marker takes precedence over the command line, then environment, ini, default."""
+"""Read options by precedence: marker, then command line, environment, ini file and default."""
 
 from __future__ import annotations
 

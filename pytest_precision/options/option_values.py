@@ -1,4 +1,4 @@
-"""Values: what the text of an option means; each function raises ValueError for other text."""
+"""Parse the text of options; each function returns the value or raises ValueError."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def revision(text: str) -> str:
 
 
 def program(text: str) -> Path:
-    """Parse the path of a program into an absolute path; links are kept."""
+    """Parse the path of a program into an absolute path, without resolving symbolic links."""
     return folder(text).absolute()
 
 

@@ -1,4 +1,4 @@
-"""Settings: what a session or a test was asked for."""
+"""The values of all options, for one pytest session or for one test."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Settings:
 
     @property
     def of_repeat(self) -> str:
-        """Return the options that a command must have so that a failed check fails again."""
+        """Return the command-line options with which a rerun of a failed check fails again."""
         given = {
             "jitter": self.jitter,
             "mutate": "true" if self.mutate == 0 else self.mutate,

@@ -7,7 +7,7 @@ from pytest_precision.options.option import Option
 
 
 def key(name: str, value: str) -> str:
-    """Return how to write an option that exists only as a key of the ini file."""
+    """Return in words how to set an option that only the ini file has."""
     return f"precision_{name} in the ini file, or -o precision_{name}={value}"
 
 

@@ -50,7 +50,7 @@ class Following(NamedTuple):
 
 
 class ModuleErrors(NamedTuple):
-    """The relative L2 errors of a module's output and of the gradient that it passed on."""
+    """Relative L2 errors of a module's output and of the gradient that it returned."""
 
     module: str
     forward: float | None
@@ -158,7 +158,7 @@ def _rows(form: Any, rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number read from JSON, where NaN and infinities are text; None stays None."""
+    """Parse a number from JSON, where NaN and infinities are text; None stays None."""
     return None if value is None else float(value)
 
 

@@ -285,6 +285,6 @@ def cell_of(nodeid: str) -> str:
 
 
 def again(*nodeids: str, options: str = "") -> str:
-    """Return the command that runs the tests of these node ids again, with further options."""
+    """Return a pytest command that reruns the tests of these node ids, with further options."""
     words = ("pytest --precision-matrix", options, *map(shlex.quote, nodeids))
     return " ".join(filter(None, words))

@@ -1,1 +1,1 @@
-"""Recorders: run a training loop, record its state after each phase, and perturb it on purpose."""
+"""Run a training loop, record its state after each phase, and perturb it on purpose."""

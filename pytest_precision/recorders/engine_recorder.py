@@ -130,7 +130,7 @@ class EngineRecorder:
         return engine
 
     def look_at_storage(self) -> None:
-        """Record which kernels the engine ran, and which of its tensors have a forbidden dtype."""
+        """Record which kernels the engine ran, and its tensors whose dtype breaks its contract."""
         self.paths |= self.engine.paths()
         self.violations |= dict.fromkeys(self.engine.violations())
 
@@ -190,7 +190,7 @@ class EngineRecorder:
         return self.products if watched else nullcontext()
 
     def _updating(self, call: str) -> AbstractContextManager[object]:
-        """Return a context in which the weight update is checked, if all steps are recorded."""
+        """Return a context that checks the weight update, if all steps are to be recorded."""
         if self.watcher is None:
             return nullcontext()
         return self.watcher.around(self.engine, call, self.step)
@@ -248,7 +248,7 @@ class EngineRecorder:
         self.observe("load")
 
     def swap(self) -> None:
-        """Continue with the other of the two engines compared, from the last checkpoint."""
+        """Build the other layout's engine, and continue from the last checkpoint in it."""
         self.layout, self.other = self.other, self.layout
         self.load()
 

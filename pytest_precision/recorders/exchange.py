@@ -194,7 +194,7 @@ def _observation(row: Any, tensors: dict[str, Tensor]) -> Observation:
 
 
 def _portable(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor, as uint8 bytes if safetensors readers may not know its dtype."""
+    """Return a copy of a tensor, as uint8 bytes if safetensors readers may lack its dtype."""
     held = tensor.detach().clone(memory_format=torch.contiguous_format)
     return held if held.dtype in PORTABLE else held.view(-1).view(torch.uint8)
 

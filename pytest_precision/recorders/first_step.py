@@ -57,14 +57,14 @@ OF_A_STEP = ("gradients", "updates")
 
 
 class FirstStepRun(EngineRecorder):
-    """Runs an engine up to its first train step, and keeps that step's inputs and results."""
+    """Runs an engine up to its first train step, and stores that step's inputs and results."""
 
     def __init__(self, job: LayoutJob) -> None:
         super().__init__(job)
         self.gradients = GradientOracle(self.workload, self.cell, whole=True)
 
     def observe(self, phase: str) -> None:
-        """Record nothing here, since an earlier run has recorded the engine's tensors."""
+        """Do nothing; an earlier run has recorded the engine's tensors."""
 
     @contextmanager
     def _updating(self, call: str) -> Iterator[None]:
@@ -76,7 +76,7 @@ class FirstStepRun(EngineRecorder):
         self.gradients.updating(lambda: effective_weights(self.engine))
 
     def judged(self, ranks: list[list[ShownStep]]) -> StepAccuracy:
-        """Judge the step: return its gradients and updates with fp64 ones, or why none exist."""
+        """Return the step's gradients and updates with fp64 ones, or why these do not exist."""
         devices = [torch.cuda.current_device()] if self.cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:
@@ -93,7 +93,7 @@ def effective_weights(engine: Engine) -> list[Observation]:
 
 
 def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
-    """Return a step's gradients and updates beside those of an fp64 step from the same weights.
+    """Return a step's gradients and updates, each paired with that of an fp64 step.
 
     Args:
         workload: computes it once more.

@@ -1,4 +1,4 @@
-"""Layout job: all that one rank needs to build, run and perturb an engine, and write its trace."""
+"""All data that one rank needs to build, run and perturb an engine, and to write its trace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Perturbation(NamedTuple):
     start: int = 0
 
     def wait(self) -> None:
-        """Delay this rank if the run has delays and this is the late one."""
+        """Sleep on this rank if it is the one that the run makes late."""
         if self.pause is not None:
             self.pause()
 
@@ -55,7 +55,7 @@ class Perturbation(NamedTuple):
             planted(self.mutant, engine)
 
     def rounding(self, engine: Engine, phase: str, step: int) -> AbstractContextManager[object]:
-        """Return the context for a phase of a step; in a run with noise it rounds at random.
+        """Return a context for one phase; in a run with noise, operations in it round at random.
 
         Args:
             engine: that runs it.
@@ -73,7 +73,7 @@ NONE = Perturbation()
 
 
 class LayoutJob(NamedTuple):
-    """All that a rank needs to build an engine, run it up to the next restart and record it.
+    """All data with which a rank builds an engine, runs it up to the next restart and records it.
 
     Attributes:
         layout: makes the engine that is run.
@@ -100,13 +100,13 @@ class LayoutJob(NamedTuple):
     known: GradientLog | None = None
 
     def place(self) -> Path:
-        """Create and return the folder in which this run's trace is placed."""
+        """Create and return the folder into which this run's trace is written."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place
 
     def own_workload(self) -> Workload:
-        """Return a new model-and-data workload for this run, reseeded for a perturbed start."""
+        """Make the model-and-data workload of this run, with another seed for a perturbed start."""
         workload = self.workload()
         if isinstance(workload, TrainingRecipe):
             workload.seed += self.perturbation.start

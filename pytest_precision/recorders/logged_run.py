@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import Holding
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
-    """Run a layout's engine up to one step, load or save; log the tensor operations in that.
+    """Run a layout's engine up to one step, load or save, and log the tensor operations of that.
 
     Args:
         job: what is run.
@@ -52,7 +52,7 @@ class LoggedRun(EngineRecorder):
         self.engine.capture = self.capture
 
     def build(self, seed: int) -> Engine:
-        """Build the engine; log the tensor operations if those of building it are wanted."""
+        """Build the engine, and log its tensor operations if the build is to be logged."""
         with self._logger.on(self.op == self._wanted.op):
             engine = super().build(seed)
         self._logger.settings.watch(engine.optimizer)
@@ -60,7 +60,7 @@ class LoggedRun(EngineRecorder):
         return engine
 
     def restore(self) -> None:
-        """Load the checkpoint; log the tensor operations if those of this load are wanted."""
+        """Load the checkpoint, and log its tensor operations if this load is to be logged."""
         with self._logger.on(self.op == self._wanted.op):
             super().restore()
 
@@ -73,7 +73,7 @@ class LoggedRun(EngineRecorder):
                 super().run_operation()
 
     def observe(self, phase: str) -> None:
-        """Record nothing here, since earlier runs have recorded the engine's tensors."""
+        """Do nothing; earlier runs have recorded the engine's tensors."""
 
 
 def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:

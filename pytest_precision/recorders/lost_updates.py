@@ -1,4 +1,4 @@
-"""Lost updates: measure how much of each exact weight update was lost to rounding.
+"""Measure how much of each exact weight update was lost to rounding.
 
 The exact update is computed in fp64 from the optimizer's own state after the step and the
 hyperparameters before it, and compared with how the *effective* weight moved: on stored bf16
@@ -125,7 +125,7 @@ def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
 
 
 def _group_step(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> Any:
-    """Return the step count, after this step, of a group that counts for all its parameters."""
+    """Return a parameter group's step count after this step, which its parameters share."""
     counts = all("step" in group for group in optimizer.param_groups)
     # Transformer Engine's FusedAdam gives its groups a count in the first step.
     count = before.get("step", 0 if counts else None)

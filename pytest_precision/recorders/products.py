@@ -1,4 +1,4 @@
-"""Products: record the dtypes of matrix products that a run computes."""
+"""Record the dtypes of the matrix products that a run computes."""
 
 from __future__ import annotations
 

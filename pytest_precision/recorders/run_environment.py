@@ -1,4 +1,4 @@
-"""Run environment: the versions, settings and variables that can change the bits of a run."""
+"""Collect the versions, settings and variables that can change the bits of a run."""
 
 from __future__ import annotations
 

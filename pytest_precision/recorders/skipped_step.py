@@ -1,4 +1,4 @@
-"""Skipped step: make a step's gradients overflow on one rank, and check that all ranks skip it."""
+"""Make a step's gradients overflow on one rank, and check that all ranks skip it."""
 
 from __future__ import annotations
 

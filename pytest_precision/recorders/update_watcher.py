@@ -1,4 +1,4 @@
-"""Update watcher: measure lost updates, and check the update rule, around each optimizer step.
+"""Measure lost updates, and check the update rule, around each optimizer step.
 
 The meter says how much of the exact update was lost, the oracle whether it follows the rule that
 the workload declares. Both see a whole run or nothing: the values around a step are recorded again
@@ -67,7 +67,7 @@ class UpdateWatcher:
 
     @contextmanager
     def _watching(self, engine: Engine) -> Iterator[list[Watched]]:
-        """Yield copies of an engine's weights and gradients from before its update.
+        """Yield copies of an engine's weights and gradients, made before its update.
 
         A framework that reduces, clips and updates in one call may give the optimizer its gradients
         in that call. Then they are there when the optimizer's own step begins, for some groups
@@ -95,7 +95,7 @@ class UpdateWatcher:
             hook.remove()
 
     def _note_form(self, engine: Engine) -> None:
-        """Log the form of the engine's update: in one call or in phases, and how it clips."""
+        """Log whether the engine updates in one call or in phases, and how it clips."""
         log = self._log
         log.shown_by = "call" if engine.fused_step else "phases"
         log.by_l2 = log.by_l2 and not callable(engine.clip_rule)

@@ -1,4 +1,4 @@
-"""Weights: what an optimizer updates, this rank's shards of it, and copies from before an update.
+"""List the tensors that an optimizer updates, this rank's shards of them, and copies of those.
 
 A master that is read back from its rounded weight between two updates loses its low bits each time,
 although each update by itself is right.
@@ -98,7 +98,7 @@ class KeptWeights:
         self.compared = 0
 
     def before(self, slot: tuple[str, int], piece: Observation) -> Tensor:
-        """Return a copy of a shard as it is before an update; it lasts until the next one."""
+        """Return a copy of a shard before an update, which is valid until the next update."""
         now, kept = piece.tensor, self._copies.get(slot)
         if kept is None or (kept.shape, kept.dtype) != (now.shape, now.dtype):
             self._left.discard(slot)
@@ -114,7 +114,7 @@ class KeptWeights:
 
     @torch.no_grad()
     def leave(self, watched: Iterable[Watched]) -> None:
-        """Copy the weights as an update left them, to find changes made before the next update.
+        """Copy the updated weights, to detect changes made before the next update.
 
         Args:
             watched: its weights, whose copies are overwritten.
@@ -140,7 +140,7 @@ class KeptWeights:
 
 
 def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None:
-    """Return the worst element if a shard is what an update left, rounded to bf16/fp16; else None.
+    """Return the worst element if a shard was rounded to bf16 or fp16 since the last update.
 
     A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
     hold a few numbers within limits. Neither makes each of many numbers its own rounding. A weight

@@ -1,4 +1,4 @@
-"""Take two tensors apart: into spans that stay in a CPU cache, and into the bits of elements."""
+"""Split two tensors into spans that fit a CPU cache, and view their elements as bit patterns."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def values_of_bits(bits: Bits, dtype: torch.dtype) -> NumpyValues:
 
 
 def widened(bits: Bits, dtype: torch.dtype) -> Working:
-    """Return the values of bit patterns in float32 or float64, in which numpy computes."""
+    """Convert bit patterns to float32 or float64 values, so that numpy can compute with them."""
     if dtype in (torch.float32, torch.complex64):
         return bits.view(np.float32)
     if dtype in (torch.float64, torch.complex128):

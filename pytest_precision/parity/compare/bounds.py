@@ -1,4 +1,4 @@
-"""The criteria that `calls` makes for tests: each says how far two tensors may be apart."""
+"""The comparison criteria, as `Bitwise` and `Ulp`: each bounds how far two tensors may differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base classes of comparison criteria, which say how equal two tensors must be."""
+"""Base classes of comparison criteria, each of which bounds how far two tensors may differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ __tracebackhide__ = is_bad_input
 
 @dataclass(frozen=True)
 class Criterion:
-    """How equal two tensors must be. Each function of `calls.CALLS` makes one.
+    """Base class of criteria, which bound how far a candidate's tensor may be from the reference's.
+    Each function of `calls.CALLS` makes one.
 
     All that the package asks about a criterion is a member of this class or, where tensors are
     compared, of `Elementwise`, so that a new one is a subclass that overrides some of them.
@@ -65,7 +66,7 @@ class Criterion:
 
 
 class Measure(Enum):
-    """How the distance of an element is measured: by bytes, representable values or value.
+    """The unit in which an element's error is measured: bytes, representable values or value.
 
     Attributes:
         BYTES: equal or not; a single byte that differs is beyond any bound. Elements of dtypes that

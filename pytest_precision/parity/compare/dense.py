@@ -115,7 +115,7 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Add a chunk to the statistics by numpy vectors; return False to leave it to other code.
+    """Add a chunk to the statistics by numpy vectors; return False if the slower code must add it.
 
     `figures` is then unchanged: few elements differ, or some differences are not finite.
 

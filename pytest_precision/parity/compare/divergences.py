@@ -183,7 +183,7 @@ def judge(
 
 
 def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
-    """Yield an element of `Judgement.forwards` for each moment at which a side shows a forward."""
+    """Yield (side, operation index) wherever a side recorded weights that a forward read."""
     for moments in common_moments(candidate, reference):
         for side, (trace, moment) in enumerate(zip((candidate, reference), moments, strict=True)):
             if any(shows_reads(entry.kind) for entry in trace.entries(moment)):
@@ -215,7 +215,7 @@ def _explained(judgement: Judgement) -> Finding | None:
 
 
 def found_in(pair: Pair, criterion: Criterion) -> Finding | None:
-    """Return how a pair of tensors that is not alike violates a criterion; None if it does not."""
+    """Return how a pair of unequal tensors violates its criterion; None if it does not."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
         return Finding(pair, "missing" if ours is None else "extra")
@@ -257,7 +257,7 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
 
 
 def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
-    """Return the kinds of tensors that each rank has of its own, if the runs' world sizes differ.
+    """Return the kinds of tensors that are separate on each rank, if the runs' world sizes differ.
 
     Such tensors cannot be compared then; each kind comes with that reason.
     """

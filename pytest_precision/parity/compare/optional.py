@@ -1,4 +1,4 @@
-"""Decide what of a run is compared where one side lacks a tensor or holds another value.
+"""Decide which tensors are left uncompared because one run may lack them or change them.
 
 A forward may read a weight without calling its module, as a fused head does. No hook sees such a
 read, so that side does not show the weight in use. What it held right before the step is compared
@@ -111,7 +111,7 @@ def _is_switch(pair: Pair) -> bool:
 
 
 def _what(pair: Pair) -> str:
-    """Return the part of a tensor's name by which the report groups tensors left uncompared."""
+    """Return the part of a tensor's name by which the report groups uncompared tensors."""
     key = TensorKey.of(pair.kind, pair.name)
     return key.part if pair.kind == "hyper" else key.owner  # of an average, all of a module
 
@@ -173,7 +173,7 @@ class Uncalled:
         return replace(pair, reference=weight)
 
     def _held(self, side: str, moments: tuple[Moment, Moment], kind: str) -> Held | None:
-        """Return the weights that a side held right before a step; None if its trace begins there.
+        """Return the weights that a run stored just before a step; None if its trace begins there.
 
         Args:
             side: `candidate` or `reference`.

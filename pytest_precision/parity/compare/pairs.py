@@ -32,7 +32,7 @@ stranger's recording may name any shape."""
 
 @dataclass(frozen=True)
 class Fault:
-    """The reason why the pieces that ranks recorded of one tensor do not form a whole.
+    """The reason why the pieces of a tensor that the ranks recorded cannot be joined to a whole.
 
     Attributes:
         problem: `replicas` that differ, or elements that are `uncovered`, or `pieces` that do not
@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether two runs recorded different parts of a tensor, and one not all of it."""
+        """Return whether two runs recorded different parts of a tensor, not both whole."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -121,7 +121,7 @@ class Pair:
 
     @property
     def both(self) -> tuple[LogicalTensor, LogicalTensor]:
-        """Return candidate and reference of a pair in which neither lacks the tensor."""
+        """Return the pair's candidate and reference tensors, of which neither may be missing."""
         assert self.candidate is not None
         assert self.reference is not None
         return self.candidate, self.reference

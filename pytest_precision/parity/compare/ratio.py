@@ -1,4 +1,4 @@
-"""Find how two tensors differ: by a constant factor, or in one stretch of elements alone."""
+"""Find whether two tensors differ by a constant factor, or only in one run of elements."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ of a large suite."""
 
 
 def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
-    """Describe at which elements the constant ratio of two tensors changes; empty if at none."""
+    """Describe the elements at which the constant ratio of two tensors changes; empty if none."""
     if not theirs.all():
         return ""
     ratios = ours / theirs
@@ -182,7 +182,7 @@ def is_stretch(positions: Tensor, size: int) -> bool:
 
 
 def place(positions: Tensor, size: int) -> str:
-    """Describe where consecutive elements lie in a tensor, such as `the first 8 of 64 elements`."""
+    """Describe where a run of elements lies in a tensor, such as `the first 8 of 64 elements`."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
     if start == 0:
         return f"the first {stop} of {size} elements"

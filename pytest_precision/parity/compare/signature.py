@@ -78,7 +78,7 @@ NO_SIGNATURE = Signature()
 
 
 def extreme(candidate: Tensor, reference: Tensor) -> Signature | None:
-    """Return the error pattern of an extreme difference: NaN, all zero, or other signs of zero.
+    """Return the pattern of a difference that is NaN, all zero, or only in the sign of zero.
 
     Args:
         candidate: differs from `reference`, in equal shape and dtype.

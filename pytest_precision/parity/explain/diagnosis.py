@@ -153,7 +153,7 @@ def _microbatch(diagnosis: Diagnosis) -> int | None:
 
 
 def _with(first: Finding, judgement: Judgement) -> Iterator[Compared]:
-    """Yield the tensors that differ in value at the first divergence, each from both runs."""
+    """Yield each tensor that differs in value at the first divergence, as a pair from both runs."""
     seen = 0
     for finding in judgement.spread[first.pair.kind, first.pair.moment.op].findings:
         compared = Compared.of(finding)

@@ -72,7 +72,7 @@ class Compared(NamedTuple):
 
     @property
     def pair(self) -> Pair:
-        """Return both sides of the tensor."""
+        """Return the differing tensor as a pair: the candidate's and the reference's."""
         return self.finding.pair
 
     @property
@@ -197,7 +197,7 @@ def loss_scale(pair: Pair) -> float | None:
 
 
 def _run(pair: Pair) -> Trace:
-    """Return the reference's run."""
+    """Return the recorded trace of the reference."""
     return pair.both[1].trace
 
 
@@ -252,7 +252,7 @@ def _pieces(pair: Pair, moment: Moment) -> Mapping[str, list[Entry]]:
 
 
 def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
-    """Describe an option that has the value of a tensor in another parameter group; else None."""
+    """Recognize an option, such as the learning rate, that has another parameter group's value."""
     if pair.kind not in RATES:
         return None
     ours = pair.both[0].trace

@@ -70,7 +70,7 @@ class Bounds:
             self.ulp = max(self.ulp, found.max_ulp)
 
     def fault(self, finding: Finding) -> None:
-        """Count a tensor at fault whose error cannot be computed, such as one of another shape."""
+        """Count a tensor that fails without a measurable error, such as one of another shape."""
         self.tensors += 1
         problem = "digests alone" if finding.problem == "values" else finding.problem
         self.unbounded.add(problem)

@@ -184,7 +184,7 @@ def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
 
 
 def property_of(finding: Finding) -> tuple[str, str]:
-    """Return the property that differs, the dtype or the shape, of candidate and reference."""
+    """Return the candidate's and the reference's dtype or shape, whichever of the two differs."""
     ours, theirs = (side.pieces[0] for side in finding.pair.both)
     if finding.problem == "dtype":
         return ours.dtype, theirs.dtype
@@ -235,7 +235,7 @@ def likewise_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> list[str]:
-    """If only one run has a weight of a name, advise how to drop a wrapper's prefix from names."""
+    """Return advice on stripping a wrapper's name prefix, if only one run has a weight's name."""
     lost = finding.problem in ONE_SIDED and finding.pair.kind in WEIGHTS
     if not lost or other_weights(finding, judgement):
         return []
@@ -259,7 +259,7 @@ def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
 
 
 def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
-    """Return whether a swap of checkpoints has put a run into the other layout by `moment`."""
+    """Return whether, by `moment`, a `swap` has moved the run to the other layout."""
     # Sides that run different operations are compared in train steps only.
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op

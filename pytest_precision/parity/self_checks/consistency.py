@@ -172,7 +172,7 @@ class _Walk:
             )
 
     def _read_back(self, moment: Moment) -> Iterator[Judged]:
-        """Yield master weights that something rounded after the last update and before this one."""
+        """Yield master weights that were rounded to fewer bits between two updates."""
         for own in self._log.read_back:
             if own.step == moment.step:
                 cause = f"it was rounded to {own.grid} in between"
@@ -180,7 +180,7 @@ class _Walk:
                 yield Contradiction(own.step, "master", own.name, LEFT, *at, None, cause=cause)
 
     def _still(self, moment: Moment, params: Mapping[str, list[Entry]]) -> Iterator[Judged]:
-        """Yield weights that the workload freezes but that a step has updated or decayed.
+        """Yield contradictions where a step has moved a weight that the workload freezes.
 
         Others may move a frozen weight on purpose, as an average of weights that is in the model.
         """
@@ -238,7 +238,7 @@ class _Walk:
         yield from identities.everywhere(breaches)
 
     def _dealt(self, moment: Moment, losses: Mapping[str, list[Entry]]) -> bool:
-        """Return whether every rank computed microbatches, and none was computed on two ranks."""
+        """Return whether each rank computed microbatches, and no two ranks the same one."""
         ranks = self._trace.world_size_at(moment)
         entries = [entry for own in losses.values() for entry in own]
         computed = {entry.place for entry in entries}

@@ -1,4 +1,4 @@
-"""Read which tensors a test leaves out of the checks that look at one side's run alone."""
+"""Read which tensors a test exempts from the checks of one run against itself."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class Quantization:
         amax: Tensor | None,
         sides: tuple[EntriesByName, EntriesByName],
     ) -> Iterator[Judged]:
-        """Yield an amax history or scale that does not follow from the one of the step before.
+        """Yield a contradiction if an amax history or scale does not follow from the last one.
 
         Args:
             moment: after the update.

@@ -39,7 +39,7 @@ class History(NamedTuple):
 
 
 class Slack(NamedTuple):
-    """How many elements a tolerance lets differ by more than training moves them.
+    """How many elements of a tensor may, by its tolerance, be off by more than training moves them.
 
     Attributes:
         counted: number of elements that are not zero throughout or, of weights, that move.
@@ -139,7 +139,7 @@ def _histories(
 
 
 def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
-    """Check quickly, by a sample of final values, whether a tolerance constrains most elements."""
+    """Return whether a tolerance constrains most elements, by a sample of final values."""
     if criterion.allowance(0.0) is not None:
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
@@ -178,7 +178,7 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
 
 
 def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask of the elements that may be off by more than `way`, the distance they moved."""
+    """Return a mask of elements whose tolerance exceeds `way`, how far training moved them."""
     most = criterion.allowance(float(size.norm()))
     if most is not None:
         return torch.full(way.shape, most > float(way.norm()))

@@ -163,7 +163,7 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
 
 
 def _may_begin(pair: Pair, moment: Moment) -> bool:
-    """Return whether a tensor may rightly exist on one side only of an operation such as a load.
+    """Return whether a load or a similar operation may rightly create or drop this tensor.
 
     A load makes the zeros that the saved optimizer had not made yet. Checkpoints are looked at when
     they are saved and loaded; some of what they hold is then seen for the first or the last time.

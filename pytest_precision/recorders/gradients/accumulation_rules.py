@@ -1,4 +1,4 @@
-"""Accumulation rules: name the mistake that explains wrong gradients, in a sum or in the loss.
+"""Name the mistake in a sum or in the loss that explains wrong gradients.
 
 Each sum is fitted by the gradients of the step's microbatches: how often each counts is what a
 divisor, a mask or a loop does wrong.
@@ -57,7 +57,7 @@ def explained(step: UnlikeStep, wrong: Sequence[HeldGradient]) -> list[str]:
 
 
 def _recounted(wrong: Unexplained) -> str:
-    """Return in words which microbatches counted how often in wrong gradients; empty if unclear."""
+    """Describe how often each microbatch counts in wrong gradients; empty if unclear."""
     found, step = wrong
     if any(one.plain.any() for one in found) and not any(one.got.any() for one in found):
         # In few bits, a division by many tokens is as near to it, but leaves no zeros.
@@ -83,7 +83,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _left(wrong: Unexplained) -> str:
-    """Return in words how much of the last step's gradient is left in this one; empty if none."""
+    """Describe how much of the last step's gradient is still in this one; empty if none."""
     found, step = wrong
     shown = step.before[found[0].rank or 0].grad if step.before else []
     old = {seen.name: seen.tensor for seen in shown}
@@ -196,7 +196,7 @@ def _factor(found: Sequence[HeldGradient], room: float) -> str:
 
 
 def _other_step(wrong: Unexplained) -> str:
-    """Return in words the other step whose microbatches were wrongly trained on; empty if none."""
+    """Name the other step whose microbatches were wrongly trained on; empty if none."""
     found, step = wrong
     number, room = step.first.step, ROOM_OF_FIT * step.near
     for other in (number + 1, *range(number - 1, max(number - BEFORE, 0), -1), 0):
@@ -221,7 +221,7 @@ def _step(number: int) -> str:
 
 
 def _borrowed(wrong: Unexplained) -> str:
-    """Return in words which microbatches of a neighbouring step were used; empty if none."""
+    """Describe which microbatches of a neighbouring step were used by mistake; empty if none."""
     step = wrong.step
     dealt, tokens = wrong.dealt(step.own), sum(one.tokens for one in step.own)
     for other in (step.first.step - 1, step.first.step + 1):
@@ -249,7 +249,7 @@ def _borrowed(wrong: Unexplained) -> str:
 
 
 def _wrong_loss(wrong: Unexplained) -> str:
-    """Return in words the mistake in the loss that explains the gradients; empty if none does."""
+    """Describe the mistake in the loss that explains the gradients; empty if none does."""
     step = wrong.step
     if step.loop.is_masked(step.first.step):
         fit = wrong.fit(wrong.dealt([*step.loop.microbatches(step.first.step, "unmasked")]))
@@ -268,7 +268,7 @@ def _wrong_loss(wrong: Unexplained) -> str:
 def _counted(
     times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
 ) -> str:
-    """Return in words how often the auxiliary losses of microbatches count."""
+    """Describe the wrong weights with which microbatches' auxiliary losses count in the loss."""
     tokens = sum(one.tokens for one in own)
 
     def like(expected: Sequence[float]) -> bool:

@@ -1,4 +1,4 @@
-"""Fit: find how often each microbatch counts in a gradient, by least squares."""
+"""Find by least squares how often each microbatch counts in a gradient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ That of NVFP4 has a direction: it moves counts by a half, and leaves as much as 
 
 
 class MicrobatchFit(NamedTuple):
-    """The least-squares counts with which microbatches' gradients add up to given gradients.
+    """Least-squares weights w with which the sum of w * (microbatch gradient) is a given gradient.
 
     Attributes:
         counts: how often each microbatch counts; one without a gradient counts once, as nothing
@@ -43,13 +43,13 @@ class MicrobatchFit(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether the counts' differences from 1 far exceed what the fit cannot explain."""
+        """Return whether the fitted counts differ from 1 by much more than the fit's own error."""
         return self.moved > CLEARLY * self.left
 
 
 @dataclass
 class UnlikeStep:
-    """A train step that shows losses or gradients which are not near the recomputed ones.
+    """A train step whose losses or gradients differ from the recomputed ones.
 
     Attributes:
         loop: the workload's, which has just computed the step.
@@ -75,15 +75,15 @@ class UnlikeStep:
 
     @cached_property
     def own(self) -> Sequence[PlainMicrobatch]:
-        """Return all microbatches of the step, recomputed once more where they were not kept."""
+        """Return all recomputed microbatches of the step; recompute those not kept in memory."""
         return self.single or [*self.loop.microbatches(self.first.step)]
 
     def put(self, seed: int | None = None) -> None:
-        """Set the loop's weights to those of the step, perturbed if there is a seed."""
+        """Load the step's weights into the recomputing loop, perturbed if a seed is given."""
         self.loop.put(self.weights, self.first.buffers, self.first.scale, seed)
 
     def of(self, kind: str, rank: int | None) -> Unexplained:
-        """Return all losses or gradients of a kind that a rank shows."""
+        """Return the run's losses or gradients of one kind on one rank."""
         found = [one for one in self.held if (one.kind, one.rank) == (kind, rank)]
         return Unexplained(found, self)
 
@@ -95,7 +95,7 @@ class Unexplained(NamedTuple):
     step: UnlikeStep
 
     def dealt(self, given: Sequence[PlainMicrobatch]) -> list[PlainMicrobatch]:
-        """Return the microbatches that the rank's own sum, or the sum over ranks, should have."""
+        """Return the microbatches that should be in the rank's sum, or in that over ranks."""
         return [one for one in given if self.found[0].share in (None, one.number % self.step.size)]
 
     def fit(self, given: Sequence[PlainMicrobatch]) -> MicrobatchFit | None:

@@ -1,4 +1,4 @@
-"""fp64: run a model's operations in fp64, even those that cast to fewer bits.
+"""Run a model's operations in fp64, even those that cast to fewer bits.
 
 What it casts to fewer bits in between is fp64, too: two releases of a model that only round
 otherwise have the same exact gradients.

@@ -1,4 +1,4 @@
-"""Gradient oracle: keep some steps of a run, to recompute their losses and gradients at the end.
+"""Store some steps of a run, to recompute their losses and gradients at the end.
 
 These are the first two steps, in the second of which old gradients may be left, and the first step
 after each other operation: what makes a gradient wrong does so in one of them.
@@ -44,7 +44,7 @@ Looked = TypeVar("Looked")
 
 
 class GradientOracle:
-    """Keeps the losses and gradients of some steps, and compares them with recomputed ones.
+    """Stores the losses and gradients of some steps, and compares them with recomputed ones.
 
     Whatever is raised on the way, the check goes on, and the log says why nothing was judged.
 
@@ -76,12 +76,12 @@ class GradientOracle:
         self._whole = whole
 
     def interrupted(self) -> None:
-        """Check the next train step's gradients too, since a save or load came before it."""
+        """Select the next train step for the gradient check, because a save or load precedes it."""
         self._due = max(self._due, 1)
 
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
-        """Keep inputs and results of the `forward_backward` in this context, if it is checked."""
+        """Store inputs and results of the context's `forward_backward`, if its step is checked."""
         begun = self._look(lambda: self._begin(engine, step)) if self._due else None
         yield
         if begun is not None:
@@ -129,7 +129,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Call a function that reads the engine; if it raises, return None and stop checking."""
+        """Call a function that reads the engine; if it raises, return None, stop checking."""
         if not self._whole or self._log.silent:
             return None
         try:
@@ -159,7 +159,7 @@ class GradientOracle:
             self._log.write(folder)
 
     def gathered(self, rank: int) -> list[list[ShownStep]]:
-        """Return on rank 0 the kept steps of all ranks, on other ranks nothing; a collective."""
+        """Return all ranks' stored steps on rank 0, and nothing on other ranks; a collective."""
         if dist.get_world_size() == 1:
             return [self._steps]
         # Packed here, since one rank that raised in a collective would have the others wait.
@@ -171,7 +171,7 @@ class GradientOracle:
 
     @property
     def silent(self) -> str:
-        """Return the reason why no gradient can be checked; an empty text if they can."""
+        """Return the reason why no gradient can be checked; empty if they can be checked."""
         return self._log.silent
 
     def _judge(self, steps: list[str], ranks: list[list[ShownStep]], sums: PlainSums) -> None:
@@ -203,7 +203,7 @@ class GradientOracle:
 
 
 def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Return what each rank passes to this call, in rank order; a collective."""
+    """Gather the argument of each rank into a list in rank order; a collective."""
     told = [own] * dist.get_world_size()
     if len(told) > 1:
         dist.all_gather_object(told, own)

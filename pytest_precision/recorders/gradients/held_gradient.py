@@ -1,4 +1,4 @@
-"""Held gradient: a loss or gradient of the run under test, beside the recomputed one."""
+"""A loss or gradient of the run under test, paired with the recomputed one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ that no token chose, has this norm."""
 
 
 class HeldGradient(NamedTuple):
-    """A loss or gradient of the run under test, beside the recomputed one.
+    """A loss or gradient of the run under test, paired with the recomputed one.
 
     Attributes:
         kind, name, rank: see `GradientBreach`.
@@ -51,7 +51,7 @@ class HeldGradient(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Return how far off the run's tensor is from the recomputed one: the relative error."""
+        """Return the relative L2 error of the run's tensor against the recomputed one."""
         return self.share_of_plain(self.got)
 
     def share_of_plain(self, other: Tensor) -> float:
@@ -64,7 +64,7 @@ class HeldGradient(NamedTuple):
 
     @property
     def summing(self) -> float:
-        """Return how large a relative error summing over ranks in bf16 may cause."""
+        """Return the relative error that an all-reduce in bf16 may cause."""
         if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
             return 0.0
         given = [share[self.name] for share in self.sums.shares if self.name in share]
@@ -77,7 +77,7 @@ class HeldGradient(NamedTuple):
 
 
 def held_gradients(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:
-    """Return the finite losses, local gradients and reduced gradients beside recomputed ones.
+    """Pair the finite losses, local and reduced gradients of a step with recomputed ones.
 
     A step that has overflowed is skipped, and one that must not is no matter of rounding.
     """

@@ -1,4 +1,4 @@
-"""Judged: compare a step's losses and gradients with recomputed ones, within rounding error.
+"""Compare a step's losses and gradients with recomputed ones, within rounding error.
 
 Where a tensor is near the plain one, or has the very bits of a sum in its own dtype, no more is
 asked. Else the step is computed twice more, see `perturbed`.
@@ -93,7 +93,7 @@ def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list
 def _keeping(
     given: Iterable[PlainMicrobatch], kept: list[PlainMicrobatch]
 ) -> Iterator[PlainMicrobatch]:
-    """Yield all microbatches; append to `kept` the first, and more up to a limit on elements."""
+    """Yield all microbatches, and append the first ones to `kept`, up to a limit of elements."""
     elements = 0
     for one in given:
         elements += sum(gradient.numel() for gradient in one.gradients.values())

@@ -1,4 +1,4 @@
-"""Perturbed: recompute a step with slightly moved weights, to learn how far rounding may go.
+"""Recompute a step with slightly perturbed weights, to estimate how much rounding can change it.
 
 What that moves a loss or a gradient by is what rounding may, also where its terms cancel. What is
 further from the plain one is wrong, and is held to the wrong rules that loops have followed.
@@ -40,7 +40,7 @@ computes in training: each rank has gone on from its own microbatches, and one p
 
 
 def judge_perturbed(log: GradientLog, step: UnlikeStep, beyond: Sequence[HeldGradient]) -> None:
-    """Log gradients that differ from the recomputed ones by more than perturbed weights explain.
+    """Log gradients whose error exceeds the change that slightly perturbed weights cause.
 
     Args:
         log: has the gradients that are absent.
@@ -116,7 +116,7 @@ def _miscounted(
 
 
 def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return from another computation the counterpart of one of the run's losses or gradients."""
+    """Return the loss or gradient in `other` that corresponds to one of the run's."""
     if one.kind == "loss":
         assert one.share is not None
         return torch.tensor([other.losses[one.share]]).double()

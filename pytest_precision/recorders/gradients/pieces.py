@@ -1,4 +1,4 @@
-"""Pieces: what each rank keeps of a step for recomputing it, and how shards are put together."""
+"""The part of a train step that each rank stores for recomputing it, and joining of shards."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def resident_pieces(engine: Engine) -> list[Observation]:
 
 
 def kept(seen: Iterable[Observation]) -> list[Observation]:
-    """Return observations with tensors copied to the CPU, without those that have no values."""
+    """Return observations with tensors copied to the CPU; omit those without values."""
     return [
         replace(one, tensor=one.tensor.detach().to("cpu", copy=True))
         for one in seen

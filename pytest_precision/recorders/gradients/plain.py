@@ -1,4 +1,4 @@
-"""Plain: compute a step's losses and gradients by a simple loop, in one process, summed in fp64.
+"""Compute a step's losses and gradients by a simple loop, in one process, with fp64 sums.
 
 In a quantized precision the same linear layers quantize by the same recipe as in the cell, from
 what the side started from: its weights, the bytes of those that are stored as bytes, and the scales
@@ -60,7 +60,7 @@ class PlainMicrobatch(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Return the number of positions, masked ones included: of the largest target or mask."""
+        """Return the element count, masked ones included, of the largest target or mask."""
         tensors = [
             one for one in _tensors(self.given) if not one.is_floating_point() or _masks(one)
         ]
@@ -78,7 +78,7 @@ COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 def without_collectives() -> Any:
-    """Return a context in which a collective raises, since this rank would be alone in it."""
+    """Return a context in which collectives raise, because the other ranks do not take part."""
 
     def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func.namespace in COLLECTIVES:
@@ -144,7 +144,7 @@ class PlainLoop:
         return frozenset(name for own in names.values() if len(own) > 1 for name in own)
 
     def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
-        """Return the model's parameters and buffers that the given names do not include."""
+        """Return the parameters and buffers of the model that are not among the given names."""
         known, kept = {*weights}, {*buffers}
         parameters = (name for name, _ in self._stored() if name not in known)
         own = (name for name, _ in _unwrapped(self._model.named_buffers()))
@@ -156,7 +156,7 @@ class PlainLoop:
         return any(map(_masks, _tensors(given)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) for each stored parameter: if quantized, its bytes and scales."""
+        """Yield (name, tensor) for each parameter's memory: bytes and scales if it is quantized."""
         for name, parameter in _unwrapped(self._model.named_parameters()):
             if isinstance(parameter, modules.QuantizedParameter):
                 yield from ((f"{name}.{key}", held) for key, held in parameter.stored.items())
@@ -171,7 +171,7 @@ class PlainLoop:
         scale: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Set the model's weights and buffers, the loss scale, and the seed of stochastic rounding.
+        """Load weights and buffers into the model, and set its loss scale and rounding seed.
 
         Args:
             weights: of the model, and the bytes and scales of those that are stored as such.

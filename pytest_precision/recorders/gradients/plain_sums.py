@@ -1,4 +1,4 @@
-"""Plain sums: store recomputed gradients on disk, so that reference and candidate share them.
+"""Store recomputed gradients on disk, so that reference and candidate share them.
 
 The loop gives the same to whoever starts from the same weights. Both sides do so at the first step,
 and further on where they differ in nothing but in what they show.
@@ -50,7 +50,7 @@ class PlainSums:
         return Sums.of_shares(found["losses"], shares)
 
     def keep(self, start: str, sums: Sums) -> None:
-        """Write a step's recomputed gradients to disk, for the other run of the comparison."""
+        """Write a step's recomputed gradients to disk, for use by the comparison's other run."""
         elements = sum(own.numel() for share in sums.shares for own in share.values())
         if self._known is not None or self._elements + elements > MOST_KEPT:
             return

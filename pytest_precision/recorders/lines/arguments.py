@@ -1,4 +1,4 @@
-"""Arguments: sort an operator's arguments into those it reads, writes, or overwrites unread."""
+"""Classify an operator's arguments: read, written, or overwritten without being read."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def overwritten_unread(
 
 
 def _plain(value: Any) -> bool:
-    """Return whether an argument's repr is the same in every process."""
+    """Return whether an argument has the same `repr` in every process, as numbers do."""
     if isinstance(value, (list, tuple)):
         return all(map(_plain, value))
     kinds = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)

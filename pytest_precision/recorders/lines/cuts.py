@@ -1,4 +1,4 @@
-"""Cuts: remember where single tensors begin inside the flat buffers that they were copied into.
+"""Record where tensors that were copied into a flat buffer begin.
 
 What a buffer holds is known if each tensor in it is, whatever the order; so buffers are digested
 tensor by tensor, and so is what a collective or an operation on elements makes of them.
@@ -17,7 +17,7 @@ MOST_CUTS = 4096
 
 
 class Cuts:
-    """Tracks where in a flat buffer the tensors copied into it begin: the cuts, as byte offsets.
+    """Tracks the byte offsets ("cuts") at which tensors copied into a flat buffer begin.
 
     Args:
         number: numbers the memory of a tensor.
@@ -28,7 +28,7 @@ class Cuts:
         self._of: dict[int, set[int]] = {}
 
     def inside(self, tensor: Tensor) -> list[int]:
-        """Return the elements inside a tensor, but not the first, at which copied tensors begin."""
+        """Return the element indices, except 0, at which copied tensors begin inside a tensor."""
         cuts = self._of.get(self._number(tensor)) if self._of else None
         if not cuts or len(cuts) > MOST_CUTS or not tensor.is_contiguous():
             return []
@@ -71,7 +71,7 @@ class Cuts:
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
-        """Note for an operation's result the cuts of its input: offsets where its parts begin.
+        """Compute a result's cuts (offsets where copied tensors begin) from its input's.
 
         The result has the input's size, or was gathered or scattered from it.
         """

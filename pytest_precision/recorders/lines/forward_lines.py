@@ -1,4 +1,4 @@
-"""Forward lines: attribute each backward operation to the source line of its forward.
+"""Attribute each backward operation to the source line of its forward.
 
 A node of autograd is numbered before the operator that it is of computes, so that the number of the
 last node says which operator a backward belongs to.
@@ -53,7 +53,7 @@ class ForwardLines:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Track which module's forward is running, inside the context."""
+        """Track in this context which module's forward is running."""
         with (
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),

@@ -1,4 +1,4 @@
-"""Frames: find the source line in a Python call stack that an operation belongs to.
+"""Find the source line in a Python call stack that an operation belongs to.
 
 A line is the user's if it is in no installed package, wherever an installer has put that, not in
 Python's library and not in this package. If the stack has none, the innermost line that is not
@@ -58,7 +58,7 @@ USER, INSTALLED, NOBODY, EDGE, OURSELVES = range(5)
 
 
 class Stack(NamedTuple):
-    """What a call stack says of an operation: the source line that it belongs to.
+    """The source line, found in a call stack, that an operation belongs to.
 
     Attributes:
         line: that the operation belongs to; None if there is nothing but torch.

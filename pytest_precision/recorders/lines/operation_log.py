@@ -72,7 +72,7 @@ class OperationLogger:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Install the hooks that see operations; they are logged only while `active` is set."""
+        """Install the hooks on operations, which log only while `active` is set."""
         with (
             self._lines.followed(),
             self.settings.followed(),
@@ -86,7 +86,7 @@ class OperationLogger:
 
     @contextmanager
     def on(self, wanted: bool = True) -> Iterator[None]:
-        """Turn the log of tensor operations on inside the context, if `wanted` is true."""
+        """Log tensor operations inside the context if `wanted` is true; otherwise do nothing."""
         before = self.active
         self.active = wanted or self.active
         if self.active and not before:
@@ -106,11 +106,11 @@ class OperationLogger:
         self.active = True
 
     def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Record digests of given tensors, by name, as they are before the logged operations."""
+        """Store digests of these named tensors as they are before the operations to be logged."""
         self.log.given |= self._named(named)
 
     def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
-        """Record digests of the given tensors, by name, as they are after the logged operations."""
+        """Store digests of these named tensors as they are after the logged operations."""
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:

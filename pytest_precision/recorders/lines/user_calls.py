@@ -1,4 +1,4 @@
-"""User calls: log which of the user's functions a library calls, and which lines they skip.
+"""Log which of the user's functions a library calls, and which of their lines were skipped.
 
 An override, a hook or a replaced function may be wrong for what it does not do, which no operation
 shows.
@@ -100,7 +100,7 @@ def _has_no_end(frame: FrameType) -> bool:
 
 
 def _line(code: CodeType, run: set[int]) -> CodeLine:
-    """Return the line run before the first one skipped, as an `if`; else the function's first."""
+    """Return the line run before the first skipped line, such as an `if`; else the first line."""
     left_out = {line for *_, line in code.co_lines() if line} - run - {code.co_firstlineno}
     first = min(left_out, default=0)
     deciding = max((line for line in run if line < first), default=code.co_firstlineno)

@@ -1,4 +1,4 @@
-"""Values: digest the content of tensors, once per content, until an operation overwrites it."""
+"""Compute digests of tensors' contents, and cache them until an operation overwrites them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Values:
         return found[0]
 
     def forget(self) -> None:
-        """Drop all cached digests, since operations that were not seen may have written."""
+        """Drop all cached digests, because unlogged operations may have changed the tensors."""
         self._known.clear()
 
     def overwritten(self, tensor: Tensor) -> None:
@@ -109,7 +109,7 @@ def has_values(value: object) -> bool:
 
 
 def _reaches(tensor: Tensor) -> int:
-    """Return where a tensor's last element ends, in bytes from the start of its storage."""
+    """Return the end of a tensor's last element, in bytes from the start of its storage."""
     return int(tensor.storage_offset() + _last(tensor) + 1) * tensor.element_size()
 
 

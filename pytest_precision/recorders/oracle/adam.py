@@ -1,4 +1,4 @@
-"""Adam: its update in fp64, and a bound on how far rounding may move the stored result."""
+"""Compute Adam's update in fp64, with a bound on the rounding error of the stored result."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ class AdamScalars:
         return corrected.sqrt_().add_(self.eps)
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return the update of a weight from the new moments, and overwrite the moments."""
+        """Return the weight's update from the new moments, whose memory it overwrites."""
         return self._moved(weight, first.div_(self.denominator(second)))
 
     def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
-        """Return a weight's update, computed in place from the quotient of its moments."""
+        """Return the weight's update, given the quotient of the moments; computed in place."""
         moved = quotient.mul_(-self.lr / self.corrections[0])
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
@@ -181,7 +181,7 @@ def adam_formula(*, decoupled: bool) -> Formula:
 def _wrong(
     own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float, *, decoupled: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
-    """Yield each known mistake of an Adam step in words, and the scalars of a step with it."""
+    """Yield known mistakes of an Adam step: each in words, with the scalars that it leads to."""
     right: AdamScalars = arithmetic(own, step)
     yield "eps is added inside the root", replace(right, eps_in_root=True)
     decay = float(own["weight_decay"])

@@ -1,4 +1,4 @@
-"""Batch: weights stored alike, with their states before and after a step, to check the update.
+"""Concatenate weights of equal dtypes, with their states around a step, to check the update.
 
 `Judge` compares that with the fp64 result of the workload's declared rule.
 """
@@ -131,7 +131,7 @@ class Batch:
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
-        """Return what an optimizer rule makes of moments and weights in fp64, and error bounds.
+        """Return moments and weights after a step by an optimizer rule, in fp64, with error bounds.
 
         Args:
             scalars: of the rule.
@@ -143,11 +143,11 @@ class Batch:
 
     @property
     def held(self) -> Tensor:
-        """Return the moments and weights that the run has after the step, in fp64, concatenated."""
+        """Return the run's moments and weights after the step, concatenated, in fp64."""
         return torch.cat([own.to(self.device, torch.float64) for own in self.after])
 
     def _old(self, factor: float) -> State:
-        """Return the state before the step in fp64, with its gradient scaled as it was clipped."""
+        """Return the state before the step in fp64, with its gradient scaled as clipping did."""
         # Copies also of fp64, since all that follows is computed in place.
         tensors = self.before.tensors
         old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])

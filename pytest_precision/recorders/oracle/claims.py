@@ -1,4 +1,4 @@
-"""Claims: tell from an optimizer's class and options which update rule it should follow.
+"""Determine from an optimizer's class and options which update rule it should follow.
 
 State says little: dozens of optimizers keep an `exp_avg` and an `exp_avg_sq`, each for a formula of
 its own. So only classes with one of these names, and what derives from them, are judged.

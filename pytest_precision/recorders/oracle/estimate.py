@@ -1,4 +1,4 @@
-"""Estimate: find the hyperparameters (lr, betas) that explain an update which breaks the rule.
+"""Find the hyperparameters (lr, betas) that explain an update which breaks the rule.
 
 Moments and weights before and after a step are many equations for few unknowns. One option of the
 rule, or two, is fitted to them by Gauss-Newton, each equation weighted by the bound of its
@@ -66,7 +66,7 @@ def estimates(
 
 
 def unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> dict[str, float]:
-    """Return the declared values of a group's options, an element of one as `betas.0`.
+    """Return a group's declared hyperparameters, where each element of a pair is one, as `betas.0`.
 
     The factor of its gradients, `GRADIENT`, is one of them.
     """

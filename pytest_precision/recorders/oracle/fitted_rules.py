@@ -1,4 +1,4 @@
-"""Fitted rules: name the known mistake, or hyperparameters, that explain the wrong updates.
+"""Name the known mistake, or the hyperparameters, that explain the wrong updates.
 
 That is the wrong rules which fit all of them or, where none does, other options of the right one.
 """

@@ -1,4 +1,4 @@
-"""Held: this rank's moments and weight of a parameter, and how their dtypes round an update."""
+"""Read a parameter's moments and weight on this rank, and how their dtypes round an update."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
 def storage(
     engine: Engine, weight: Weight, formula: Formula, gradient: Rounding, *, fresh: bool
 ) -> Roundings:
-    """Return the errors of storing a parameter's moments, weight and gradient in their dtypes.
+    """Return the rounding errors by which moments, weight and gradient are stored.
 
     A compensation is rounded by itself, and the parameter that it compensates, too.
 
@@ -98,7 +98,7 @@ def storage(
 
 
 def rule_numbers(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
-    """Return, per parameter group, the hyperparameters that the optimizer's update reads."""
+    """Return each parameter group's hyperparameters, such as `lr`, that the update rule uses."""
     groups, numbers = engine.optimizer.param_groups, formula.numbers
     return [{key: _plain(group[key]) for key in numbers if key in group} for group in groups]
 
@@ -110,7 +110,7 @@ def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mappin
 
 
 def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in words each optimizer option with a value that the workload does not declare."""
+    """Yield a sentence for each optimizer option that differs from the workload's declaration."""
     for key, value in own.items():
         if value != _plain(declared[key]):
             yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"

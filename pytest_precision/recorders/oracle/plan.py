@@ -1,4 +1,4 @@
-"""Plan: the hyperparameters that a workload declares for each parameter in each step."""
+"""Compute the hyperparameters that a workload declares for each parameter group and step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_precision.workloads.rules import SGD, AdamW, OptimizerRule
 
 
 class _Still(torch.optim.Optimizer):
-    """An optimizer that updates nothing, so that a scheduler can change its options."""
+    """An optimizer whose `step` changes no weight, for a scheduler that changes its options."""
 
     def step(self, closure: Any = None) -> Any:
         """Do nothing; a scheduler expects this call before its own step."""

@@ -1,4 +1,4 @@
-"""SGD: its update in fp64, and a bound on how far rounding may move the stored result."""
+"""Compute SGD's update in fp64, with a bound on the rounding error of the stored result."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def sgd_formula(*, momentum: bool) -> Formula:
 def _wrong(
     own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, _full_rate: float, *, momentum: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
-    """Yield each known mistake of an SGD step in words, and the scalars of a step with it."""
+    """Yield known mistakes of an SGD step: each in words, with the scalars that it leads to."""
     right: SgdScalars = arithmetic(own, step)
     if right.l2:
         words = "weight decay is decoupled, not part of the gradient (L2)"

@@ -1,4 +1,4 @@
-"""Update: the types for one optimizer update: its state, its rounding errors and its rule.
+"""Types for one optimizer update: the state before it, its rounding errors and its rule.
 
 Author: the standard model of floating-point arithmetic (Higham, Accuracy and Stability of Numerical
 Algorithms, section 2.2): every operation returns the exact result times `1 + d` with `|d| <= u`,

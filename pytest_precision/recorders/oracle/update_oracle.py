@@ -162,7 +162,7 @@ class UpdateOracle:
         return kept
 
     def _pieces(self, weight: Weight) -> list[Observation]:
-        """Return the parts of model tensors in this rank's shard of a weight, without values."""
+        """Return which parts of which model tensors this rank's shard of a weight has."""
         if weight.name not in self._places:
             pieces = weight.pieces(weight.effective())
             held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
@@ -252,7 +252,7 @@ class UpdateOracle:
 
 
 def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:
-    """Return the shards with copies of their moments, which the step overwrites."""
+    """Copy the moments of shards, which the optimizer's step overwrites."""
     copies = iter(held.copied([own for one in kept.values() for own in one.state.moments]))
     return {
         place: one._replace(
@@ -263,7 +263,7 @@ def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _B
 
 
 def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
-    """Yield the parts of shards in lists to check together, each of bounded size."""
+    """Yield lists of parts of shards, each of bounded size, to be checked at once."""
     together: list[PiecePart] = []
     for part in parts:
         most = MEASURED_AT_ONCE[part.after[0].device.type]

@@ -1,1 +1,1 @@
-"""Perturb: change a run on purpose: delays, random rounding, a planted defect, another seed."""
+"""Change a run on purpose: by delays, random rounding, a planted defect or another seed."""

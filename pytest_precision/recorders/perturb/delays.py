@@ -1,4 +1,4 @@
-"""Delays: make one rank late at phases and collectives, so that race conditions show.
+"""Make one rank late at phases and collectives, so that race conditions change the result.
 
 A layout that overlaps communication with computation may read what has not arrived, or write to
 what is still being sent. Among equally fast ranks it rarely does. On a GPU streams are late: a
@@ -30,7 +30,7 @@ _COLLECTIVES = ("all", "barrier", "broadcast", "gather", "recv", "reduce", "scat
 
 @contextmanager
 def delays(number: int) -> Iterator[Callable[[], None]]:
-    """Make one rank late before each collective that it calls from Python, inside the context.
+    """Delay one rank before each collective that it calls from Python, inside the context.
 
     Args:
         number: seed of the lengths; the rank that is late is `late_rank` of it.
@@ -67,7 +67,7 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
 
 
 def on_time() -> None:
-    """Do nothing; the delay of every rank that is not the late one.
+    """Do nothing: the delay function of ranks that are not made late.
 
     It is not None, which no run with delays has: all ranks must agree on whether theirs has, since
     some of the collectives of a run are called in runs without delays alone.
@@ -84,7 +84,7 @@ def _communicates(name: str) -> bool:
 
 
 def _after(pause: Callable[[], None], method: Method) -> Method:
-    """Return a method that sleeps before each call."""
+    """Wrap a method so that it sleeps before each call."""
 
     @wraps(method)
     def delayed(*args: Any, **kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ def _after(pause: Callable[[], None], method: Method) -> Method:
 
 
 def _beside(device: Any, pause: Callable[[], None], method: Method) -> Method:
-    """Return a method that stalls a stream of the GPU before each call.
+    """Wrap a collective to run on its own GPU stream, which is stalled before each call.
 
     A collective waits on a stream of its own, so that it is late for what its caller goes on with:
     whoever reads its result without waiting for it reads too early.

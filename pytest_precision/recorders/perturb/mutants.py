@@ -1,4 +1,4 @@
-"""Mutants: known defects that are planted into a candidate, to see whether a test notices.
+"""Plant known defects into a candidate, to test whether a check notices them.
 
 Each wraps methods of an engine, or hooks its optimizer's step, and so fits any layout. One that
 changes nothing that is observed is equivalent to the candidate: it says nothing about the cell.

@@ -1,4 +1,4 @@
-"""Planting: wrap methods of any engine and its optimizer, to plant a defect."""
+"""Wrap methods of any engine and its optimizer to plant a defect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def around(
     before: Callable[..., Any] = nothing,
     after: Callable[[Any], object] = nothing,
 ) -> None:
-    """Wrap an engine's method so that `before` runs ahead of it, and `after` behind it.
+    """Wrap a method of an engine so that `before` runs before each call, and `after` after it.
 
     `before` takes the method's arguments; `after` takes what `before` returned.
     """
@@ -78,7 +78,7 @@ def around_step(
 
 
 def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> None:
-    """Replace options of the optimizer's parameter groups during each of its steps."""
+    """Replace options such as `lr` in the optimizer's groups while each step runs."""
     groups = engine.optimizer.param_groups
 
     def put() -> list[ParamGroup]:

@@ -1,4 +1,4 @@
-"""Rounding noise: round the results of operations at random, to see how far roundings carry.
+"""Round the results of operations at random, to measure how far rounding errors spread.
 
 Another kernel, another order of a sum and another fusion change the last place of what an operation
 returns. So the result of each operation that rounds is moved by up to one unit in the last place,

@@ -1,1 +1,1 @@
-"""Scripts: record existing training loops through torch's hooks, without changing their code."""
+"""Record existing training loops through torch's hooks, without changing their code."""

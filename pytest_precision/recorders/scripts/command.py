@@ -1,4 +1,4 @@
-"""Command: one side of a comparison that runs a script file, as torchrun starts it."""
+"""Run a script file as one side of a comparison, as torchrun starts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Current: the `record` that a script file imports, which finds the recording that is running."""
+"""The `record` object that a script file imports, which forwards to the running recording."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class CurrentRecord:
             self._steps.see(kind, name, tensor, of=of, local=local)
 
     def skipped(self) -> None:
-        """Tell the recording that the loop makes no update in this step, as after an overflow.
+        """Declare that the loop makes no update in this step, as after an overflow.
 
         For a loop or a framework that finds an overflow by itself, neither by the norm that
         `clip_grad_norm_` returns nor by `GradScaler`; these are seen.
@@ -114,7 +114,7 @@ class CurrentRecord:
 
     @contextmanager
     def opened(self, steps: Steps) -> Iterator[None]:
-        """Make the imported `record` belong to a running recording, inside the context."""
+        """Connect the imported `record` to a running recording, inside the context."""
         before = self._steps
         self._steps = steps
         try:

@@ -1,4 +1,4 @@
-"""Followed gradients: detect gradients that a loop fails to zero, or unscales twice.
+"""Detect gradients that a loop fails to zero, or unscales twice.
 
 A gradient is followed from where it was made until its optimizer has had its step, or the loop has
 changed it on purpose: scaled it, zeroed it in place, or given the parameter another tensor. So only
@@ -58,21 +58,21 @@ class FollowedGradient:
 
     @property
     def is_there(self) -> bool:
-        """Whether the watched gradient is still its parameter's, and unchanged."""
+        """Whether the watched tensor is still the parameter's `grad`, neither zeroed nor grown."""
         if self.norm is None:
             return self._is_untouched
         return self.parameter.grad is self.gradient and 0 < float(self.gradient.norm()) <= self.norm
 
     @property
     def is_left(self) -> bool:
-        """Whether the watched gradient is still part of the parameter's present gradient."""
+        """Whether the parameter's present gradient still includes the watched one."""
         if self.handles or self.norm is None:
             return self.added and self.parameter.grad is self.gradient
         return self.is_there
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether a parameter's gradient is not zero and nothing has written to it.
+        """Whether a gradient is not zero and has not been written to since it was watched.
 
         Writing to the `data` of a gradient, which is how loops zeroed it once, is not counted.
         """
@@ -111,7 +111,7 @@ class FollowedGradients:
         self._followed: dict[int, FollowedGradient] = {}
 
     def begin(self, parameters: Iterable[Tensor], *, may_shrink: bool = False) -> None:
-        """Watch the parameters' present gradients from now on, instead of earlier ones.
+        """Watch the parameters' present gradients, and stop watching their earlier ones.
 
         Args:
             parameters: those that have none, or one without plain values, are left out.
@@ -143,7 +143,7 @@ class FollowedGradients:
         return [one.parameter for one in found if one is not None and one.is_left]
 
     def untouched(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parameters whose watched gradient is still theirs and unchanged."""
+        """Return parameters whose `grad` is the watched tensor, neither zeroed nor grown."""
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_there]
 

@@ -1,4 +1,4 @@
-"""Located: find which parts of which model tensors lie in a framework's flat parameter."""
+"""Find which parts of which model tensors lie in a framework's flat parameter."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class LocatedTensor(NamedTuple):
-    """A parameter of a loop, flat or not, with the model tensors whose parts lie in it.
+    """A (perhaps flat) parameter of a loop, with the model tensors whose parts it contains.
 
     Attributes:
         name: its logical name, or the place where an optimizer has it.
@@ -112,7 +112,7 @@ class LocatedTensor(NamedTuple):
 
 
 def located(name: str, tensor: Tensor, given: Pieces | None) -> LocatedTensor:
-    """Return a parameter with the model tensors that `locate` found in it; raise if they misfit.
+    """Return a parameter with the model tensors that `locate` found in it; raise if sizes misfit.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.

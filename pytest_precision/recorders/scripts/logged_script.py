@@ -1,4 +1,4 @@
-"""Logged script: run a script up to one step, and log that step's tensor operations.
+"""Run a script up to one step, and log that step's tensor operations.
 
 An operation of a loop begins where the update before it is over: a scheduler, the next batch and
 zeroed gradients belong to it. The first one begins with the script.
@@ -92,7 +92,7 @@ class LoggedSteps(Steps):
             logger.settings.restores = schedule.load >= 0
 
     def forward(self, module: nn.Module) -> None:
-        """Register the called module's parts by path, so that the log can name them."""
+        """Register the paths of the called module and its submodules, for names in the log."""
         self._logger.settings.name(module)
         super().forward(module)
 

@@ -1,4 +1,4 @@
-"""Loop names: name a loop's tensors by their path in the model, without wrappers' prefixes."""
+"""Name a loop's tensors by their path in the model, without wrappers' prefixes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LoopNames:
         return roots
 
     def meet(self, module: nn.Module) -> bool:
-        """Register a module that is called; return whether it is new and has tensors."""
+        """Register a module that is called; return True if it is new and has tensors."""
         if module in self._modules or not holds_anything(module):
             return False
         self._heads.add(module)
@@ -101,13 +101,13 @@ class LoopNames:
         return module in self._modules
 
     def lent(self, module: nn.Module) -> bool:
-        """Return whether a module is lent tensors other than its own, as by `functional_call`."""
+        """Return whether a module's parameters are replaced by tensors, as by `functional_call`."""
         if self._flat:  # FSDP1 has views of its flat parameter there
             return False
         return not all(isinstance(own, nn.Parameter) for own in module.parameters())
 
     def begins(self, module: nn.Module) -> bool:
-        """Return whether a call of this module is the loop's own, not one from inside its model."""
+        """Return whether the loop itself, and not another module, calls this module."""
         if module not in self._heads:
             return False
         if self.twins:
@@ -117,7 +117,7 @@ class LoopNames:
         return True
 
     def settle(self, trained: Iterable[Tensor]) -> bool:
-        """Give all registered modules their names; return False if that is done already.
+        """Give all registered modules their final names; return False if they have them already.
 
         Args:
             trained: the parameters of an optimizer, which identify the model.
@@ -139,7 +139,7 @@ class LoopNames:
         return True
 
     def settled(self, name: str) -> str:
-        """Return a name with each placeholder for a module replaced by that module's path."""
+        """Return a name in which module paths replace the placeholders for modules."""
 
         def path(match: re.Match[str]) -> str:
             path = self._paths[int(match[1])]
@@ -160,7 +160,7 @@ class LoopNames:
                     yield self._named[id(parameter)][0], parameter
 
     def learn(self) -> None:
-        """Learn the names of tensors again, since some wrappers replace parameters by shards."""
+        """Rebuild the table of tensor names, because wrappers may replace parameters by shards."""
         for _ in self.parameters():
             pass
 
@@ -214,7 +214,7 @@ class LoopNames:
             yield None, (), position, tensor.numel()
 
     def _hold_places(self, root: nn.Module) -> None:
-        """Give each unnamed module of a model a placeholder for its later name."""
+        """Give each unnamed module of a model a placeholder, to be replaced by its path."""
         for module in root.modules():
             if module not in self._modules:
                 self._modules[module] = f"\0{len(self._modules)}\0"
@@ -233,7 +233,7 @@ class LoopNames:
         return sorted(models, key=lambda model: holders.isdisjoint(model.modules()))
 
     def _take_in(self, model: nn.Module) -> None:
-        """Name a called model, which may wrap one that has a name already."""
+        """Name a newly called model, which may be a wrapper of a model that is named already."""
         rest = [module for module in model.modules() if module not in self._modules]
         prefix = self._next_prefix()
         if len(rest) == len([*model.modules()]):
@@ -279,7 +279,7 @@ class LoopNames:
             self._name_parts(root, prefix, [])
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
-        """Return known models that have the tensor names and shapes of a module, by name prefix."""
+        """Return known models, by prefix, whose tensors have a module's names and shapes."""
         wanted = structure(module)
         alike = {
             prefix: weakref.ref(root)

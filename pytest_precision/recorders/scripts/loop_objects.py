@@ -1,4 +1,4 @@
-"""Loop objects: find a loop's schedulers, weight averages and other Python state.
+"""Find a loop's schedulers, weight averages and other Python state in memory.
 
 Of each optimizer, what it has updated is remembered, even if it steps group by group. DeepSpeed's
 ZeRO puts one group after the other into its optimizer and has it step, so that a step of the loop
@@ -31,7 +31,7 @@ MemberGroup = tuple[Mapping[str, Any], list[Tensor]]
 
 
 class Updates:
-    """Remembers which parameters each optimizer has updated in its last step of the loop."""
+    """Stores which parameters each optimizer updated in its last step of the loop."""
 
     def __init__(self) -> None:
         self._last: WeakKeyDictionary[Optimizer, list[list[MemberGroup]]] = WeakKeyDictionary()
@@ -60,7 +60,7 @@ class Updates:
         return len(updates) - 1
 
     def lacks(self, optimizer: Optimizer) -> bool:
-        """Return whether all of an optimizer's parameters are new since its last step."""
+        """Return whether an optimizer has none of the parameters of its last step any more."""
         now = _ids(groups.group_members(optimizer))
         return bool(now) and not now & _ids(self._groups(optimizer))
 
@@ -112,7 +112,7 @@ class LoopObjects(TrainingState):
         self._steps = 0
 
     def begin(self) -> None:
-        """Find schedulers and averages, and remember the state before the first update."""
+        """Find schedulers and averages, and store their state before the first update."""
         self.look()
         super().begin()
 
@@ -125,7 +125,7 @@ class LoopObjects(TrainingState):
             self._left.begin(self._gradients())
 
     def observe_end(self) -> Iterator[Observation]:
-        """Yield whether non-zero gradients are left at the end, if that is unlike after step 1."""
+        """Yield whether gradients are non-zero at the end, if that differs from after step 1."""
         yield from self._left.observe(self._gradients())
 
     def look(self) -> None:
@@ -149,7 +149,7 @@ class LoopObjects(TrainingState):
             yield from of_loss_scale({"scale": self.scaler.get_scale(), "good_steps": steps})
 
     def beside(self) -> Iterator[Observation]:
-        """Yield tensors beside the models: weight averages, and modules that nothing trains."""
+        """Yield tensors outside the trained models: weight averages and untrained modules."""
         return self.copies.observe()
 
     def policies(self) -> Leaves:

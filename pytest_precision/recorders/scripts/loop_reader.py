@@ -1,4 +1,4 @@
-"""Loop reader: read the present weights, gradients and options of a loop, by parameter name."""
+"""Read the present weights, gradients and options of a loop, by parameter name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LoopReader(LoopObjects):
             self.step = running
 
     def take_in(self, optimizer: Optimizer) -> None:
-        """Register an optimizer when it steps for the first time."""
+        """Register an optimizer at its first step, in place of one whose parameters it replaces."""
         if optimizer in self.optimizers:
             return
         gone = self._replaced_by(optimizer)
@@ -104,7 +104,7 @@ class LoopReader(LoopObjects):
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
     ) -> Iterator[Observation]:
-        """Yield observations of a tensor that the script passes to `record.see`.
+        """Yield records of a tensor that the script passes to `record.see`.
 
         Raises:
             TypeError: it is no tensor.
@@ -119,7 +119,7 @@ class LoopReader(LoopObjects):
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
 
     def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
-        """Yield the learning rate and other options of each parameter of an optimizer.
+        """Yield one optimizer's learning rates and other options, one value per parameter.
 
         Args:
             optimizer: it.
@@ -130,7 +130,7 @@ class LoopReader(LoopObjects):
         yield from groups.other_numbers(named)
 
     def all_numbers(self) -> Iterator[Observation]:
-        """Yield the learning rates and options of all optimizers' parameters."""
+        """Yield all optimizers' learning rates and other options, one value per parameter."""
         return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
 
     def optimizers_state(self) -> Iterator[Observation]:
@@ -158,13 +158,13 @@ class LoopReader(LoopObjects):
         yield from thawed(trained(self.names.parameters()), self.since.trained)
 
     def begin(self) -> None:
-        """Remember modes, settings and attributes, so that only changes are recorded later."""
+        """Store the initial modes, settings and attributes, so that only changes are recorded."""
         super().begin()
         self.since.settings = {**module_settings(self.modules()), **self.since.settings}
         self.since.trained = trained(self.names.parameters()) | self.since.trained
 
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
-        """Yield one optimizer's state, and the weights that it updates.
+        """Yield the state of one optimizer, and the weights that it updates.
 
         With `whole`, those that its last step has updated and its groups have lost are included.
         """
@@ -174,7 +174,7 @@ class LoopReader(LoopObjects):
         yield from attributes.state_by_name(optimizer)
 
     def updated_by(self, optimizer: Optimizer) -> Iterator[Weight]:
-        """Yield each tensor that an optimizer updates, with a way to read its shards."""
+        """Yield each tensor that an optimizer updates, with a function that reads its shards."""
         for held in self._held_by(optimizer):
             yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
 
@@ -207,7 +207,7 @@ class LoopReader(LoopObjects):
         return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
 
     def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer may move a tensor; it does not if the tensor is frozen."""
+        """Return whether an optimizer may update a tensor: one that is not frozen."""
         used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
         return used or self.names.of(tensor) is None  # masters may require no gradient
 

@@ -1,4 +1,4 @@
-"""Loop rules: detect mistakes that no training loop may make, such as gradients never zeroed.
+"""Detect mistakes that no training loop may make, such as gradients that are never zeroed.
 
 They need neither a workload nor another side, so that a mistake of both sides is found. Each is
 silent wherever a right loop may do so, as `tests/recorders/scripts/test_loop_rules.py` shows.
@@ -36,7 +36,7 @@ LARGEST_LEAF = 1 << 16
 
 
 class Still(NamedTuple):
-    """A weight without a gradient, which an optimizer step must not change.
+    """A weight without a gradient, with a copy to check that an optimizer step leaves it unchanged.
 
     Attributes:
         weight: which has no gradient.
@@ -149,11 +149,11 @@ class LoopRules(LoopEvents):
         ]
 
     def forward(self, module: nn.Module) -> None:
-        """Note a forward, after which an optimizer's next step is not reported as repeated."""
+        """Record that a forward ran, so that the next optimizer step is not called repeated."""
         self._just_stepped.clear()
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Note which watched gradients are unchanged when a backward is about to add to them."""
+        """Check before a backward which old gradients are unchanged, to which it will add."""
         self._just_stepped.clear()
         self._old.backward()
         self._divided.backward()
@@ -211,7 +211,7 @@ def overflowed(parameter: Tensor) -> bool:
 
 
 class ByHand:
-    """Detects loops that update weights without an optimizer: compares weights at each backward.
+    """Detects loops that update weights without an optimizer, by comparing weights per backward.
 
     Args:
         steps: number of train steps that the loop is to make.

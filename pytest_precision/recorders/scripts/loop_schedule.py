@@ -1,4 +1,4 @@
-"""Loop schedule: the train steps, saves and loads that a loop must make, and where it is."""
+"""The train steps, saves and loads that a loop must make, and its position among them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
 
 
 class LoopSchedule:
-    """The operations that one run of a loop makes, from its start or a load to the next load.
+    """The operations of one run of a loop, from its start or from a load to the next load.
 
     Args:
         operations: those of the whole sequence.
@@ -52,7 +52,7 @@ class LoopSchedule:
 
     @property
     def loaded(self) -> str | None:
-        """Return the name of the load that this run begins with; None if it begins anew."""
+        """Return the load operation with which this run begins; None if training starts anew."""
         return None if self.load < 0 else self._operations[self.load]
 
     @property
@@ -77,7 +77,7 @@ class LoopSchedule:
         return _steps(ahead[: ahead.index("save")]) if "save" in ahead else None
 
     def advance(self) -> None:
-        """Move on to the next operation, counting a train step that is over."""
+        """Go to the next operation, and count the train step that has just ended."""
         self.done += self._operations[self.op] == "train"
         self.op += 1
 

@@ -1,4 +1,4 @@
-"""Loop trace: one rank's trace of a training loop, and whether it has digests or values."""
+"""Write one rank's trace of a training loop, as digests or as values."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class LoopTrace(ExitStack):
             self._manifest.write(self._folder, self.world_size)
 
     def capture(self, step: int) -> Capture:
-        """Return an empty buffer for a train step's observations; step 0 is the initial state."""
+        """Return an empty buffer for the tensors of a train step; step 0 is the initial state."""
         return Capture(snapshot=partial(self._snapshot, step))
 
     def writes(self, step: int) -> bool:
@@ -134,7 +134,7 @@ class LoopTrace(ExitStack):
         return self._window is None or step >= self._window.first
 
     def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
-        """Write the observations of one phase to the trace, in place of earlier ones of it."""
+        """Write one phase's tensors to the trace, and replace those written earlier for it."""
         kept = [one for one in seen if self._part.belongs(one)]
         with written():
             self.writer.add(moment, kept, digests=self._digests(moment.step))

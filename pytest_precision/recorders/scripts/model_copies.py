@@ -1,4 +1,4 @@
-"""Model copies: find weight averages and other copies of a model that no optimizer updates.
+"""Find weight averages and other copies of a model that no optimizer updates.
 
 No hook of torch tells of an average that a loop makes: it is found where it lies in memory, by the
 shapes of the model's weights, or as a module that is called and not trained.
@@ -45,7 +45,7 @@ class _Copy:
     name: str = ""
 
     def is_held(self) -> bool:
-        """Return whether the object is a module, or something else in the process refers to it."""
+        """Return whether the object is a module, or is still referenced from elsewhere."""
         return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > LAST_REFERENCES
 
 

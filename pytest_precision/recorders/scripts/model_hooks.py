@@ -1,4 +1,4 @@
-"""Model hooks: hook the modules and parameters of a model to see what torch's global hooks miss.
+"""Install hooks on a model's modules and parameters, where torch's global hooks miss calls.
 
 `module.compile()` puts what it has compiled in the place of the call of the module, for which torch
 calls no hook. So what a hook would do there is done before that call.
@@ -33,7 +33,7 @@ def unseen() -> str | None:
 
 
 class ToldCall:
-    """Wraps the compiled call of a module, and runs functions before it.
+    """Wraps the compiled call of a module, to run registered functions before it.
 
     Args:
         call: what torch has compiled.
@@ -56,14 +56,14 @@ class ToldCall:
 
 
 def _take_back(module: nn.Module, call: ToldCall) -> None:
-    """Put back what torch has compiled of a module, unless it was compiled once more."""
+    """Remove the wrapper around a module's compiled call, unless the module was compiled anew."""
     call.told.clear()  # a copy of the module may have the call, too
     if compiled_call(module) is call:
         set_compiled_call(module, call.call)
 
 
 def readers(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[nn.Module, ...]]]:
-    """Yield each module whose call reads parameters, with the modules that hold them.
+    """Yield (module, owners): a module whose call reads parameters, and the modules that own them.
 
     What is compiled reads all of its parameters in one call, inside of which nothing is called.
     """
@@ -124,7 +124,7 @@ class ModelHooks:
                 hook()
 
     def watch_call(self, module: nn.Module, *told: ModuleHook) -> None:
-        """Install hooks on a module's compiled call, if it has one; the first tells that it begins.
+        """Install hooks on a module's compiled call, if any; the first hook reports its begin.
 
         Args:
             module: it.

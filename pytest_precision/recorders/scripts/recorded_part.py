@@ -1,4 +1,4 @@
-"""Recorded part: the tensors and steps of a big run that `--only` and `--every` select.
+"""The tensors and steps that `--only` and `--every` select in a big run.
 
 The state of a large model cannot be read in every step. Losses, norms, rates, modes and generators
 are looked at always: they are small, and depend on everything.
@@ -39,7 +39,7 @@ class RecordedPart:
     def of(
         self, step: int, names: Iterable[str], seen: Iterator[Observation]
     ) -> Iterator[Observation]:
-        """Yield a tensor's observations if its step and name are selected; otherwise read nothing.
+        """Yield a tensor's observations if its step and name are selected; else do not read it.
 
         Args:
             step: number of the step that runs.
@@ -54,11 +54,11 @@ class RecordedPart:
                 yield one
 
     def belongs(self, one: Observation) -> bool:
-        """Return whether to record an observation: its name is selected, or its kind always is."""
+        """Return whether to record a tensor: its name is selected, or its kind always is."""
         return one.kind not in self._kinds or self._wants(one.name)
 
     def unshown(self) -> dict[str, str]:
-        """Return which tensors `--only` and `--every` leave out, each with a reason."""
+        """Return (tensors, reason) for what `--only` and `--every` exclude from a recording."""
         found = {}
         if self._only:
             patterns = " or ".join(self._only)

@@ -1,4 +1,4 @@
-"""Script: one side of a comparison that is an existing training loop, run on every rank."""
+"""Declare that a function runs an existing training loop, as one side of a comparison."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def is_script(function: object) -> bool:
 
 
 def way_in(function: object) -> WayIn:
-    """Return how a callable defines its training: as an engine, a script or a command."""
+    """Return whether a callable defines its training as an engine, a script or a command."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 

@@ -1,4 +1,4 @@
-"""Script file: run a training script as `python train.py` does, record it, and show its errors.
+"""Run a training script as `python train.py` does, record it, and show its errors.
 
 The frames that run the script, and those by which this package watches it, are not the script's.
 """

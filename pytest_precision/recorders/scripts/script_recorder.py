@@ -1,4 +1,4 @@
-"""Script recorder: run a script on one rank, and record the loop that its `record` argument marks.
+"""Run a script on one rank, and record the loop that its `record` argument marks.
 
 It is run from its start, and after each load, into one trace.
 """

@@ -1,4 +1,4 @@
-"""Step buffer: what a loop has done in its running step, with copies of what it has computed."""
+"""Buffer the events of a loop's running train step, and copies of the tensors that it computes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RunningStep:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the step has made its update or left it out."""
+        """Return whether the step's update was made or skipped."""
         return bool(self.updated and not self.running) or self.given_up
 
     @property
@@ -66,17 +66,17 @@ class RunningStep:
         return "clip_grads" if self.clipped or self.running else "forward_backward"
 
     def clip(self) -> None:
-        """Note that gradients are clipped, and whether too late: after the optimizer's step."""
+        """Record that gradients are clipped, and whether that is after the optimizer's step."""
         self.clipped = True
         self.clipped_late = bool(self.updated) and not self.running
 
     def start(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer's `step` begins within this train step."""
+        """Record that an optimizer's `step` begins within this train step."""
         self.running.append(optimizer)
         self.clipped_late = self.given_up = False
 
     def end(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer's `step` has returned within this train step."""
+        """Record that an optimizer's `step` has returned within this train step."""
         self.running = [one for one in self.running if one is not optimizer]
         self.met = [one for one in self.met if one is not optimizer]
         self.updated.append(optimizer)
@@ -87,7 +87,7 @@ class RunningStep:
 
 
 class StepBuffer:
-    """Keeps losses, norms and gradients of a running step, which the loop overwrites later.
+    """Copies losses, norms and gradients of a running step, before the loop overwrites them.
 
     Args:
         reader: what can be seen of the loop.
@@ -116,11 +116,11 @@ class StepBuffer:
         self._step = trace.capture(reader.step)
 
     def cannot_read(self, module: nn.Module, why: str) -> None:
-        """Note why the weights that a module reads could not be observed."""
+        """Record why the weights that a module reads could not be observed."""
         self.unread.setdefault(type(module).__name__, why)
 
     def read_anew(self, root: nn.Module) -> None:
-        """Drop the weights buffered for a model's earlier forward, as it reads them anew."""
+        """Drop the weights buffered in a model's earlier forward, since it runs again."""
         for _, module in self.reader.names.modules(root):
             for name, _ in self.reader.names.own(module):
                 self._step.drop("used_param", name)
@@ -134,12 +134,12 @@ class StepBuffer:
                 self._start.keep("weights", name, seen)
 
     def begin_anew(self) -> None:
-        """Buffer the loop's initial state again, since the first step has begun only now."""
+        """Replace the buffered initial state by the present one; the first step starts now."""
         self._start = self._trace.capture(0)
         self.begin()
 
     def start(self, optimizer: Optimizer) -> None:
-        """Buffer an optimizer's initial state before its first step runs a closure.
+        """Buffer an optimizer's initial state before its first `step`, which runs a closure.
 
         Where no model is known yet, nothing has a name, and `meet` keeps it after the closure.
         """
@@ -153,14 +153,14 @@ class StepBuffer:
         return chain.from_iterable(map(self._start.kept, KEPT_OF_START))
 
     def end(self, done: int) -> None:
-        """Drop the buffered tensors of an ended step; `done` train steps have been made so far."""
+        """Drop the tensors buffered in a finished step; `done` counts the train steps so far."""
         self.fresh = False
         self.now = self.now.next()
         self.reader.step = done + 1
         self._step = self._trace.capture(self.reader.step)
 
     def meet(self, optimizer: Optimizer, *, goes_on: bool) -> None:
-        """Copy an optimizer's options, and in the first step its state, before it steps.
+        """Copy an optimizer's options before its step; before its first, its state as well.
 
         See `Updates.add` for `goes_on`.
         """
@@ -231,7 +231,7 @@ class StepBuffer:
             self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", seen)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
-        """Yield (phase, observations) as buffered; the state after the step is read elsewhere."""
+        """Yield (phase, buffered observations) of a step, except the state after it."""
         kept = self._step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),

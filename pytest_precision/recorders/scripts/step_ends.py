@@ -1,4 +1,4 @@
-"""Step ends: decide where a loop's train steps begin and end, and write each finished step.
+"""Decide where a loop's train steps begin and end, and write each finished step.
 
 A step is what lies between two updates, and its end is seen at the start of the next one: a
 scheduler, a second optimizer or a clip that comes too late belongs to the step before. So the step
@@ -34,14 +34,14 @@ LEAST_BACKWARDS = 16
 
 
 class StopRecording(BaseException):
-    """Raised in a loop that begins a step after the last one to record, to end the loop.
+    """Raised in a loop that begins a step after the last one to record, in order to end the loop.
 
     No `Exception`, so that a loop that goes on after errors ends all the same.
     """
 
 
 class Edge:
-    """Tracks the time between two train steps; rereads the loop's state until the next has begun.
+    """The interval between two train steps, in which the state after a step may have to be reread.
 
     What is called of other modules, such as a teacher or the first of several towers, belongs to
     the step that it begins: only where the same model is called again, whatever wraps it, something
@@ -54,11 +54,11 @@ class Edge:
         self._trains = False
 
     def repeat(self, reading: Callable[[], object]) -> None:
-        """Register a function that reads state after a step, to repeat it if that was too early."""
+        """Register a function that reads state after a step, to call again if it read too early."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
-        """Note a call between steps; reread the state if this call, not the first, begins a step.
+        """Handle a module call between two steps; reread the state if this call begins a step.
 
         Args:
             module: it.
@@ -74,7 +74,7 @@ class Edge:
             self.read_anew()
 
     def begin_in_step(self) -> None:
-        """Read the loop's state again, as a closure that `optimizer.step` runs begins the step."""
+        """Reread the loop's state, because `optimizer.step` begins a step by running a closure."""
         if self._model is not None and not self._trains:
             self.read_anew()
 
@@ -138,7 +138,7 @@ class StepEnds:
         return True
 
     def go_on(self) -> None:
-        """Note that the next step has begun; raise `StopRecording` if it is not in the sequence.
+        """Record that the next step has begun; raise `StopRecording` if none is to be recorded.
 
         Raises:
             StopRecording: there is none.
@@ -169,7 +169,7 @@ class StepEnds:
         return loss * math.inf if last else loss
 
     def evaluate(self, module: nn.Module) -> None:
-        """Note that a module is evaluated: called without gradients."""
+        """Record that a module is called without gradients, which counts as an evaluation."""
         if self._buffer.now.updated:
             self._buffer.now.evaluated.append(module)
         else:
@@ -257,7 +257,7 @@ class StepEnds:
             self._write(moment, self._reader.all_numbers, self._reader.observe)
 
     def _write(self, moment: Moment, *shown: Callable[[], Iterable[Observation]]) -> None:
-        """Write state to the trace; rewrite it whenever it is reread before the next step."""
+        """Write state to the trace, and again whenever it is reread before the next step."""
         step = self._reader.step
 
         def write() -> None:

@@ -1,4 +1,4 @@
-"""Steps: turn the events that torch's hooks and the script report into recorded train steps."""
+"""Turn the events that torch's hooks and the script report into recorded train steps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Steps(LoopEvents):
         see: Collection[str] = (),
         locate: Locate | None = None,
     ) -> None:
-        """Register the models and options that a script passes to `record()`.
+        """Register the models and options that a script passes as arguments of `record()`.
 
         Raises:
             TypeError: something is of another type.
@@ -215,7 +215,7 @@ class Steps(LoopEvents):
             self._watched = self._meter.before(optimizer, self.reader.updated_by(optimizer))
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Note that an optimizer's step has returned, and measure how the weights moved."""
+        """Record that an optimizer's step has returned, and measure how it moved the weights."""
         if closure:
             self.computed(optimizer)  # unless it has called its closure
             self.buffer.read_by(optimizer)
@@ -241,7 +241,7 @@ class Steps(LoopEvents):
         )
 
     def scales(self, scaler: torch.amp.GradScaler, *_: Any, **__: Any) -> None:
-        """Note which `GradScaler` is about to call an optimizer's step."""
+        """Record which `GradScaler` is about to call an optimizer's step."""
         self.reader.scaler = scaler
 
     def scaled(

@@ -1,4 +1,4 @@
-"""Torch hooks: report what a loop does (forward, backward, clip, step) by hooks on torch."""
+"""Report a loop's events (forward, backward, clip, step) by hooks on torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Told = Callable[..., object]
 
 
 class LoopEvents:
-    """Base class of what listens to a training loop: each method is one event, ignored here.
+    """Base class of listeners to a training loop: one method per event, which does nothing here.
 
     A call of a function of torch's is told with the arguments that the loop has given it.
     """
@@ -124,7 +124,7 @@ class _Hooks(NamedTuple):
         self.tell("clip", None)
 
     def tell(self, event: str, /, *args: Any, **kwargs: Any) -> None:
-        """Tell all listeners of an event, with the arguments that it has."""
+        """Call the method of this event on all listeners, with the event's arguments."""
         for one in self.listeners:
             getattr(one, event)(*args, **kwargs)
 
@@ -144,7 +144,7 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
-    """Return an argument of an optimizer's step; a closure is wrapped to call `told` after it."""
+    """Return an argument of `optimizer.step`; wrap a closure to call `told` after each run."""
     if isinstance(given, Optimizer) or not callable(given):
         return given
 

@@ -1,4 +1,4 @@
-"""Wrappers: recognise modules that only wrap a model, such as DDP, to keep them out of names."""
+"""Recognise modules that only wrap a model, such as DDP, to leave them out of names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONLY_CHILDREN = frozenset({"module", "_module"})
 
 
 def stands_for(root: nn.Module) -> list[nn.Module]:
-    """Return a module and the modules that it only wraps, outermost first; the last is the model.
+    """Return [module, ..., model]: a wrapper, the wrappers inside it, and the model they wrap.
 
     A module stands for a child that holds all of its parameters, if no name of the child's is one
     of its own.
@@ -79,7 +79,7 @@ def _only_holder(module: nn.Module) -> nn.Module | None:
 
 
 def _adds_no_name(module: nn.Module, child: str) -> bool:
-    """Return whether no name in a module's child is a name in the module itself."""
+    """Return whether a module and its child have no attribute name in common."""
     inner = module.get_submodule(child)
     return _own_names(module).isdisjoint(_own_names(inner) - {child})
 

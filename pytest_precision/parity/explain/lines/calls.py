@@ -52,7 +52,7 @@ SMALL = 8
 
 
 class SingleCall(NamedTuple):
-    """One operation on single tensors; an operation on lists gives one call for each element.
+    """A logged operation on single tensors; a foreach operation on lists is split into several.
 
     Attributes:
         number: of the operation in its log, from 0.
@@ -150,7 +150,7 @@ def last_maker(
 
 
 def is_telling(value: Value) -> bool:
-    """Return whether a value is distinctive enough to recognize: no simple number like 0 or 1."""
+    """Return whether a number is distinctive enough to recognize: not a common one like 0 or 1."""
     few = value.elements == 1 and 2 * value.element.count(0) < len(value.element)
     return few or not value.uniform
 
@@ -166,7 +166,7 @@ def is_common(value: Value) -> bool:
 
 
 def is_same(value: Value, other: Value) -> bool:
-    """Return whether two values are equal, or one is a part of the other."""
+    """Return whether two logged values are equal, or one is a slice of the other."""
     same = value.digest == other.digest
     return same or value.digest in other.pieces or other.digest in value.pieces
 

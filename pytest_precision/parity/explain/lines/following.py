@@ -27,7 +27,7 @@ RIGHT: Roots = frozenset()
 
 
 class Region(NamedTuple):
-    """A part of a storage, and the operations that made its values wrong.
+    """A byte range of a storage with wrong values, and the operations that made them wrong.
 
     Attributes:
         start: its first byte in the storage.
@@ -54,11 +54,11 @@ class WrongMemory:
         return RIGHT.union(*(region.roots for region in self._touched(value)))
 
     def apart(self, value: Value) -> tuple[int, ...]:
-        """Return the operations since which a value's memory matches nothing in the reference."""
+        """Return the operations that made a value's memory match nothing in the reference."""
         return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
-        """Mark the memory that a value is put into as wrong, with the operations that did it."""
+        """Mark the memory of a value as wrong, and record the operations that are to blame."""
         before = self.roots(value), self.apart(value)
         self.clear(value)
         roots = frozenset(sorted(roots | before[0])[:MOST_ROOTS])
@@ -231,7 +231,7 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether a reference that is sharded differently may lack a result that is right.
+        """Return whether a right result may lack a counterpart because of other sharding.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.
@@ -258,7 +258,7 @@ class Follower:
         return self._joined(apart, (place,))
 
     def _joined(self, apart: tuple[int, ...], further: tuple[int, ...]) -> tuple[int, ...]:
-        """Merge suspected operations; per source line keep one that computes, one that copies."""
+        """Merge suspected operations: per source line, one that computes, one that copies."""
         if not further:
             return apart
         first: dict[object, int] = {}

@@ -178,7 +178,7 @@ def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> boo
 
 
 def _shows(kind: str, name: str, what: str) -> bool:
-    """Return whether a differing tensor shows the value of the option or attribute `what`."""
+    """Return whether a differing tensor records the option or attribute named `what`."""
     if kind == "lr":
         return what in ("lr", "initial_lr")
     if kind == "hyper":
@@ -247,7 +247,7 @@ def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[Ope
 
 
 def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
-    """Return the wrong operations that can be told from right ones although sharding differs.
+    """Return only those wrong operations that cannot be explained by the runs' different sharding.
 
     What is right up to there comes first. Where operations have no counterpart, one of them is
     named if they belong to one line, since nothing tells which of them is right.

@@ -109,7 +109,7 @@ def _replayed(wrong: Wrong) -> SingleCall | None:
 
 
 def _given(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain a wrong input, such as other data, that was given to the candidate from outside."""
+    """Explain a wrong input that no logged operation made, such as other data."""
     value = next(one for one in wrong.unlike)
     counterpart = most_alike(wrong.call, known)
     what = f"a {value.dtype} tensor of shape {[*value.shape]}"
@@ -143,7 +143,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
 
 
 def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
-    """Explain a result of another form, such as dtype, although inputs and constants are equal."""
+    """Explain a result of another dtype or shape, although inputs and constants are equal."""
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED, other)
     dtypes = [one.results[0].dtype for one in (call, other) if one.results]
@@ -171,7 +171,7 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> ErrorKind:
-    """Explain a step of the reference that is missing, or that a constant such as 1 voids here."""
+    """Describe a step of the reference that is omitted here, or voided by a constant such as 1."""
     if blamed is not None and is_changed_step(blamed, between, known):
         found = _with_constants(blamed, between)
         if found is not None:

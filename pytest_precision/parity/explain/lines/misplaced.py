@@ -1,4 +1,4 @@
-"""Find errors of which no operation computes a wrong value.
+"""Find errors whose operations all compute right values, as when one is stored to a wrong tensor.
 
 A right value was put into the wrong tensor, or a script that resumes does not restore its state.
 """
@@ -18,7 +18,7 @@ from pytest_precision.trace.operations import GENERATOR, CodeLine, Holding, Oper
 def misplaced(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> tuple[SingleCall, ErrorKind, int] | None:
-    """Return the operation that wrote another value into a tensor than the reference wrote there.
+    """Return the operation that wrote the final value of a tensor which differs in the reference.
 
     Of the kind that differs first, it may have left what the reference has under no name, however
     the two sides name what they hold.
@@ -148,7 +148,7 @@ def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestor
 
 
 def _keys(wrong: Wrong) -> Iterator[Key]:
-    """Yield keys by which to find a wrong operation, and its first reader, in the reference."""
+    """Yield keys by which to find an operation, or the reader of its result, in the reference."""
     yield _key(wrong.call)
     made = {value.storage for value in wrong.call.results}
     for call in wrong.calls[wrong.calls.index(wrong.call) + 1 :]:

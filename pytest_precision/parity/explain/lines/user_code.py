@@ -124,7 +124,7 @@ class LeftOut(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what the user's function leaves out; its own name if no log shows that."""
+        """Return which step the user's function omits; the function's name if no log shows that."""
         return self.lacking.name if self.lacking is not None else self.line.function
 
     @property
