@@ -72,7 +72,7 @@ class Audit:
 
     @classmethod
     def together(cls, audits: Iterable[Audit]) -> Audit:
-        """Join the findings and tables of several ranks; what several ranks share appears once."""
+        """Merge the findings and tables of several ranks; equal entries appear once."""
         parts = [*audits]
         return cls(
             tuple(worst_first(finding for part in parts for finding in part.findings)),

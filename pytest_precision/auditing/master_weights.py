@@ -1,4 +1,4 @@
-"""Master weights: what an optimizer's tensor is to the model: a parameter, a master, or neither.
+"""Find which optimizer tensors are a model's parameters, which their masters, and which neither.
 
 A framework that keeps masters gives its optimizer tensors that are no parameters of the model, and
 rarely says of which parameter they are. The values do: rounded to the dtype of the parameter, a

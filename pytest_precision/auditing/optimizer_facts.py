@@ -1,4 +1,4 @@
-"""Holder: an optimizer under its wrappers, and in which dtypes it keeps and updates a parameter.
+"""Find optimizers inside wrappers, and the dtypes in which they keep and update parameters.
 
 What it keeps is read from its state. Before the first step most have none, so it is read from what
 the optimizer declares, or from what torch's optimizers do: they make state like the parameter.

@@ -1,4 +1,4 @@
-"""TrainingSetup: what a training loop was built of, by the types of its parts."""
+"""Sort the parts of a training loop, such as models and optimizers, by their types."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TrainingSetup:
             )
 
     def _home(self, part: Any) -> list[Any] | None:
-        """Return the list, such as `models`, where a part belongs; None for anything else."""
+        """Return the list, such as `models`, to which a part is added; None for other types."""
         if isinstance(part, nn.Module):
             return self.models
         if hasattr(part, "submod") and hasattr(part, "stage_index"):

@@ -1,4 +1,4 @@
-"""Commands: what `python -m pytest_precision` does without pytest, one module per command."""
+"""The commands of `python -m pytest_precision`, which run without pytest: one module each."""
 
 from __future__ import annotations
 

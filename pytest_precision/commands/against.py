@@ -1,4 +1,4 @@
-"""Against: what commands that record a script in several commits have in common."""
+"""The common part of commands that record a script in several commits and compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit what a function builds, a model and its optimizer: nothing is trained.
+"""Check the model and optimizer that a function builds, without training.
 
 Exit status 0, 1 if a finding is as bad as --fail-on says, 2 if it cannot be audited.
 For several ranks: torchrun --nproc-per-node 2 -m pytest_precision audit package.module:build

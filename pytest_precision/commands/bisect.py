@@ -1,4 +1,4 @@
-"""Find the first commit between two in which a script, or a matrix test, computes something else.
+"""Find the first commit in which a script, or a matrix test, computes other numbers.
 
 For a script, this is the first commit whose numbers differ from those of GOOD.
 
@@ -154,7 +154,7 @@ def _expect_more(log: str, before: str) -> None:
 
 
 def _word(commits: RecordedCommits | ChecksOfCommits, commit: str) -> str:
-    """Return git's word for a commit: good, bad or skip."""
+    """Return the word that `git bisect` has for a commit's result: good, bad or skip."""
     try:
         return "good" if commits.is_good(commit) else "bad"
     except (RecordingError, RevisionError) as error:

@@ -44,7 +44,7 @@ def export(given: argparse.Namespace) -> int:
 
 
 def take(given: argparse.Namespace) -> int:
-    """Make a recording from a safetensors file and its JSON file; return the exit status."""
+    """Convert a safetensors file and its JSON file to a recording; return the exit status."""
     from pytest_precision.recorders.exchange import import_recording
 
     try:

@@ -1,4 +1,4 @@
-"""Write a first test into a folder, one that runs as it is, and say how to run it."""
+"""Write a first test into a folder, which runs unchanged, and print how to run it."""
 
 from __future__ import annotations
 

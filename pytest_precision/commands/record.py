@@ -1,4 +1,4 @@
-"""Run a training script, end it after some train steps, and keep what they compute in a folder.
+"""Run a training script for some train steps, and store the tensors of these in a folder.
 
 To record several ranks: torchrun --nproc-per-node 2 -m pytest_precision record --out DIR -- ...
 """

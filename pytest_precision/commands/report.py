@@ -1,4 +1,4 @@
-"""Read report.json files: merge, write pages, summarize, annotate, count, compare.
+"""Read report.json files: merge, render, summarize, annotate, count and compare them.
 
 No command imports torch.
 """

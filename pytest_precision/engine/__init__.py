@@ -1,1 +1,1 @@
-"""Engine: one training loop under test, run phase by phase, whose tensors can be read between."""
+"""One training loop under test, run phase by phase, whose tensors can be read in between."""

@@ -1,4 +1,4 @@
-"""Attributes: what modules and optimizers keep in Python attributes, outside of their tensors."""
+"""Find state of modules and optimizers in Python attributes, outside their tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Leaves = Iterator[tuple[str, Any]]
 
 
 def own_class(module: nn.Module) -> type:
-    """Return a module's own class, not the subclass that `fully_shard` (FSDP2) puts there."""
+    """Return a module's original class, not the subclass that `fully_shard` (FSDP2) substitutes."""
     bases = (one for one in type(module).__mro__ if not one.__module__.startswith(SHARDING))
     return next(bases)
 
@@ -95,7 +95,7 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
 
 
 def observed(kind: str, name: str, leaf: Any) -> Observation:
-    """Return the observation of one of `leaves`, which this rank holds whole."""
+    """Return a nested value's leaf as an observation of a tensor that this rank holds whole."""
     held = as_tensor(leaf)
     assert held is not None
     return whole(kind, name, held)
@@ -146,7 +146,7 @@ def _bytes(held: Tensor) -> bytes:
 
 
 def _unpickled(held: Tensor) -> Any:
-    """Return the object that these bytes pickle; None if they cannot be unpickled."""
+    """Unpickle bytes; return None if that fails."""
     try:
         return pickle.loads(_bytes(held))
     except Exception:  # whatever a class of the user's own raises
@@ -154,7 +154,7 @@ def _unpickled(held: Tensor) -> Any:
 
 
 def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observation]:
-    """Yield the entries of an optimizer's state that belong to no parameter: the key is a text.
+    """Yield the entries of an optimizer's state whose key is a text instead of a parameter.
 
     Args:
         optimizer: the optimizer to read.

@@ -1,4 +1,4 @@
-"""Capture: a buffer for tensors that an engine must copy during a phase, before it ends.
+"""A buffer for tensors that an engine must copy before the end of a phase.
 
 A `ModuleHook` is how it learns of a forward.
 """

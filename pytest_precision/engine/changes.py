@@ -1,4 +1,4 @@
-"""Changes: Python attributes and random states that differ from their values at the first update.
+"""Find Python attributes and random states that differ from those at the first update.
 
 Frameworks and wrappers keep other attributes than a plain loop, so what they start with is nobody's
 concern. What changes later may decide about numbers: it is shown from then on.
@@ -35,7 +35,7 @@ class Changes:
         self.begun = False
 
     def begin(self, held: HeldLeaves) -> None:
-        """Remember each named value before the first update, unless the name already has one."""
+        """Store each named value before the first update, unless the name is stored already."""
         self.begun = True
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
@@ -52,7 +52,7 @@ class Changes:
 
 
 class Since:
-    """The first values of a run's settings and attributes, to find what has changed since.
+    """The initial values of a run's settings and attributes, to detect later changes.
 
     Attributes:
         settings: of torch's modules; see `modes.module_settings`.

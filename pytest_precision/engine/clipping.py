@@ -1,4 +1,4 @@
-"""Clipping: the norm of all gradients, and the rules by which they are scaled down to a limit."""
+"""Compute the norm of all gradients, and scale the gradients down to a limit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def scale_down(owners: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield lists of tensors that share a device mesh, as torch's norm operations need."""
+    """Group tensors into lists with the same device mesh, as torch's norm operations need."""
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     for mesh in dict.fromkeys(meshes or [None]):
         yield [tensor for tensor, its in zip(tensors, meshes, strict=True) if its == mesh]

@@ -1,4 +1,4 @@
-"""Dealing: how the microbatches of a step are shared out to ranks, and how losses are reported."""
+"""Assign a step's microbatches to the ranks, and record the losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_precision.workloads.base import Workload
 
 
 class Dealing(Restorable):
-    """The part of a training engine that deals microbatches to ranks and reports their losses.
+    """The part of a training engine that assigns microbatches to ranks and records their losses.
 
     Attributes:
         workload: gives the microbatches of all ranks.
@@ -85,7 +85,7 @@ class Dealing(Restorable):
         return nullcontext()
 
     def report_loss(self, number: int, loss: Tensor) -> None:
-        """Record a microbatch's loss; `losses` calls this, and so must engines that do not use it.
+        """Record a microbatch's loss; an engine that overrides `losses` must call this.
 
         Args:
             number: the microbatch's number among those of all ranks, from `my_microbatches`.
@@ -114,7 +114,7 @@ class Dealing(Restorable):
         self.capture.keep("loss", str(number), [seen])
 
     def _keep_of_microbatch(self, kind: str, name: str, tensor: Tensor) -> None:
-        """Copy a tensor of this microbatch now, since the next microbatch overwrites it."""
+        """Copy a tensor of the current microbatch, before the next one overwrites it."""
         numbered = TensorKey(name, microbatch=self.microbatch).name(kind)
         seen = self.show(kind, numbered, tensor, self.capture, split=False, local=True)
         self.capture.keep(kind, numbered, seen)

@@ -1,4 +1,4 @@
-"""Decisions: discrete choices (an expert, a clipped norm), each with the margin that decided it.
+"""Record discrete choices (an expert, whether to clip), each with its margin.
 
 A choice either agrees or has flipped, and what follows from a flipped one is no rounding error. The
 margin tells whether rounding can have flipped it.

@@ -1,4 +1,4 @@
-"""Engine: a training loop divided into the phases of a step, which a recorder calls in order.
+"""A training loop divided into the phases of a step, which a recorder calls in order.
 
 A layout returns an engine; `EngineRecorder` calls its phases in the order of the cell's sequence
 and keeps what `observe` yields after each. An engine never sees the other side of the comparison.

@@ -1,4 +1,4 @@
-"""Engine state: all that an engine's model, optimizers and attributes carry to the next step."""
+"""Read all state that an engine's model, optimizers and attributes carry to the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Further: additional optimizers, modules, schedulers and numbers among an engine's attributes."""
+"""Find optimizers, modules, schedulers and numbers besides the main ones in an engine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def policies(held: Iterable[object]) -> Leaves:
-    """Yield (name, value) for the attributes of learning rate schedulers among some objects."""
+    """Yield (name, value) for the attributes of those objects that are learning rate schedulers."""
     numbers: dict[str, int] = {}
     for one in held:
         if isinstance(one, LRScheduler):

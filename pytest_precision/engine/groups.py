@@ -1,4 +1,4 @@
-"""Groups: the hyperparameters of an optimizer's parameter groups, one value per parameter.
+"""Read the hyperparameters in an optimizer's parameter groups, one value per parameter.
 
 Two optimizers may group the same parameters differently; what matters is the values that each
 parameter is updated with.
@@ -53,7 +53,7 @@ def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
 
 
 def places(members: Members) -> Iterator[tuple[str, Tensor]]:
-    """Yield (place, tensor) for each tensor of parameter groups, as `param_groups.0.params.3`."""
+    """Yield (path, tensor) for each tensor in parameter groups, as `param_groups.0.params.3`."""
     for g, (_, parameters) in enumerate(members):
         for p, parameter in enumerate(parameters):
             yield f"param_groups.{g}.params.{p}", parameter
@@ -109,7 +109,7 @@ def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Ob
 
 
 def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) for each group's options but `lr` and `step`, as `0.eps`."""
+    """Yield (path, value) for each group's options but `lr` and `step`, as `0.eps`."""
     for place, (group, _) in enumerate(groups):
         yield from ((f"{place}.{option}", value) for option, value in _options_of(group))
 

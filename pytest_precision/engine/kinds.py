@@ -1,4 +1,4 @@
-"""Kinds: the table of the tensors to record (loss, gradient, moment), causes before effects.
+"""The table of kinds of tensors to record (loss, gradient, moment), causes before effects.
 
 The order of rows is that of the comparison, and a row says how two sides may differ in a kind.
 State that an optimizer keeps under a name of its own is a kind without a row; see `causal_rank`.
@@ -190,5 +190,5 @@ def is_local(kind: str) -> bool:
 
 
 def lasting(lasts: str) -> frozenset[str]:
-    """Return the kinds of tensors with a lifetime: "passing" (a phase), "setting" or "state"."""
+    """Return the kinds with a lifetime: "passing" (within one phase), "setting" or "state"."""
     return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

@@ -1,4 +1,4 @@
-"""Loss scale: dynamic loss scaling, which keeps small gradients of fp16 from vanishing."""
+"""Dynamic loss scaling, which prevents small fp16 gradients from becoming zero."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class LossScale:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Set the scale and the count of good steps to those in a checkpoint."""
+        """Restore the scale and its count of steps without overflow from a checkpoint."""
         self.scale = state["scale"]
         self.good_steps = int(state["good_steps"])

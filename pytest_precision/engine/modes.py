@@ -1,4 +1,4 @@
-"""Modes: the training mode of a model and its modules, and module settings that have changed."""
+"""Read the training mode of a model's modules, and module settings that have changed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _is_setting(value: Any) -> bool:
 def modes(
     modules: Iterable[tuple[str, nn.Module]], prefix: str = "", start: ModuleSettings | None = None
 ) -> Iterator[Observation]:
-    """Yield the model's training mode, modules in the other mode, and module settings that changed.
+    """Yield the model's training mode, modules that differ from it, and changed module settings.
 
     Layouts may divide a model into other modules; those that are in the mode of the whole, and are
     set to what they were at the start, are left out, so that it makes no difference.

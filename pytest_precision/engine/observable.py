@@ -1,4 +1,4 @@
-"""Observable: which tensors of a training loop are recorded after each phase, by which names."""
+"""Define which tensors of a training loop are recorded after each phase, and their names."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Observable:
         return self.model
 
     def paths(self) -> set[str]:
-        """Return the names of kernels and code paths that the model's layers have taken."""
+        """Return names of the kernels and code paths, such as `fused`, that layers have used."""
         layers = (module for module in self.model.modules() if isinstance(module, Layer))
         return {path for layer in layers for path in layer.taken}
 
@@ -204,7 +204,7 @@ class Observable:
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the recorded parts of a tensor; nothing if its kind is in `unobservable`.
+        """Yield the recorded pieces of a tensor; none if its kind is in `unobservable`.
 
         Args:
             kind: see `Observation`.

@@ -1,4 +1,4 @@
-"""Observation: a rank's part of a tensor at one moment, with its kind, its name and its place."""
+"""A rank's part of a tensor at one moment, with its kind, its name and its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readable: find the plain tensors that hold a tensor's bytes, or say why none do."""
+"""Find the plain tensors that hold a tensor's bytes, or say why there are none."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
 
 
 def with_zeros(tensor: Tensor) -> Tensor:
-    """Return a sparse tensor as a dense one, and a dense tensor unchanged."""
+    """Convert a sparse tensor to a dense one; return a dense tensor unchanged."""
     return tensor.to_dense() if tensor.layout in WITHOUT_ZEROS else tensor
 
 

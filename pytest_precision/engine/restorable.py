@@ -1,4 +1,4 @@
-"""Restorable: what an engine writes into a checkpoint, and how it loads one."""
+"""Save an engine's state to a checkpoint, and load it."""
 
 from __future__ import annotations
 

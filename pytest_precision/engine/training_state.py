@@ -1,4 +1,4 @@
-"""Training state: all that a training loop carries to its next step, for engines and scripts."""
+"""All state that a training loop carries to its next step, for engines and scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values: find the numbers, texts and tensors in nested Python objects, and make them tensors."""
+"""Find the numbers, texts and tensors in nested Python objects, and convert them to tensors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _leaves(
 
 
 def _is_leaf(value: Any) -> bool:
-    """Return whether a value becomes one tensor as a whole, so that its entries are not visited."""
+    """Return whether a value is converted to one tensor, instead of visiting its entries."""
     if isinstance(value, Tensor):
         return not (in_graph(value) or unreadable(value))
     return isinstance(value, _PLAIN) or as_tensor(value) is not None
@@ -191,7 +191,7 @@ def plain_number(value: Any) -> Any:
 
 
 def fingerprint(leaf: Any) -> object:
-    """Return a value that two objects share only if they have equal type and bits."""
+    """Return a hashable value that two objects share only if they have equal type and bits."""
     if isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
         return type(leaf), repr(leaf)
     held = as_tensor(leaf)

@@ -1,4 +1,4 @@
-"""The choice whether number formats are emulated or computed by Transformer Engine's kernels.
+"""Choose whether number formats are emulated, or computed by Transformer Engine's kernels.
 
 The decision depends on plain data alone: what is installed, and which GPU a rank has.
 """

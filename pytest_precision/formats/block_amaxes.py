@@ -1,4 +1,4 @@
-"""Amaxes computed apart from the cast, so that ranks with parts of a matrix can reduce them."""
+"""Compute amaxes separately from the cast, so that ranks with parts of a matrix can reduce them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def amaxes_of_blocks(
 def by_block(
     amaxes: torch.Tensor, x: torch.Tensor, blocks: Sequence[Block]
 ) -> dict[Block, torch.Tensor]:
-    """Split the flat amaxes of a matrix's blocks into one matrix view per block size.
+    """View flat block amaxes as one matrix of amaxes for each block shape.
 
     Returns:
         Block size to a view of shape [blocks of rows, blocks of columns].

@@ -18,7 +18,7 @@ class RandomSource(Protocol):
 
     @property
     def seed(self) -> int:
-        """The seed of the generator of the random bits."""
+        """The seed of the generator that draws the random bits."""
 
     def bits(
         self, shape: tuple[int, int], device: torch.device
@@ -98,7 +98,7 @@ class Format(ABC):
         """Advance the state of delayed scaling by one step; other formats do nothing."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Leave `update` to a quantized weight's owner, so that layers do not call it."""
+        """Mark this format as updated by a quantized weight's owner, so that layers do not."""
 
 
 class Reducible(Format):
@@ -135,7 +135,7 @@ class Reducible(Format):
         """Quantize a matrix by the amaxes that the caller passes, instead of its own amaxes."""
 
     def _reduced(self, amaxes: torch.Tensor) -> torch.Tensor:
-        """Return the amaxes by which `quantize` scales a matrix with these amaxes: the same."""
+        """Return the amaxes from which `quantize` computes scales; here its argument unchanged."""
         return amaxes
 
     def of_masters(self) -> Reducible:

@@ -1,4 +1,4 @@
-"""NVFP4's "four over six": each block gets that one of two scales with the smaller error.
+"""NVFP4's "four over six": try two scales for each block, and take the one with less error.
 
 With the usual scale the largest element of a block becomes 6. With a scale that is 1.5 times larger
 it becomes 4, which suits a block whose other large elements would fall between 4 and 6. The block
@@ -30,7 +30,7 @@ def quantized_with_less_error(
     scale_maximum: float,
     scaled_error: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize a tile to NVFP4, each block by that one of two scales with the smaller error.
+    """Quantize a tile to NVFP4; each block takes the scale, of two, with the smaller error.
 
     Return the codes and the scales of the blocks, both uint8.
 

@@ -1,4 +1,4 @@
-"""Checks of what all formats are given: their options, and the arguments of `quantize`."""
+"""Validate the options of number formats, and the arguments of `quantize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales as the kernels store them: padded, transposed, or swizzled for the GEMM."""
+"""Convert scales to the kernels' memory layout: padded, transposed, or swizzled for GEMMs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _bytes(rows: int, columns: int) -> int:
 
 @lru_cache(maxsize=16)
 def _places(rows: int, columns: int, turned: bool) -> np.ndarray:
-    """Return where swizzling puts each entry of a scale matrix, int64 [rows * columns].
+    """Return the swizzled position of each entry of a scale matrix, int64 [rows * columns].
 
     They are in the order of the matrix, or of its transpose. No tensor is kept: one that is made
     in inference mode, or is a fake one, would be of no use outside of it.

@@ -82,7 +82,7 @@ def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
 
 
 class _Quantizer(NamedTuple):
-    """How to call Transformer Engine for some number formats, and which of their fields it takes.
+    """How to call Transformer Engine's quantizer for a group of number formats.
 
     Attributes:
         call: returns the operands "rowwise" and "columnwise" of a matrix.
@@ -183,7 +183,7 @@ def valid(
     storage: Storage,
     shape: tuple[int, int],
 ) -> Operand:
-    """Return a kernel's quantized bytes and block scales as an operand, with the padding cut off.
+    """Convert a kernel's quantized bytes and block scales to an operand, without padding.
 
     Args:
         data: uint8, as it is stored.

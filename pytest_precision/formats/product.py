@@ -40,7 +40,7 @@ def factored(operand: Operand) -> Factored:
 
 
 def as_written(operand: Tensor) -> AbstractContextManager[Any]:
-    """Return a context that disables autocast, which would round operands that must stay fp32."""
+    """Return a context without autocast, which would round fp32 operands to fewer bits."""
     kind = operand.device.type
     # To enter torch's context takes as long as a small product.
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -1,4 +1,4 @@
-"""The result of quantizing: bytes, their scales, and how to read both back."""
+"""Quantized matrices: bytes with scales, and their conversion back to values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Operand:
         return self._decoded(dtype, self._factors)
 
     def summed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the fp32 values that a GEMM sums, and the factor that it applies to the sums.
+        """Return the operand's fp32 values for a GEMM, and the factor for the GEMM's sums.
 
         In NVFP4 that is the scale of the whole tensor, apart from the factors of its blocks: its
         amax, and 6 times the largest scale, of both operands (`product.multiply`). A format without

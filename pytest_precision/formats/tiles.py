@@ -1,4 +1,4 @@
-"""Tiles of a matrix that fit the cache, in fp32 and with scratch memory that is reused.
+"""Split a matrix into fp32 tiles that fit the CPU cache, with reused scratch memory.
 
 Quantizing takes 8 to 30 passes over fp32 copies of the input. On whole matrices each pass causes
 page faults and runs at the speed of memory; a tile of 2**18 elements stays in the cache.
@@ -190,7 +190,7 @@ def tiles(
 
 
 def own_transpose(matrix: torch.Tensor) -> torch.Tensor:
-    """Return the transpose of a matrix as a contiguous copy, even if it is a row or a column."""
+    """Return the transpose of a matrix as a contiguous copy in new memory."""
     return matrix.t().clone(memory_format=torch.contiguous_format)
 
 

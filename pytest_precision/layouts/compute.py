@@ -40,7 +40,7 @@ class ComputeIn(nn.Module):
 
 
 class _Cast:
-    """The parameters cast for one call, which the module uses in its forward and its backward.
+    """A model's parameters cast to another dtype, swapped in for one forward and backward.
 
     Activation recomputation calls parts of the module in the backward. `torch.func.functional_call`
     would do for the forward alone, and leaves a tensor behind in a module that has two names.

@@ -213,7 +213,7 @@ def _token(name: str, value: AxisValue) -> str:
 
 
 def _meant(name: str, known: Iterable[str], *, plurals: bool = True) -> str | None:
-    """Return the first known name that `name` may be a misspelling of; None if there is none.
+    """Return a known name that differs from `name` by a small misspelling; None if none does.
 
     Args:
         name: what somebody has written.
@@ -233,7 +233,7 @@ LEAST_LETTERS = 6
 
 
 def _slipped(name: str, known: str) -> bool:
-    """Return whether two words differ by one letter, or by exchanged letters.
+    """Return whether two words differ by one typing error: a letter, or two exchanged letters.
 
     More slips than one are the distance between words: `decision` has two letters other than
     `precision`. Who writes a known name whole, with something added, means that: `precision_b`.

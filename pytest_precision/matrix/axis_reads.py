@@ -1,4 +1,4 @@
-"""Axis reads: which of the user's own axes have been read from a cell or a copy of it.
+"""Record which of the user's axes a test reads from its cell, to find misspelt axes.
 
 An axis that nothing reads changes nothing, and most often its name is misspelt. A cell travels to
 ranks as a copy, so each process notes what is read there, and a trace has what its ranks have read.
@@ -30,7 +30,7 @@ def so_far() -> tuple[str, ...]:
 
 
 def note(names: Iterable[str]) -> None:
-    """Note that axes were read, in the set of each `axes_read` block that is open."""
+    """Add axis names to the set of each open `axes_read` block."""
     names = tuple(names)
     for found in _open:
         found.update(names)

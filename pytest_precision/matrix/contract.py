@@ -1,4 +1,4 @@
-"""Contract: the dtypes and code paths that a run must show, whatever its numbers are."""
+"""The dtypes and code paths that a run must show, whatever its numbers are."""
 
 from __future__ import annotations
 

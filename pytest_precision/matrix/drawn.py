@@ -1,4 +1,4 @@
-"""Drawn: random sequences and cells, made of the operations that a test's own cells use."""
+"""Draw random sequences and cells, made of the operations that a test's own cells use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def drawable(sequences: Iterable[str]) -> list[str]:
 
 
 def saves_first(sequence: str) -> bool:
-    """Return whether a run saves a checkpoint before its first train step."""
+    """Return whether a sequence has a save before its first train step."""
     return "save" in takewhile(lambda name: name != "train", operation_names(sequence))
 
 

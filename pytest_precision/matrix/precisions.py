@@ -1,4 +1,4 @@
-"""Precisions: what a cell can compute in, with all properties of each precision in one table."""
+"""A table of all precisions that a cell can compute in, with the properties of each."""
 
 from __future__ import annotations
 
@@ -124,5 +124,5 @@ COMPUTED = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def dotted(pair: Capability | Release) -> str:
-    """Return a GPU's compute capability, or a release number, as text: `10.0`."""
+    """Return a version pair as text, such as `10.0` for a GPU's compute capability (10, 0)."""
     return "{}.{}".format(*pair)

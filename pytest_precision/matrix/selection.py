@@ -1,4 +1,4 @@
-"""Selection: which cells run here, by axis values, by coverage and by shard."""
+"""Select the cells to run, by axis values, by pairwise coverage and by shard."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def covering(cells: Sequence[Cell], coverage: str) -> list[Cell]:
 
 
 def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
-    """Return whether a test falls to this runner, where tests are split by a hash of their ids.
+    """Return whether this runner's shard includes a test, by a hash of the test's id.
 
     Args:
         nodeid: pytest's id, the same on every runner.

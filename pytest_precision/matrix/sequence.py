@@ -1,4 +1,4 @@
-"""Sequences: text such as `train2-eval-train2`, parsed into the operations of a training run.
+"""Parse sequences such as `train2-eval-train2` into the operations of a training run.
 
     sequence  = operation *("-" operation)
     operation = name [count] / name "@" ranks

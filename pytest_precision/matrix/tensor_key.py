@@ -1,4 +1,5 @@
-"""Tensor key: the parts of a recorded tensor's name. Only this module joins and splits names.
+"""Split a recorded tensor's name into its parts, and join them again. Only this module joins and
+splits names.
 
 head.weight                        what most kinds show, by its own name
 weight_decay of head.weight        an option of a parameter
@@ -110,7 +111,7 @@ class OperandPart(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Return how names spell this part of a quantized weight, such as `rowwise.data`."""
+        """Return the spelling of this part in tensor names, such as `rowwise.data`."""
         return f"{self.side}.{self.field}" if self.field else self.side
 
 
@@ -132,7 +133,7 @@ def inner_kind(kind: str, attribute: str) -> str:
 
 
 def whole_kind(kind: str) -> str:
-    """Return the kind of which a module hides a part: `used_param` of `used_param in Linear`."""
+    """Return the kind without a module: `used_param` for `used_param in Linear`."""
     return kind.partition(" in ")[0]
 
 

@@ -1,4 +1,4 @@
-"""Variables: environment variables as plain data.
+"""Convert environment variables to plain data.
 
 Many are read once, when a library is loaded or CUDA starts: `CUBLAS_WORKSPACE_CONFIG`, `NVTE_*`,
 `CUDA_DEVICE_MAX_CONNECTIONS`, `OMP_NUM_THREADS`. A layout would set them too late, so it declares

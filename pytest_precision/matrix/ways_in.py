@@ -1,4 +1,4 @@
-"""Ways in: advice in messages that depends on whether a loop is a layout, script or command."""
+"""Words for messages that depend on whether the user records a layout, script or command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class WayIn(NamedTuple):
-    """Advice in messages, worded for how the user records: by a layout, a script or a command.
+    """Words for messages to a user who records by a layout, a script or a command.
 
     Attributes:
         named: how a model is named without the wrapper around it.

@@ -53,7 +53,7 @@ class Layer(nn.Module):
         device: torch.device,
         backend: str,
     ) -> None:
-        """Set all attributes of the layer other than its parameters."""
+        """Set the layer's attributes other than its parameters."""
         number = 0 if precision == UNQUANTIZED else weights
         self.quantizers = nn.ModuleList(
             Quantizers(precision, device, backend) for _ in range(number)
@@ -116,7 +116,7 @@ class Layer(nn.Module):
         ]
 
     def streams_at(self, name: str) -> list[str]:
-        """Return a name for each weight's stream of random bits, made from the layer's name."""
+        """Return the names of random-bit streams, one per weight, made from the layer's name."""
         number = len(self.quantizers)
         return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 

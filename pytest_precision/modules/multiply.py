@@ -104,7 +104,7 @@ class PlainProduct:
 
 @dataclass(frozen=True)
 class Call:
-    """The settings of one forward pass of a layer, and what it keeps for the backward pass.
+    """The settings of one forward pass of a layer, and the tensors saved for its backward.
 
     Attributes:
         products: one per weight.

@@ -1,4 +1,4 @@
-"""Zero padding, so that formats that take whole blocks only can quantize matrices of any size."""
+"""Pad matrices with zeros for number formats that can only quantize whole blocks."""
 
 from __future__ import annotations
 

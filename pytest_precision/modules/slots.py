@@ -48,7 +48,7 @@ class DelayedScalingState(nn.Module, Reducible):
         return True
 
     def leave_updates_to_owner(self) -> None:
-        """Leave the update of this state to the weight's owner: `finish_step` skips it."""
+        """Mark this state as updated by the weight's owner: `finish_step` skips it."""
         self.of_primary_weight = True
 
     def quantize(

@@ -149,7 +149,7 @@ def check_grad(grad: Tensor) -> None:
 
 
 def check(holds: bool, expected: str, name: str, value: Any) -> None:
-    """Raise a `ValueError` that names an argument and its value, unless `holds` is true.
+    """Raise a ValueError that names an argument and its value, if the condition `holds` is false.
 
     Raises:
         ValueError: "expected ... but got name=value (type)", if `holds` is false.

@@ -1,4 +1,4 @@
-"""An fp32 master weight kept as its bf16 parameter and a 16-bit remainder.
+"""Split an fp32 master weight into its bf16 parameter and a 16-bit remainder, and join both.
 
 The remainder is the low half of the master's bits as a signed integer; the parameter is the high
 half, plus one if the remainder is negative. So the parameter is the master rounded to bf16 with

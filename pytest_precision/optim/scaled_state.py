@@ -1,4 +1,4 @@
-"""Optimizer state that is computed in fp32 and stored in fewer bits.
+"""Encode fp32 optimizer state to fewer bits with a scale, and decode it.
 
 fp32 and bf16 are stored as they are. fp16 and fp8 (bytes of e4m3 in a uint8 tensor) are stored with
 one fp32 scale per tensor: `value = stored * scale`. The arithmetic is that of Transformer Engine's

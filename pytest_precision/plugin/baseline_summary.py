@@ -73,7 +73,7 @@ class BaselineSummary:
                 yield name
 
     def _whole(self, config: pytest.Config) -> bool:
-        """Return whether the session runs all tests, not a selection by -k, -m or the like."""
+        """Return whether the session runs all tests, without a selection such as -k or -m."""
         own = self._settings
         chosen = own.select or own.coverage != "full" or own.shard != (1, 1)
         asked = [config.getoption(name, "") for name in ("keyword", "markexpr", "lf", "deselect")]

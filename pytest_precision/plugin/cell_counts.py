@@ -94,7 +94,7 @@ def _announced(one: Asked) -> str:
 
 
 def _missing(precision: str, device: str) -> str:
-    """Return, in words, why a precision cannot use a GPU's own formats; empty if it may."""
+    """Return why a precision cannot use a GPU's hardware formats; empty if it can."""
     lacks = []
     engine = installed_version()
     native = PRECISIONS[precision].native

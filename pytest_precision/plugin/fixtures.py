@@ -215,7 +215,7 @@ def _parity_errors(error: BaseException) -> Iterator[ParityError]:
 
 
 def _resources(config: pytest.Config) -> Resources:
-    """Return the object that holds the session's rank processes and recorded traces."""
+    """Return the session's `Resources`: rank processes and recorded traces."""
     if RESOURCES not in config.stash:
         there = config.stash.get(OTHER_SIDE, None)
         config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None), there)
@@ -239,5 +239,5 @@ def noted(item: pytest.Item) -> Iterator[None]:
 
 
 def unread(item: pytest.Item, cell: Cell) -> list[str]:
-    """List the user's axes of a test's cell that nothing has read so far."""
+    """List the axes that the user added to a test's cell and that no code has read so far."""
     return [name for name, _ in cell.extra if name not in item.stash.get(READS, ())]

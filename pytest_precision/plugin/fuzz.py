@@ -94,7 +94,7 @@ def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings
 
 
 def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
-    """Return a failed verdict, with the marker to paste that runs the same matrix cell."""
+    """Return a failed verdict that ends with a marker to paste, which runs the same cell."""
     command = again(verdict.nodeid, options=f"--precision-fuzz {drawn_cells}")
     paste = f"To have this cell, paste above the test: {drawn.marker(cell)}"
     return replace(verdict, command=command, closing=(paste, f"Draw again with: {command}"))

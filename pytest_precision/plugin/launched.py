@@ -1,4 +1,4 @@
-"""What pytest does in the processes that torchrun or srun has started together.
+"""Pytest hooks for the processes that torchrun or srun has started together.
 
 If no collected test needs ranks, the suite runs in every process as without the plugin. If a test
 does, the process of rank 0 runs the tests and reports; the other processes hold ranks for it and
@@ -171,7 +171,7 @@ def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
 
 
 def runs(session: pytest.Session) -> bool:
-    """Return whether a session runs its tests after collection."""
+    """Return whether a session runs tests: not if it only collects, or if collection failed."""
     option = session.config.option
     broken = session.testsfailed and not option.continue_on_collection_errors
     return not (option.collectonly or broken)
@@ -192,7 +192,7 @@ def launch_refusal(items: list[pytest.Item], collection: Collection) -> list[str
 
 
 def reason(error: BaseException) -> str:
-    """Return the text that tells the other launched processes why pytest ended here."""
+    """Return the text that tells the other launched processes why pytest ended in this one."""
     if isinstance(error, pytest.UsageError):
         return "\n".join(map(str, error.args))
     return Raised.of(error.__cause__ or error, 0.0).traceback

@@ -80,7 +80,7 @@ class Resources:
 
     @property
     def traces(self) -> TraceCache:
-        """The cache of what candidates and references computed in this session."""
+        """The cache of recordings that candidates and references made in this session."""
         if self._traces is None:
             self._traces = TraceCache()
         return self._traces

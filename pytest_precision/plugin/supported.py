@@ -1,4 +1,4 @@
-"""Supported: versions of pytest that have what the plugin needs, and of torch that are tested."""
+"""Check the versions of pytest, which may be too old, and of torch, which may be untested."""
 
 from __future__ import annotations
 

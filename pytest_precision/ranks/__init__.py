@@ -1,4 +1,4 @@
-"""Ranks: start a group of N processes, call a function on all, and survive any failure of them.
+"""Start a group of N processes, call a function on all of them, and survive any failure.
 
 A job is sent as plain data (an import path and pickled arguments); results come back in rank order.
 Only the rank processes import torch, or the calling process if it is the rank (`inline` mode).

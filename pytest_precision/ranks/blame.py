@@ -1,4 +1,4 @@
-"""Blame: one error for a failed run of N ranks, whose cause is the first failure in time."""
+"""Make one error of a failed run of N ranks, whose cause is the first failure in time."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _error(
 
 
 def _patience(stacks: str) -> int:
-    """Return a sort key for late ranks: the one that most likely blocks the others comes first.
+    """Return a sort key (0, 1 or 2) by which the rank that likely blocks the others comes first.
 
     0 for a rank without stacks, 2 for one that waits in torch.distributed, 1 for any other.
     """
@@ -175,7 +175,7 @@ def _patience(stacks: str) -> int:
 
 
 def _account(evidence: Evidence, rank: int) -> list[str]:
-    """Return, as text, a rank's traceback, or its stacks if it sent no answer."""
+    """Return a rank's traceback as text, or its Python stacks if it sent no answer."""
     if rank not in evidence.received or rank in evidence.aborted:
         stacks = evidence.stacks.get(rank) or "none: the process did not react; it may be stopped"
         return _block(f"Stacks of rank {rank}", stacks)

@@ -18,7 +18,7 @@ Rank: TypeAlias = RankProcess | RemoteRank
 
 
 def leave(ranks: Iterable[Rank], seconds: float) -> None:
-    """Wait for ranks that were told to end, at most `seconds` for all of them together."""
+    """Wait up to `seconds`, in total, for ranks to exit that were told to stop."""
     deadline = time.monotonic() + seconds
     for rank in ranks:
         rank.join(deadline)

@@ -1,4 +1,4 @@
-"""Job: a function call as plain data, with everything that its imports depend on."""
+"""A function call as plain data, with everything that its imports depend on."""
 
 from __future__ import annotations
 

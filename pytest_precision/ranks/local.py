@@ -118,7 +118,7 @@ class LocalGroup:
             raise
 
     def serves(self, timeout: float) -> bool:
-        """Return whether these ranks can take another call, and are as good as newly started ones.
+        """Return whether these ranks can run another call as correctly as new ones would.
 
         What they have imported and read must be what a new group would import and read now.
         """

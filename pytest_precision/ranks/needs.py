@@ -1,4 +1,6 @@
-"""Needs: what a job requires of its ranks. Jobs with equal needs share a group."""
+"""What a function call requires of its ranks, such as environment variables. Jobs with equal needs
+share a group.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
-    """Return the code for which rank processes are kept apart: the run's layouts and workload.
+    """Return import paths of a run's layouts and workload, which need rank processes of their own.
 
     Args:
         layout: layout that runs.

@@ -231,7 +231,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def for_waiting_ranks(limits: tuple[str, ...] = LIMITS) -> int:
-    """Return how many bytes of memory idle ranks of this process, or xdist worker, may use.
+    """Return the memory limit, in bytes, of all idle ranks of this process or xdist worker.
 
     Args:
         limits: files with the memory limits of the container; missing ones are ignored.

@@ -1,4 +1,4 @@
-"""Watch: wait for the answers of all ranks within a deadline, before any of them is judged."""
+"""Collect the answers of all ranks within a deadline."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pytest_precision.report.status import PASSING, STATUSES, worst_status
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check, as of `parity.check`, or of a test that ended without any check.
+    """The result of one check, such as one `parity.check`, or of a test that made no check.
 
     Attributes:
         status: one of `STATUSES`.

@@ -113,7 +113,7 @@ def _key(cell: CellResult) -> tuple[str, str]:
 
 
 def _alike(cell: CellResult, before: CellResult | None) -> bool:
-    """Return whether a test failed for the same reasons in the earlier report."""
+    """Return whether the test failed for the same reasons in both reports."""
     return before is not None and kinds_of(cell) == kinds_of(before)
 
 

@@ -86,7 +86,7 @@ class Results:
         return key, result
 
     def _cell(self, report: pytest.TestReport) -> Mapping[str, Any] | None:
-        """Return the place of a report's test in its matrix; None for tests without a matrix."""
+        """Return test and axes of the matrix cell that a report is about; None if it has none."""
         cell: Mapping[str, Any] | None = getattr(report, "precision_cell", None)
         test = test_of(report.nodeid)
         if cell is None and getattr(report, "precision", None):

@@ -1,4 +1,4 @@
-"""Arrange a test's results as a table of marks over its axes, with the smallest layout.
+"""Arrange a test's results as a table of marks over its axes, in the smallest possible layout.
 
     primary_weight of bf16, grad_accum_fusion of False        <- `fixed`: axes of one value
                       sequence  train4  train2-eval-train2    <- column axes, none to two

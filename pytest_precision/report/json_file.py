@@ -91,7 +91,7 @@ class JsonFile:
             ) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add or replace a test's entries in report.json, and write the file now or soon."""
+        """Add or replace a test's entries in report.json; write it now or after a short delay."""
         entries = list(entries)
         found = [side for entry in entries for side in entry.get("environment", {}).values()]
         encoded = b",\n".join(encode(_lean(entry)) for entry in entries)
@@ -168,7 +168,7 @@ class JsonFile:
 
 
 def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop from a report entry the versions and variables that candidate and reference share."""
+    """Remove from a report entry the versions and variables that both sides have in common."""
     unlike = differing(entry.get("environment", {}))
     others = {name: value for name, value in entry.items() if name != "environment"}
     return others | ({"environment": unlike} if unlike else {})

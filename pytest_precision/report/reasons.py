@@ -1,4 +1,4 @@
-"""Group tests that ended for the same reason, so that a report tells it once."""
+"""Group tests that ended for the same reason, so that a report states each reason once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_precision.report.status import FAILING, count
 
 @dataclass(slots=True)
 class Reason:
-    """A reason why tests ended as they did, and these tests.
+    """A reason for which tests failed or were skipped, with the list of these tests.
 
     Attributes:
         status: status of the checks.
@@ -46,7 +46,7 @@ class Reason:
 
     @property
     def identical(self) -> bool:
-        """Whether all checks that ended for this reason give it in the same words."""
+        """Whether all checks that ended for this reason state it in exactly the same words."""
         return len(self.texts) == 1
 
     @property
@@ -95,7 +95,7 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
 
 
 def kinds_of(cell: CellResult) -> set[tuple[object, ...]]:
-    """Return the kinds of failures of a test; tests with equal ones failed for the same reasons."""
+    """Return how a test failed, to compare tests: equal sets mean that they failed alike."""
     failing = [check for check in cell.checks if check.status in FAILING]
     return {_kind(check, _text(cell, check)) for check in failing}
 
@@ -151,7 +151,7 @@ def unread_axes(cells: Iterable[CellResult]) -> list[str]:
 
 
 def rerun(cells: Iterable[CellResult]) -> list[str]:
-    """Say which tests failed and were run again, and how that ended."""
+    """Return a line for each failed test that was run again, on whether it passed in the end."""
     return [
         f"{cell.nodeid} was run {count(cell.reruns, 'more time')} after a failure, and "
         f"{'failed again' if cell.failing else 'then passed'}"

@@ -104,7 +104,7 @@ class SessionReport:
             write_line(reporter, line)
 
     def end(self) -> None:
-        """Note for the report that the test loop ended without an interruption."""
+        """Record that the session ran all of its tests without an interruption."""
         self._ended = True
 
     def finish(self) -> None:
@@ -152,7 +152,7 @@ class Progress:
         self._start = self._last = clock()
 
     def line(self, results: Results) -> str:
-        """Return the progress line if 30 s have passed since the last one; else an empty text."""
+        """Return a progress line if the last one is at least 30 s old; else an empty text."""
         now = self._clock()
         done, total = len(results.cells), results.total
         if now - self._last < INTERVAL or done == total:
@@ -169,7 +169,7 @@ class Progress:
 
 
 def write_line(terminal: pytest.TerminalReporter, line: str) -> None:
-    """Write a line of its own among pytest's dots."""
+    """Write a separate line into pytest's terminal output, between its progress dots."""
     # The reporter's own `ensure_newline` does not count the dots that it writes under xdist.
     writer = terminal.config.get_terminal_writer()
     if writer.width_of_current_line:

@@ -84,7 +84,7 @@ class Shared(NamedTuple):
 
 
 def traits(cell: CellResult) -> dict[str, str]:
-    """Return a test's axis values as `repr`, with the test's name as one more axis."""
+    """Return a test's axis values as `repr` text, and the test's name as a further axis."""
     return {TEST: cell.test} | {name: repr(value) for name, value in cell.axes.items()}
 
 

@@ -75,7 +75,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _firsts(cells: Iterable[CellResult]) -> dict[str, str]:
-    """Return, for each test that failed like an earlier one, the node id of that one."""
+    """Map each test that failed like an earlier one to the node id of that earlier test."""
     alone = [cell for cell in cells if sum(STATUSES[c.status].failing for c in cell.checks) == 1]
     return {
         cell.nodeid: reason.cells[0].nodeid

@@ -1,4 +1,4 @@
-"""Installation: an interpreter, and the files that it runs a script from."""
+"""A Python interpreter, and the files from which it runs a script."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def called(revision: str, commit: str, python: Path | None) -> str:
-    """Return what a commit, with another interpreter if given, is called in messages."""
+    """Return the name of a commit, with another interpreter if given, for messages."""
     name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
     return f"{name} with {python}" if python else name
 

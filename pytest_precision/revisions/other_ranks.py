@@ -1,4 +1,4 @@
-"""Other ranks: ranks that run the code of another commit, or of another interpreter."""
+"""Start ranks that run the code of another commit, or of another interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers: the processes of a torchrun launch that run the same command, one for each rank."""
+"""Coordinate the processes of a torchrun launch that run the same command, one per rank."""
 
 from __future__ import annotations
 

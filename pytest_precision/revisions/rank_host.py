@@ -1,4 +1,4 @@
-"""Rank host: a process that starts ranks of another commit or installation on request.
+"""A process that starts ranks of another commit or installation on request.
 
 It is a process of that interpreter, with the imports of that commit, and has a fork server of its
 own. Like a host of a launch it relays messages between each rank and the controller.
@@ -46,7 +46,7 @@ def packages() -> dict[str, str]:
 
 
 def _settle(relocation: Relocation) -> None:
-    """Make this process and its children run the code of another commit or interpreter."""
+    """Make this process and its children import code from another commit or interpreter."""
     inherited = os.environ.get("PYTHONPATH", "")
     settle(relocation)
     moved = os.environ.get("PYTHONPATH", inherited) if relocation.places else inherited

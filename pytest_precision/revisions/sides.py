@@ -1,4 +1,4 @@
-"""Sides: recordings of a script as it is in several commits or installations."""
+"""Record a script as it is in several commits or installations."""
 
 from __future__ import annotations
 

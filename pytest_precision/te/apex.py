@@ -1,4 +1,4 @@
-"""A CPU stand-in for APEX's module of GEMMs that accumulate weight gradients.
+"""A CPU stand-in for the GEMM module of APEX, which accumulates weight gradients.
 
 Megatron-core's own linear layers, such as its head, ask for it by name where gradients are
 accumulated in the GEMM. Transformer Engine's layers do not.

@@ -192,7 +192,7 @@ def _summed(b: Any, transb: bool) -> Tensor:
 
 
 def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) -> Tensor:
-    """Return a product plus `kept` times the output's old values, in fp32.
+    """Return product + `kept` * (the output's old values), in fp32.
 
     Where cuBLAS scales blocks, it first rounds the product to the dtype of the output.
     """

@@ -13,7 +13,7 @@ from pytest_precision.te.storages import family, matrix
 
 
 def is_group(tensor: Any) -> bool:
-    """Return whether a tensor is a grouped one: several matrices in one buffer."""
+    """Return whether a tensor is a grouped one, which has several matrices in one buffer."""
     return hasattr(tensor, "split_into_quantized_tensors")
 
 

@@ -198,7 +198,7 @@ def _fill(target: Tensor, found: Tensor) -> None:
 def _of_shard(
     per_block: Tensor, shape: tuple[int, int], block: tuple[int, int], shard: Tensor, start: int
 ) -> Tensor:
-    """Return, for each element of a shard, the value of its block in `per_block`."""
+    """Expand per-block values to the elements of a shard: each element gets its block's."""
     rows, columns = shape
     wide = per_block.repeat_interleave(block[0], 0)[:rows]
     wide = wide.repeat_interleave(block[1], 1)[:, :columns]

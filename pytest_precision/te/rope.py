@@ -140,7 +140,7 @@ def _applied(
     cp_size: int,
     cp_rank: int,
 ) -> Tensor:
-    """Apply rotary embeddings by calling `turn` with the angles of each token's position."""
+    """Apply rotary embeddings by calling `turn` with the angles for each token's position."""
     table = freqs.flatten(1)
     if qkv_format == NVTE_QKV_Format.NVTE_THD:
         assert cu_seqlens is not None

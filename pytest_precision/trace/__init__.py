@@ -1,1 +1,1 @@
-"""Trace: recordings on disk, how they are written, indexed, checked for damage and read."""
+"""Recordings on disk: how they are written, indexed, checked for damage and read."""

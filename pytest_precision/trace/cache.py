@@ -1,4 +1,4 @@
-"""Cache: the traces that this pytest session has recorded, and which of them can be used again."""
+"""Cache of the traces that this pytest session has recorded, for use by later checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KeptTrace:
 
 
 class TraceCache:
-    """The traces that a pytest session has recorded, found again by what they were recorded from.
+    """The traces that a pytest session has recorded, looked up by the run and its source files.
 
     Attributes:
         lock: to be held while a kept folder is read, since keeping another one may remove it.

@@ -1,4 +1,4 @@
-"""Data log: a digest of each microbatch that a workload gave, beside the trace of each rank.
+"""A log, beside each rank's trace, of a digest of each microbatch that the workload made.
 
 Runs on different data differ whatever their layouts do. So what each rank was given is recorded
 where the rank asks for it, and compared before anything else.
@@ -62,7 +62,7 @@ class DataLog:
 
 
 class DataWatch:
-    """Wraps a workload so that a digest of each microbatch it gives on this rank is kept.
+    """Wraps a workload to store a digest of each microbatch that it makes on this rank.
 
     Args:
         workload: the workload to watch from now on.

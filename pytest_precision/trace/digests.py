@@ -1,4 +1,4 @@
-"""Digests: hashes that a trace stores in place of tensors too large to keep at every phase."""
+"""Compute the digests that a trace stores in place of large tensors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def in_order(tensor: Tensor) -> Tensor:
 
 
 def digested(seen: Observation) -> Observation:
-    """Return an observation with a digest in place of its values, unless they are few bytes."""
+    """Replace an observation's values by their digest, unless they are only a few bytes."""
     if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
         return cloned(seen)
     return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))

@@ -1,4 +1,4 @@
-"""Files: write a trace's JSON files all or nothing, and map its binary files into memory."""
+"""Write a trace's JSON files atomically, and map its binary files into memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mapped(file: int, size: int) -> Tensor:
 
 @contextmanager
 def regular(path: Path) -> Iterator[tuple[int, int]]:
-    """Open a regular file and yield its descriptor and its size in bytes.
+    """Open a regular file for the block; yield (descriptor, size in bytes).
 
     Folders, devices, pipes and links are refused, and none of them is waited for.
 
@@ -85,5 +85,5 @@ def regular(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def no_regular(path: Path) -> ValueError:
-    """Return the error for a path that is a link, a folder, a pipe or a device."""
+    """Return the error for a path that is no regular file, but a link, folder, pipe or device."""
     return ValueError(expected_but_got("a regular file", f"{path.name}, which is none"))

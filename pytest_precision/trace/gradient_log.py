@@ -1,4 +1,4 @@
-"""Gradient log: how a run's losses and gradients compare with recomputed ones, on disk."""
+"""Store on disk how a run's losses and gradients compare with recomputed ones."""
 
 from __future__ import annotations
 

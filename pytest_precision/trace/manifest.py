@@ -1,4 +1,4 @@
-"""Manifest: the file `recording.json`, which says how a recording was made."""
+"""The file `recording.json`, which says how a recording was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moment: the step and phase of an observation; Window and Wanted: what of a run is recorded."""
+"""Types for a moment of a run (operation, step, phase), and for the part to be recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation files: write and read a rank's log of tensor operations as JSON.
+"""Write and read a rank's log of tensor operations as JSON.
 
 What many operations have in common (names, places, values) stands in the file once, so that an
 operation takes little of it.
@@ -142,7 +142,7 @@ def _argument(given: Any, values: list[Value]) -> LoggedArgument:
 
 
 class _Interned:
-    """Gives each distinct object a number, in the order of first use."""
+    """Numbers distinct objects in the order of first use, to store each only once."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Operations: a rank's log of tensor operations, with the source lines that called them.
+"""A rank's log of tensor operations, with the source lines that called them.
 
 Values are told apart by their digest and by the memory that they lie in.
 """
@@ -215,7 +215,7 @@ class LoggedOperation(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """The kind and name by which a tensor of a run is known, such as `master of head.weight`."""
+    """The kind and name that identify a tensor of a run, such as `master of head.weight`."""
 
     kind: str
     name: str

@@ -1,4 +1,4 @@
-"""Oracle log: how a run's weight updates compare with the optimizer's rule in fp64, on disk."""
+"""Store on disk how a run's weight updates compare with the optimizer's rule in fp64."""
 
 from __future__ import annotations
 
@@ -172,5 +172,5 @@ class OracleLog:
         self.read_back = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
-        """Keep only the mistakes that also explain the wrong updates of one more step or rank."""
+        """Keep only those explaining mistakes that explain these wrong updates, too."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]

@@ -1,4 +1,4 @@
-"""Reader: read a trace: per rank, and per part of the run, an index and a file of bytes.
+"""Read a trace: an index and a file of bytes for each rank and each part of the run.
 
 A trace holds values, or digests: the states of a long run are too large to keep, and 16 bytes per
 tensor tell whether two runs diverge, and when. The index is written last and moved into place, so
@@ -103,7 +103,7 @@ class Header:
 
 @dataclass(frozen=True)
 class _Written:
-    """The index and the bytes that one rank wrote in one part of a run.
+    """The index and the bytes that one rank wrote for one part of a run between restarts.
 
     Attributes:
         number: of the segment.
@@ -174,7 +174,7 @@ class Trace:
     def held(
         self, moment: Moment, kinds: Collection[str]
     ) -> Mapping[str, Mapping[str, list[Entry]]]:
-        """Return the observations of all ranks of some kinds at one moment, by kind and name."""
+        """Return all ranks' observations at one moment, of the given kinds, by kind and name."""
         held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
         for entry in self.entries(moment):
             if entry.kind in kinds:
@@ -195,7 +195,7 @@ class Trace:
 
     @property
     def decisive(self) -> bool:
-        """Return whether every tensor has its values, or a digest of it whole, to compare."""
+        """Return whether every tensor has its values, or a digest of its whole, to compare."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for one in self._written

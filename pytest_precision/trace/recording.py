@@ -1,4 +1,4 @@
-"""Recording: the trace and logs of one side of a comparison, read from disk."""
+"""The trace and logs of one side of a comparison, read from disk."""
 
 from __future__ import annotations
 

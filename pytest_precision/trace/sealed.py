@@ -1,4 +1,4 @@
-"""Sealed: a recording whose manifest has the size and digest of each file, to detect damage.
+"""A recording whose manifest stores each file's size and digest, to detect damage.
 
 Each rank seals its own files when it has written them; whichever is the last puts all seals into
 `recording.json`, which has a digest of itself. No collective does this: a script may have destroyed
@@ -72,12 +72,12 @@ def drop_seals(folder: Path, world_size: int) -> None:
 
 
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest's content with a digest of it added."""
+    """Add to a manifest's content a digest of that content."""
     return {**content, "digest": _own_digest(content)}
 
 
 def read_signed(path: Path) -> dict[str, Any]:
-    """Return the parsed `recording.json`, whose digest is not checked yet.
+    """Parse `recording.json`, without checking its digest.
 
     Raises:
         ValueError: it is too large, or no JSON object.
@@ -94,7 +94,7 @@ def read_signed(path: Path) -> dict[str, Any]:
 
 
 def expect_signed(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest's content without its digest; raise if the digest is another.
+    """Return a manifest's content without its digest; raise if the digest does not match.
 
     Raises:
         ValueError: it is not.

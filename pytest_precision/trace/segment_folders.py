@@ -1,4 +1,4 @@
-"""Segment folders: where on disk each part of a sequence with its own processes is recorded."""
+"""Paths of the folders in which the parts of a run between restarts are recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder_of(folder: Path, number: int) -> Path:
 
 
 def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, Path, int]]:
-    """Yield (part number, its folder, rank) for every rank of every part of a run."""
+    """Yield (part number, folder, rank) for each rank of each part of a run between restarts."""
     for number, world_size in enumerate(world_sizes):
         yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
 

@@ -1,4 +1,4 @@
-"""Sound: validate a recording's JSON files before any number in them is used.
+"""Validate a recording's JSON files before their numbers are used.
 
 A recording may come from a stranger, or from a disk that forgets. Nothing here computes with a
 number before it is known to be a whole number in its range, so that no offset leads out of a file,
@@ -27,7 +27,7 @@ DIGEST = 32
 
 
 def sound_integer(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
-    """Return `value` if it is an int in the given range; raise for others, True and 1.0 too.
+    """Return `value` if it is an int within a range; raise otherwise, also for True and 1.0.
 
     Raises:
         ValueError: `value` is none.

@@ -1,4 +1,4 @@
-"""Step accuracy: the gradients and updates of a first train step beside the fp64 ones, on disk."""
+"""Store on disk the gradients and updates of a first train step, paired with fp64 ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OfTensors = Mapping[str, BesideExact]
 
 @dataclass(frozen=True)
 class StepAccuracy:
-    """A run's first gradients and updates, each beside the same in fp64.
+    """A run's first gradients and updates, each paired with the same computed in fp64.
 
     Attributes:
         tensors: `gradients` and `updates` to those of each logical tensor.

@@ -1,4 +1,4 @@
-"""Update log: how many weight updates of a run rounding has lost, per step and tensor.
+"""Store how many weight updates rounding lost, per step and tensor.
 
 It lies next to the trace of each rank; agreement of the two sides does not depend on it.
 """
@@ -61,7 +61,7 @@ class Counts:
 
     @property
     def absorbed(self) -> float:
-        """Return the error that rounding made in the updates, relative to their norm.
+        """Return the L2 norm of the updates' rounding errors, relative to that of the updates.
 
         It is near 1 where updates vanish, and above 1 where those that do not are rounded up.
         """

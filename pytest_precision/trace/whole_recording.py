@@ -1,4 +1,4 @@
-"""Whole recording: read a recording that `record` has finished, after checking all its files."""
+"""Read a finished recording, after checking all its files for damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writer: write one rank's observations into a trace, a binary file with an index."""
+"""Write one rank's observations as a trace: a binary file with an index."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TraceWriter:
         self._moments[moment] = [(slot, kept[identity]) for slot, identity in entries]
 
     def keep(self, seen: Observation) -> Observation:
-        """Write a tensor's values to the trace now; return a stand-in to give to `add` later.
+        """Write a tensor's values now; return a stand-in without values to pass to `add` later.
 
         The stand-in of a large tensor has only a digest. What later phases overwrite is not copied
         for this.
@@ -155,7 +155,7 @@ class TraceWriter:
         return self._append(held) if held.nbytes < WRITTEN_ONCE else self._offsets[self._once(held)]
 
     def _once(self, held: Tensor) -> str:
-        """Write a tensor's bytes only once, however many tensors equal it; return their digest."""
+        """Write a tensor's bytes unless equal ones are written already; return their digest."""
         digested = digest(held)
         if digested not in self._offsets:
             self._offsets[digested] = self._append(held)
@@ -204,7 +204,7 @@ class TraceWriter:
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key that two tensors share only if they are the same view of the same memory.
+    """Return a key that is equal for two tensors only if they are the same view of one memory.
 
     A conjugate or negated view has all but the last two in common with what it is a view of.
     """

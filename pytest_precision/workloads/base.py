@@ -1,4 +1,4 @@
-"""Workload: what is trained, and how; the layout determines how the numbers are stored."""
+"""The interface of workloads: model, data, loss and parameter groups, without storage dtypes."""
 
 from __future__ import annotations
 

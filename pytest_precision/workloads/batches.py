@@ -84,7 +84,7 @@ def extents(generator: torch.Generator, number: int, empty: int = 0) -> list[Ext
 
 
 def _drawn(generator: torch.Generator, number: int) -> tuple[list[Extent], list[int]]:
-    """Draw random row lengths of microbatches; return them, and how many tokens count in each."""
+    """Draw random row lengths, and how many tokens count in the loss, for each microbatch."""
     size = (number, _MOST_ROWS)
     rows = torch.randint(2, _MOST_ROWS + 1, size[:1], generator=generator)
     starts = torch.randint(_LONGEST_PROMPT + 1, size, generator=generator)

@@ -1,4 +1,4 @@
-"""Routing: which experts a token goes to, and which of them drop it."""
+"""Choose the experts of each token, and find which experts drop a token beyond capacity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: what a workload says about the optimizer that updates its weights, as plain data.
+"""The optimizer rules that a workload may declare for its weights, as plain data.
 
 A rule has the options of torch's optimizer of that name; those that `Workload.groups` gives a group
 come before them. The learning rates are those of the groups and of `Workload.scheduler`.

@@ -1,4 +1,4 @@
-"""Group options: options of parameter groups that do something else than they say."""
+"""Check parameter group options that the optimizer ignores or applies unexpectedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership: whether the optimizers hold the model's own parameters, and each of them once.
+"""Check that optimizers update the model's own parameters, and each of them once.
 
 A weight with several names is one tensor, and so are two that a model says are tied.
 """

@@ -1,4 +1,4 @@
-"""Policies: gradients, outputs and activations that FSDP, DDP or a pipeline stage rounds."""
+"""Check whether FSDP, DDP or a pipeline stage rounds gradients, outputs or activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: schedulers of another optimizer, and those that were made for endless training.
+"""Check for learning-rate schedulers of another optimizer, or of unlimited length.
 
 A trainer that computes the number of steps from the length of its data has none for an iterable
 dataset, and some put the largest integer in its place: the rate then never decays.

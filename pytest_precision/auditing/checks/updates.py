@@ -1,4 +1,4 @@
-"""Updates that the dtype of a parameter cannot hold, and optimizer state in few digits.
+"""Check for updates lost in a parameter's dtype, and optimizer state of low precision.
 
 torch's optimizers compute in the dtype of the parameter and make their state like it. A policy of
 mixed precision does not change that: it says in which dtype is computed, not in which is stored.

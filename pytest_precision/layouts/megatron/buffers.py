@@ -164,7 +164,7 @@ class Buffer:
         return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
     def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
-        """Return views of a quantized parameter's bytes in this buffer, each in its stored shape.
+        """Return views of a quantized parameter's bytes in the buffer, in their stored shapes.
 
         There are none where parameters are gathered in the memory of the gradients.
         """
@@ -184,7 +184,7 @@ class Buffer:
             self.view(slot, self.grads).zero_()
 
     def owned(self, bucket: Bucket, slot: BufferSlot) -> Span | None:
-        """Return the range of a flattened parameter that this rank updates; None if it is empty."""
+        """Return (start, stop) of this rank's part of a flattened parameter; None if empty."""
         return held_part(slot.span, self._share(bucket))
 
     def part(self, slot: BufferSlot, owned: Span, flat: Tensor) -> Tensor:

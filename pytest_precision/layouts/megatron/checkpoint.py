@@ -118,7 +118,7 @@ def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
 
 
 def _one_scale(scales: Tensor) -> Tensor:
-    """Return a single scale if the scales of all elements are equal, else the scales unchanged."""
+    """Reduce per-element scales to one scale if all are equal; else return them unchanged."""
     bits = scales.flatten().view(torch.int32)
     return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
 

@@ -26,7 +26,7 @@ LAYERS = ("up", "down")
 
 
 def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arranged:
-    """Rearrange the experts of a model, in place, into layers that hold the weights of all experts.
+    """Replace the experts of a model, in place, by grouped layers that hold all experts' weights.
 
     Args:
         model: the model of a workload such as `moe`, which is stored and quantized already.

@@ -1,4 +1,4 @@
-"""The distributed optimizer's second half: sharded masters, and all-gathered parameters."""
+"""The part of the distributed optimizer that updates sharded masters and gathers parameters."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class GatheredEngine(Engine):
 
     @torch.no_grad()
     def _finish(self, buffer: Buffer, bucket: Bucket) -> None:
-        """Wait for a bucket's all-gather, and bring its parameters up to date from the result."""
+        """Wait for a bucket's all-gather, and fill its quantized parameters from the result."""
         if not bucket.stale:
             return
         buffer.wait(bucket)

@@ -1,4 +1,4 @@
-"""Packed tensors: which of the original model's tensors a stored tensor holds, and where."""
+"""Which tensors of the original model a stored tensor contains, and where in it they lie."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
 
 
 def held_part(whole: Span, held: Span) -> Span | None:
-    """Return which elements of a range lie in another one, counted from its start; None if none."""
+    """Return the overlap of two element ranges, counted from the other's start; None if empty."""
     start, stop = max(whole.start, held.start), min(whole.stop, held.stop)
     return Span(start - whole.start, stop - whole.start) if start < stop else None
 

@@ -61,7 +61,7 @@ class ShardedMatrix:
         return span, shard.master[first + span.start : first + span.stop].to(NOMINAL)
 
     def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
-        """Return the padded matrix with this rank's elements, and with zeros around them."""
+        """Return the padded matrix with this rank's elements, and zeros elsewhere."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
         flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)

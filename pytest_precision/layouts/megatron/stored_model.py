@@ -49,7 +49,7 @@ _DTYPES = {
 
 
 def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
-    """Return which tensors cannot be recorded, and why, since communication overlaps computation.
+    """Return (kind of tensor, reason) for what overlapping communication makes unrecordable.
 
     Args:
         options: Megatron-core's, or `Options`, with `overlap_grad_reduce` and

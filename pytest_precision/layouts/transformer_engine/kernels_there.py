@@ -1,4 +1,4 @@
-"""Checks whether the GPU has Transformer Engine's kernels for a precision or grouped weight.
+"""Check whether the GPU has Transformer Engine's kernels for a precision or grouped weight.
 
 A cell that it has none for is skipped, with the reason.
 """

@@ -1,4 +1,4 @@
-"""The bytes, scales and amaxes in Transformer Engine's tensors and layers, listed by name."""
+"""List the bytes, scales and amaxes in Transformer Engine's tensors and layers, by name."""
 
 from __future__ import annotations
 

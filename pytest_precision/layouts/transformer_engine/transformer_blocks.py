@@ -65,7 +65,7 @@ class Fused(nn.Module):
 
 
 class Apart(nn.Module):
-    """A block in which each norm and each linear layer is a separate module."""
+    """A transformer block in which each norm and each linear layer is a separate module."""
 
     def __init__(self, cell: Cell, block: GptBlock) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Code: how the user's functions reach the ranks: as import paths, imported there."""
+"""Transfer the user's functions to the ranks as import paths, and import them there."""

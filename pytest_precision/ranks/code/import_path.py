@@ -1,4 +1,4 @@
-"""ImportPath: a callable and its bound arguments as plain data that another process can call."""
+"""A callable and its bound arguments as plain data that another process can call."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class ImportPath:
         return functools.partial(function, *args, **kwargs)
 
     def lacking(self) -> str:
-        """Return `module:name` if this process's code has no such callable; empty if it has.
+        """Return `module:name` if this process cannot import the callable; empty if it can.
 
         Raises:
             Exception: the module is there, and raises it while it is imported.

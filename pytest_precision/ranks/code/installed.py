@@ -1,4 +1,4 @@
-"""Installed: which files are installed code; all others that Python imports are the user's own.
+"""Distinguish installed code from the user's own code, by file path.
 
 Installed code is Python, this package, torch, each folder of the import path that has the name of
 one for installed packages, and each file that the record of an installer lists. So it does not

@@ -1,4 +1,4 @@
-"""Loading: import a module by its name or, if that finds nothing or another module, by its file.
+"""Import a module by name, or by its file if the name is unknown or names another module.
 
 pytest's `importlib` mode gives test modules names that cannot be imported elsewhere, and two test
 modules may share a name. In a rank that is kept between tests, the file tells which one is meant.

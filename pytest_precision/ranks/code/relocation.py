@@ -1,4 +1,4 @@
-"""Relocation: where ranks of another commit or interpreter find the files that a job names.
+"""Translate a job's file paths for ranks that run another commit or interpreter.
 
 Jobs name files, folders and the import path as they are in the controller. A rank that runs the
 code of another commit reads each as the same place in the work tree of that commit; one of another

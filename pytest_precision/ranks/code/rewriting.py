@@ -1,4 +1,4 @@
-"""Rewriting: asserts on a rank show their values, in the same modules as under pytest.
+"""Rewrite asserts on a rank to show their values, in the same modules as pytest does.
 
 While pytest imports them, it rewrites the asserts of test modules, of `conftest.py` and of modules
 that plugins and suites register. A rank imports these modules itself and has neither pytest's

@@ -1,1 +1,1 @@
-"""Files: what a job reads of the disk, so that what was computed from other files is noticed."""
+"""Record the files that a job reads, so that results from changed files are not reused."""

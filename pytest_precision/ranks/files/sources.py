@@ -129,7 +129,7 @@ class Sources:
         self.directories |= others.directories
 
     def hold(self) -> bool:
-        """Return whether all files that ranks read are known, and are unchanged since."""
+        """Return whether all files that ranks read are known and have not changed since."""
         return not self.unseen and self.unchanged()
 
     def unchanged(self) -> bool:

@@ -1,1 +1,1 @@
-"""GPUs: which of them a group of ranks gets, and which process may use one now."""
+"""Assign GPUs to a group of ranks, and lock them for one process at a time."""

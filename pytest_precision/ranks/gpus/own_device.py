@@ -1,4 +1,4 @@
-"""Own device: start CUDA in this process on the GPU that was chosen for it."""
+"""Start CUDA in this process on the GPU that was chosen for it."""
 
 from __future__ import annotations
 

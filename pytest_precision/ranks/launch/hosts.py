@@ -1,4 +1,4 @@
-"""Hosts: the processes that torchrun or srun started, as rank 0 uses them to start ranks."""
+"""Start ranks, from rank 0, in the processes that torchrun or srun has started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RemoteRank: the handle of a rank that another process has started, its host.
+"""The handle of a rank that another process, its host, has started.
 
 All messages pass through the host in order, so the last message of a rank comes before its end.
 """
@@ -116,7 +116,7 @@ class RemoteRank:
             self.recv()
 
     def close(self) -> None:
-        """Close the connection to the host, which then kills the rank if it is alive."""
+        """Close the connection to the host process, which then kills the rank if it is alive."""
         self._line.close()
 
     def _say(self, message: Start | Signal | ToRank) -> None:

@@ -1,4 +1,4 @@
-"""Serve: a launched process other than rank 0, a host, which starts one rank of each group.
+"""Start ranks on request in a launched process other than rank 0, called a host.
 
 The host itself runs no job, since a launcher ends all processes when one of them dies. On each line
 it forwards the messages between the controller and a rank, signals the rank, and reports its end.
@@ -193,7 +193,7 @@ def _meet(
 
 
 def _relay(line: Connection, rank: RankProcess) -> None:
-    """Forward messages between a rank and its controller; end the rank if that one is gone."""
+    """Forward messages between a rank and its controller; end the rank if the controller ends."""
     waitables: list[Connection | int] = list(rank.waitables)
     with line, contextlib.suppress(EOFError, OSError):
         while True:

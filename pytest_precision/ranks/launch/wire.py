@@ -1,4 +1,4 @@
-"""Wire: connections of multiprocessing over TCP, at both ends of which a secret key is proved.
+"""TCP connections on which both ends prove that they have a secret key.
 
 Each end proves that it has the key by a digest of the other end's random challenge, before any byte
 is unpickled.
@@ -52,7 +52,7 @@ def listen(address: str) -> socket.socket:
 
 
 def proven(caller: socket.socket, key: bytes) -> Connection | None:
-    """Return a connection to a caller that proves to have the key; None for one that does not."""
+    """Authenticate a caller by its key; return the connection, or None if that fails."""
     try:
         return _connection(caller, key, asked=True)
     except Exception:  # a stranger may send anything, so multiprocessing may raise anything

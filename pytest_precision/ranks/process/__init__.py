@@ -1,1 +1,1 @@
-"""Process: one rank's process, from its start to its end, and the messages it exchanges."""
+"""One rank's process, from its start to its end, and the messages that it exchanges."""

@@ -1,4 +1,4 @@
-"""Lifeline: a rank and its children end with the process that controls them, however that ends.
+"""End a rank and its children when the process that controls them ends, in whatever way.
 
 Two mechanisms are needed, since neither covers every case. A thread sees the controller's end of a
 pipe close; it cannot run while the process is stopped, or while native code holds the interpreter's

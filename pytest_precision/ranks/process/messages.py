@@ -39,7 +39,7 @@ class RunJob:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A message to a rank: leave the group and end."""
+    """A message that tells a rank to leave its group and end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Output: a rank writes stdout and stderr to a file, so that none reaches pytest's terminal."""
+"""Redirect a rank's stdout and stderr to a file, to keep them out of pytest's terminal."""
 
 from __future__ import annotations
 

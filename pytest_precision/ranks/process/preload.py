@@ -1,4 +1,4 @@
-"""Preload: the fork server imports this module once, so that a rank starts in milliseconds.
+"""Import modules once in the fork server, so that a rank forked from it starts in milliseconds.
 
 Without `torch._dynamo` and the settings of inductor here, each rank would import them when it
 builds an optimizer or requests deterministic algorithms, which takes seconds per rank.

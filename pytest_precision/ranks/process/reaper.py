@@ -1,4 +1,4 @@
-"""Reaper: kill processes and remove folders that a rank or its controlling process left behind."""
+"""Kill processes and remove folders that a rank or its controlling process left behind."""
 
 from __future__ import annotations
 

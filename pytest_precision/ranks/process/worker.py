@@ -1,4 +1,4 @@
-"""Worker: the rank's side: join the process group, then run jobs until told to stop."""
+"""Run a rank's process: join the process group, then run jobs until told to stop."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""State: the process-wide state from which a job starts, and how changes by the job are found."""
+"""Reset process-wide state before each job, and find what the job changed."""

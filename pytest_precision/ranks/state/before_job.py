@@ -1,4 +1,4 @@
-"""Before a job: the state of a process before a job, against which changes by the job are found."""
+"""Save a process's state before a job, to find what the job changes."""
 
 from __future__ import annotations
 

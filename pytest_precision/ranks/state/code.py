@@ -1,4 +1,4 @@
-"""Code: find and undo what a job replaced in torch's classes and in the user's modules.
+"""Find and undo what a job replaced in torch's classes and in the user's modules.
 
 The code of torch is watched where others patch it. The user's own modules are watched with their
 data: all modules whose file is not installed code.

@@ -1,4 +1,4 @@
-"""Leaks: process-wide state that a job has changed and not restored, and the warning about it."""
+"""Find process-wide state that a job changed and did not restore, and warn about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process groups that a job opened and left are destroyed before the next job.
+"""Destroy process groups that a job opened and did not close, before the next job.
 
 A group is ended only if nothing refers to it any more. A group that a framework keeps in a global
 variable stays for the framework's next use. So does the group of a mesh in a cache that is unknown
@@ -45,7 +45,7 @@ def close_unused() -> None:
 
 
 def _unheld(world: Any) -> Iterator[Any]:
-    """Yield the process groups, except the default one, that only torch refers to."""
+    """Yield process groups, except the default one, to which no object outside torch refers."""
     tables = (
         world.pg_map,
         world.pg_names,

@@ -1,4 +1,4 @@
-"""Starting point: the state of a process from which every job starts."""
+"""Put a process into the defined state from which every job starts."""
 
 from __future__ import annotations
 

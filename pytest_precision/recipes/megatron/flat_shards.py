@@ -1,4 +1,4 @@
-"""Flat shards: which of the model's tensors lie in what Megatron-core's optimizers update."""
+"""Find which of the model's tensors lie in the flat shards of Megatron-core's optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: where Megatron-core's modules read weights, and the stored bytes and scales of these."""
+"""Find in memory the weights that Megatron-core's modules read, with their bytes and scales."""
 
 from __future__ import annotations
 

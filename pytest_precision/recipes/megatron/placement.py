@@ -1,4 +1,4 @@
-"""Placement: which parts of a model this rank holds, and which of its data it computes."""
+"""Find which parts of a model this rank has, and which of the microbatches it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Started: what Megatron-core needs in a process before a run, and what is released after it.
+"""Set up Megatron-core in a process before a run, and release its resources after it.
 
 These are its process groups and the configuration of a cell; a model and its process groups would
 outlive their run.

@@ -107,7 +107,7 @@ class Failures:
         return Failure(anchor, reason, listed, above, examples)
 
     def _examples(self, anchor: str, reason: Reason) -> list[Example]:
-        """Return examples of a reason in full: the first test, and others with new axis values."""
+        """Return the tests to show in full: the first, and ones with new axis values."""
         found: list[Example] = []
         known: set[str] = set()
         for cell, check in zip(reason.cells, reason.checks, strict=True):
@@ -156,7 +156,7 @@ def _element(divergence: Mapping[str, Any]) -> str:
 
 
 def culprit_facts(found: Culprit) -> Sequence[tuple[str, str]]:
-    """Return where and by what a culprit made its wrong value, and what the reference did there."""
+    """Return facts on the operation at fault, and on the reference's operation in its place."""
     theirs = found.reference
     outside = " (no file of the project)" if found.outside and found.file else ""
     told = [

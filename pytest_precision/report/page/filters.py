@@ -93,7 +93,7 @@ class Filters:
         return (repr(cell.axes[axis]),) if axis in cell.axes else ()
 
     def classes(self, cell: CellResult) -> str:
-        """Return the CSS classes of a test by which filters select it."""
+        """Return a test's CSS classes, by which the page's filters select it."""
         chosen = (
             f"v{place}-{known[self._values(cell, place)]}"
             for place, known in enumerate(self._numbers)

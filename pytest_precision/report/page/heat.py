@@ -1,4 +1,4 @@
-"""Heat maps: tables whose fields are coloured by the size of the error, and tell it in numbers."""
+"""Heat maps: tables whose fields show an error's size by colour and as a number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Heat(NamedTuple):
 
 
 def heat_rows(spread: Mapping[str, Any]) -> list[tuple[str, str, list[Heat]]]:
-    """Return how a check's difference spreads: of each kind its dtypes, and a field per column."""
+    """Return a heat map's rows: one per kind of tensor, with its dtypes and a field per column."""
     places = range(len(spread["step"]))
     return [
         (kind, _dtypes(of["dtypes"]), [_heat(of, place) for place in places])
@@ -94,7 +94,7 @@ def _heat(of: Mapping[str, Any], place: int) -> Heat:
 def tensor_heats(
     spread: Mapping[str, Any],
 ) -> Iterator[tuple[str, str, list[tuple[str, list[Heat]]]]]:
-    """Yield each kind whose tensors have known errors: what can be seen, and a row per tensor."""
+    """Yield, per kind of tensor with known errors, a summary and a row of fields per tensor."""
     for kind, of in spread.get("tensors", {}).items():
         heat = error_heat(error for row in of["rel_l2"] for error in row)
         rows = zip(of["name"], of["rel_l2"], strict=True)

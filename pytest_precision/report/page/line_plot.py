@@ -140,7 +140,7 @@ def _points(
     x: Callable[[float], float],
     y: Callable[[float], float],
 ) -> list[str]:
-    """Return a curve as SVG point lists, one per stretch without missing values."""
+    """Return a curve as SVG point lists; the curve is split where values are missing."""
     parts: list[list[str]] = [[]]
     for step, value in zip(steps, column, strict=True):
         if value is None:
