@@ -33,7 +33,7 @@ def in_compiled_call() -> bool:
 
 @contextmanager
 def around_regions(call: Callable[[Run, Sequence[Any], tuple[int, ...]], Any]) -> Iterator[None]:
-    """Run `call` in place of each region that torch.compile compiled, during the block.
+    """Make torch run `call` instead of each region that torch.compile compiled, during the block.
 
     `call` gets the region, its inputs, and the numbers of the inputs that the region overwrites.
 

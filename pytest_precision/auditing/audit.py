@@ -136,7 +136,7 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
 
 def audit_built(build: Callable[[], Any]) -> Audit:
-    """Check what a function builds of a training loop; if it fails in a known way, report that.
+    """Audit the parts that a function builds; a known failure of the function becomes a finding.
 
     Args:
         build: returns the parts of a training loop.

@@ -1,4 +1,4 @@
-"""Decide checks of sides whose results have changed since another revision or a baseline.
+"""Decide checks of candidates and references that changed since another revision or a baseline.
 
 What one side alone does is its change; what both do has a cause that they have in common: the
 environment, or shared code.

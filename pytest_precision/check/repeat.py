@@ -146,7 +146,7 @@ def _first(case: Case) -> Finding | None:
 
 
 def _with(side: Side, **variables: str) -> Side:
-    """Return the same layout to run on new ranks with additional environment variables."""
+    """Return the same layout, to be run on new ranks with additional environment variables."""
     environment = side.needs.environment
     declared = tuple(sorted({**dict(environment.declared), **variables}.items()))
     needs = replace(side.needs, environment=environment.declaring(declared), fresh=True)

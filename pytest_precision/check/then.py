@@ -24,7 +24,7 @@ from pytest_precision.ranks.pool import RankPool
 
 @dataclass(frozen=True)
 class Then:
-    """Another commit or installation, whose results are compared with those of the present code.
+    """The other commit or installation with whose results a check compares the present code's.
 
     Attributes:
         name: what messages call it.

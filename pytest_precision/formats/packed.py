@@ -128,7 +128,7 @@ class PackedOperand:
 
 
 def _sign_bits(source: torch.Tensor) -> torch.Tensor:
-    """Return 8 where the sign bit of a number is set, else 0; uint8 in scratch memory."""
+    """Return 8, the sign bit of a 4-bit code, for each negative element, else 0; uint8."""
     integer = FLOAT_BITS[source.dtype].dtype
     shape = tuple(source.shape)
     signs = torch.bitwise_right_shift(

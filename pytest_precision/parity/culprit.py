@@ -34,7 +34,7 @@ class SourceLine(NamedTuple):
 
 
 class Following(NamedTuple):
-    """An operation, after the first one at fault, that made a wrong value independently of it.
+    """A later operation at fault, which made a wrong value independently of the first one.
 
     Attributes:
         operation: its name.

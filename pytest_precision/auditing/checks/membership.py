@@ -111,7 +111,7 @@ def broken_ties(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def _is_sharded(facts: SetupFacts) -> bool:
-    """Return whether ranks share master weights, so that this rank lacks some of them."""
+    """Return whether master weights may be sharded, so that this rank may lack some of them."""
     elsewhere = any(one.relation == "master" for one in facts.ownership.updated)
     return elsewhere and dist.is_initialized() and dist.get_world_size() > 1
 

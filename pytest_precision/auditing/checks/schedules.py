@@ -36,7 +36,7 @@ def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def unknown_length(error: BaseException) -> AuditFinding | None:
-    """Return a finding if an error comes from data that have no length; None for other errors.
+    """Return a finding for the error that a data loader has no length; None for other errors.
 
     Args:
         error: raised while the set-up was built, `TypeError` by Python or whatever a data set has.

@@ -64,7 +64,7 @@ class Shard:
 
 
 def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
-    """Return this rank's shards of all parameters, whose masters start from unrounded weights."""
+    """Return this rank's shards of all parameters, with masters from the unrounded weights."""
     shards = []
     for buffer in buffers:
         for bucket in buffer.buckets:

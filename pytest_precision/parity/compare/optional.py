@@ -81,7 +81,7 @@ class OptionalPairs:
         return "it differs from the start" if may else None
 
     def note(self, pair: Pair, why: str) -> None:
-        """Record that a tensor was not compared and why; an empty reason keeps it unreported."""
+        """Record an uncompared tensor with the reason; an empty reason is not reported."""
         lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
         if why:
             self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)

@@ -129,8 +129,7 @@ def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
 
 
 def _looked_at(alike: list[Compared]) -> list[Diagnosis]:
-    """Look at all differing tensors: return the one error that they share, or else the error of
-    each.
+    """Return the one error pattern that all differing tensors share, or else the pattern of each.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """

@@ -210,7 +210,7 @@ def _pattern(name: str) -> str:
 
 
 def _left_out_everywhere(found: dict[str, Criterion]) -> dict[str, Criterion]:
-    """Leave a weight out in all kinds, such as `grad`, if `unchecked` in at least 4 of them."""
+    """Set a weight to `unchecked` in all kinds, if it is `unchecked` in at least 4 of them."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for key, criterion in found.items():
         kind, _, pattern = key.partition(":")

@@ -73,7 +73,7 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
 
 
 def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[str, Need]]:
-    """Give each weight the largest error of its forms: master, stored, and used in forward."""
+    """Give all forms of a weight (master, stored, used in forward) the largest of their errors."""
     kinds = [kind for kind in needs if kind in STARTING_KINDS]
     return {
         kind: {

@@ -1,4 +1,4 @@
-"""List what a run never exercised, such as clipping, so that its verdict does not cover it.
+"""List features, such as clipping, that a run never used, so that its verdict does not cover them.
 
 A defect in clipping shows in no run that never clips, and one in a checkpoint in none that loads
 nothing. The trace has all that is needed to say so.
@@ -165,7 +165,7 @@ GAP_CHECKS: tuple[Callable[[Exercised], str], ...] = (
 
 
 def unexercised(trace: Trace, cell: Cell, data: DataLog) -> list[str]:
-    """List what a run never exercised, each as a short phrase.
+    """List features that a run never used, each as a short phrase.
 
     Args:
         trace: of the run.

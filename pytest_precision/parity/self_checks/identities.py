@@ -37,7 +37,7 @@ GRIDS = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Claim:
-    """What a tensor of a run must be equal to.
+    """A claim, to be checked, on the value that a tensor of a run must be equal to.
 
     Attributes:
         step: train step.

@@ -1,4 +1,4 @@
-"""Copies of plain containers, which show changes in the data of a module."""
+"""Copies of plain containers, by which changes in a module's data are detected."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
 
 
 def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[GradientBreach]:
-    """Yield gradients too wrong to stem from rounded weights, with the mistake if it is known."""
+    """Yield gradients with more error than rounded weights explain, each with its known mistake."""
     spread = [0.0] * len(beyond)
     bounds: list[float] = []
     for seed in SEEDS:  # the second one only where the first one does not explain all of them

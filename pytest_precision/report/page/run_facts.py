@@ -1,4 +1,4 @@
-"""Make the first lines of the page (date, commit, torch, device) and its table of settings."""
+"""Make the page's first lines (date, commit, torch, device) and its table of settings."""
 
 from __future__ import annotations
 

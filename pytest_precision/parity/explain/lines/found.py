@@ -65,7 +65,7 @@ def culprit_of(
 
 
 class _Made(NamedTuple):
-    """The operation or assignment that made the error, and whether this is certain.
+    """The operation or assignment found to have made the error, and whether this is certain.
 
     Attributes:
         culprit: that they name, if any.

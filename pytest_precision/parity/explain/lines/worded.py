@@ -109,7 +109,7 @@ def of_operation(
     following: tuple[Following, ...] = (),
     named: CodeLine | None = None,
 ) -> Culprit:
-    """Describe one operation as the cause of the error, at the line `named` or else at its own."""
+    """Describe one operation as the cause of the error, at the source line `named` if given."""
     line = named or call.line
     return Culprit(
         text=f"first wrong value: {called_place(call.operation, root)}: {error.words}",
