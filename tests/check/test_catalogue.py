@@ -23,6 +23,7 @@ from examined import (
     refusal_of,
     variation_found,
 )
+from nightly_entries import SHOWN_BY
 
 from pytest_precision import Cell, Parity, Verdict
 from pytest_precision.check.gates import GATES, HELD_TO_RULES
@@ -50,9 +51,13 @@ def as_entered(found: Refusal, entered: Refusal) -> Refusal:
     return found._replace(tensor=tensor, rule=found.rule[: len(entered.rule) or None])
 
 
+def in_ci(entry: Planted) -> bool:
+    return not entry.nightly and entry.name not in SHOWN_BY
+
+
 def in_ci_once(entry: Planted) -> Any:
     """Leave to the nightly run what other entries show as well."""
-    return pytest.param(entry, id=entry.name, marks=pytest.mark.nightly if entry.nightly else ())
+    return pytest.param(entry, id=entry.name, marks=() if in_ci(entry) else pytest.mark.nightly)
 
 
 @pytest.mark.parametrize("entry", [*map(in_ci_once, PLANTED.values())])
@@ -96,6 +101,37 @@ def test_every_entry_names_a_gate_or_why_none_refuses_it() -> None:
     for entry in PLANTED.values():
         assert (entry.refusal == PASSED) is bool(entry.unseen), entry.name
         assert entry.refusal.gate in gates or entry.unseen, entry.name
+
+
+def shown(entry: Planted) -> tuple[object, ...]:
+    """Return what an entry shows that another one may show, too."""
+    refusal = entry.refusal
+    said = refusal.gate, refusal.status, refusal.phase, refusal.kind, refusal.rule
+    return entry.of_both, *said, refusal.factor is None, refusal.everywhere
+
+
+def test_ci_has_an_entry_for_each_one_that_it_leaves_out() -> None:
+    """By the same gate and rule, and no defect of a real stack is left out."""
+    for name, other in SHOWN_BY.items():
+        assert in_ci(PLANTED[other]), other
+        assert shown(PLANTED[name]) == shown(PLANTED[other]), name
+        assert not isinstance(PLANTED[name], Defect), name
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda entry: (entry.refusal.gate, entry.of_both, entry.cell.world_size),
+        lambda entry: (entry.refusal.gate, entry.of_both, entry.refusal.phase),
+        lambda entry: (entry.cell.precision, entry.cell.primary_weight, entry.of_both),
+        lambda entry: (entry.cell.precision, entry.refusal.gate),
+    ],
+    ids=["gate and ranks", "gate and phase", "storage", "precision and gate"],
+)
+def test_ci_has_an_entry_of_each_kind(part: Callable[[Planted], object]) -> None:
+    """As the nightly run has."""
+    entries = [*PLANTED.values()]
+    assert {part(entry) for entry in entries if in_ci(entry)} == {part(entry) for entry in entries}
 
 
 @pytest.mark.parametrize("entry", VARIATIONS, ids=lambda entry: entry.name)

@@ -35,7 +35,8 @@ def test_fsdp2_in_fp32_is_replicated_adamw(
     assert verdict.observations > 500
 
 
-@pytest.mark.parametrize("layout", ["adamw", "fsdp2"])
+# In CI, the test above has fsdp2 save and load the same workload on as many ranks.
+@pytest.mark.parametrize("layout", ["adamw", pytest.param("fsdp2", marks=pytest.mark.nightly)])
 def test_a_checkpoint_changes_nothing(parity_in: ParityIn, layout: str) -> None:
     """Each rank goes on with its own: the expert counters of `moe` are another on every rank."""
     cell = Cell(sequence="train2-save-load-train2", world_size=2)

@@ -28,12 +28,21 @@ STORED = [
     ("nvfp4", "bf16"),
     ("nvfp4", "quantized"),
 ]
+IN_CI = [
+    ("bf16", "bf16", True),
+    ("fp8_current", "quantized", False),
+    ("fp8_current", "quantized", True),
+    ("mxfp8", "bf16", True),
+    ("mxfp8", "quantized", True),
+    ("nvfp4", "quantized", True),
+]
 EXPERTS = [
     pytest.param(
         *stored,
         fusion,
-        # Without fusion, CI runs the others in Megatron-core's own experts (fixtures/megatron).
-        marks=() if fusion or stored[0] == "fp8_current" else pytest.mark.nightly,
+        # Without fusion, CI runs the others in Megatron-core's own experts (fixtures/megatron), and
+        # with it each format in quantized weights, and bf16 weights in one format.
+        marks=() if (*stored, fusion) in IN_CI else pytest.mark.nightly,
     )
     for stored in STORED
     for fusion in (False, True)

@@ -1,0 +1,83 @@
+"""Planted defects that CI leaves to the nightly run, each with the entry that CI has instead.
+
+That one is refused by the same gate, after the same phase, with the same kind of tensor and by the
+same rule, and is of as many sides. Each defect of a real stack stays in CI, as do the entries that
+no gate refuses for want of a property of the workload.
+"""
+
+SHOWN_BY = {
+    # agreement, the candidate
+    "LosesFullBuckets": "PartialLabelledReplicate",
+    "RoundsBuffers": "floored",
+    "EvalLeavesGradients of the candidate": "SameBits in nvfp4",
+    "LoadsModelOnly of the candidate": "LoadsNothing of the candidate",
+    "LosesDecayOnLoad of the candidate": "LosesBetasOnLoad of the candidate",
+    "LosesEpsOnLoad of the candidate": "LosesBetasOnLoad of the candidate",
+    "DoubledGrads of the candidate": "ExpertGradDivisor",
+    "LooksAtOneTensor of the candidate": "DecaysOnOverflow of the candidate",
+    "LosesTheAverageByItself": "LosesTheAverage",
+    "StaleWeights in mxfp8": "StaleWeights in fp8_current",
+    "ColumnwiseInputs in nvfp4": "SameBits in nvfp4",
+    "RoundsBeforeAccumulating in nvfp4": "RoundsBeforeAccumulating",
+    # agreement, both sides
+    "LocalExperts": "OneLocal",
+    "TailStaysLocal": "OneLocal",
+    "BoundaryStaysLocal of both sides": "OneLocal",
+    "PartialLabelledReplicate of both sides": "OneLocal",
+    # consistent, both sides
+    "MeanExperts": "LastTwice",
+    "TiedReducedTwice": "LastTwice",
+    "Averages": "Averaged",
+    "ReducesTwice": "Averaged",
+    "Maximum": "LastTwice",
+    "FirstRankAlone": "LastTwice",
+    "SwappedBuckets": "LastTwice",
+    "ReducedBeforeTheLast": "LastTwice",
+    "UnscaledTwice": "NormOfOne",
+    "ExpertGradDivisor of both sides": "LastTwice",
+    "HalfTheNorm": "NormOfOne",
+    "HalfTheNorm in fp16": "NormOfOne",
+    "OtherWeights in bf16": "OtherWeights",
+    "StaleBytes": "CachedByVersion of both sides",
+    "GrowsEachStep": "NeverGrows",
+    "PerToken": "Averaged",
+    "DecaysFrozen of both sides": "TrainsFrozen of both sides",
+    "Halved of bf16 weights": "Halved of quantized weights",
+    "OneStepOld of bf16 weights": "Halved of quantized weights",
+    # declared_rule, both sides
+    "ClipsEach": "AdamW twice",
+    "ClipsToTwice": "AdamW twice",
+    "FullRate": "ForgetsSchedule",
+    "ThreeTimes": "ForgetsSchedule",
+    "ScheduledTwice": "ForgetsSchedule",
+    "GradientsInBf16Twice": "AdamW twice",
+    "ClipsCopies of both sides": "NoClip",
+    "SyntheticStep of both sides": "AdamW: step ahead",
+    "warmup_subtracted_twice of both sides": "ForgetsSchedule",
+    "AdamW: other group": "OneRate",
+    "AdamW: next rate": "EvalSchedules",
+    "AdamW: bf16 w": "RoundsMasters",
+    "clip: unclipped": "NoClip",
+    "clip: one_by_one": "AdamW twice",
+    # undisturbed, both sides
+    "LoadsNothing": "LoadsModelOnly",
+    # vacuity, both sides
+    "UsesDummies of both sides": "unquantized",
+    "RoundsBeforeAccumulating of both sides": "unquantized",
+    "NeverSteps of both sides": "LossIsNaN of both sides",
+    "ZeroGrads of both sides": "LossIsNaN of both sides",
+    # workload_gradients, both sides
+    "DropsLast": "DropsLast in nvfp4",
+    "RepeatsFirst": "RepeatsFirst in fp8_block",
+    "DividedTwice": "DividedTwice in mxfp8",
+    "StepBefore": "EvaluationData",
+    "NoRouter": "LostExpert in fp8_delayed",
+    "LostExpert": "LostExpert in fp8_delayed",
+    "SwappedExperts": "EvalLeavesGradients",
+    "TiedTwice": "TiedTwice in fp8_current",
+    "TiedGarbage": "EvalLeavesGradients",
+    "PerMicrobatchMean of both sides": "MeanOfMeans",
+    "DirtyAfterEval of both sides": "EvalLeavesGradients",
+    "Doubles": "DoubledExperts",
+}
+"""Name of an entry that the nightly run has to the name of one that CI has."""
