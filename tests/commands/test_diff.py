@@ -17,6 +17,8 @@ from repository import SCALED, TRAIN, Repository
 
 from pytest_precision.__main__ import main
 
+NIGHTLY = pytest.mark.nightly
+
 LAUNCHED = """
 import torch.distributed
 torch.distributed.init_process_group("gloo")
@@ -85,16 +87,19 @@ def test_a_tolerance_keeps_the_values_that_it_needs(
 def test_another_interpreter_runs_the_same_files(
     repository: Repository, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a stranger's, in which this package is not installed."""
-    train = TRAIN.replace("lr=0.1", "lr=float(__import__('os').environ.get('RATE', '0.1'))")
-    repository.commit("three", src__train=train)
+    """It is a stranger's, in which this package is not installed, and runs one side alone.
+
+    The two agree, since the line of a difference would be looked for by two recordings more.
+    """
+    ran = tmp_path / "ran"
+    told = f"print(os.environ.get('WHOSE', 'ours'), file=open({str(ran)!r}, 'a'))\n"
+    repository.write(src__train=f"import os\n{told}{TRAIN}")
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nRATE=0.2 exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nWHOSE=theirs exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    assert main(["diff", "--python", str(python), "--", "src/train.py"]) == 1
-    out = capfd.readouterr().out
-    assert f"this side against {python}: " in out
-    assert "lr differs" in out
+    assert main(["diff", "--python", str(python), "--", "src/train.py"]) == 0
+    assert f"this side against {python}: " in capfd.readouterr().out
+    assert ran.read_text().split() == ["ours", "theirs"]
 
 
 def test_an_interpreter_that_lacks_packages_is_refused(
@@ -143,17 +148,32 @@ def test_nonsense_is_refused(
     assert "recording" not in said
 
 
+@pytest.mark.parametrize(
+    ("factor", "status", "verdict"),
+    [
+        # Each rank ran its side's file, so that a difference is one as without a launch, above.
+        pytest.param(0.25, 1, "loss differs at step 1 after forward_backward", marks=NIGHTLY),
+        ("(1 / 1)", 0, "tensors in 2 steps agree"),
+    ],
+)
 def test_each_side_of_a_launch_has_processes_of_its_own(
-    repository: Repository,
+    repository: Repository, tmp_path: Path, factor: object, status: int, verdict: str
 ) -> None:
     """Two ranks under torchrun; both sides begin a process group."""
-    repository.commit("three", src__train=LAUNCHED + TRAIN, src__scaling=SCALED.format(1.0))
-    repository.write(src__scaling=SCALED.format(0.25))
+    ran = tmp_path / "ran"
+    told = f"import os\nprint(os.getpid(), __file__, file=open({str(ran)!r}, 'a'))\n"
+    repository.commit("three", src__train=LAUNCHED + TRAIN, src__scaling=told + SCALED.format(1.0))
+    repository.write(src__scaling=told + SCALED.format(factor))
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = [sys.executable, *launch, "-m", "pytest_precision", "diff", "--", "src/train.py"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1
-    assert "loss differs at step 1 after forward_backward" in done.stdout
+    assert done.returncode == status
+    assert verdict in done.stdout
+    lines = ran.read_text().splitlines()
+    processes = {line.split()[0] for line in lines}
+    assert len(processes) == len(lines) >= 4
+    here = [line for line in lines if line.endswith(f" {repository.root}/src/scaling.py")]
+    assert len(here) == len(lines) / 2
     assert repository.trees() == 1
 
 

@@ -30,8 +30,22 @@ COMMITTER = {
     for what, value in (("NAME", "A reader"), ("EMAIL", "reader@example.org"))
 }
 
+NIGHTLY = {
+    "docs/how-to/compare-two-revisions.md": "tests/commands, tests/revisions/test_against.py",
+    "docs/how-to/torch-compile.md": "tests/recorders/scripts/test_compiled.py",
+    "docs/how-to/torchtitan.md": "docs/how-to/fsdp2.md, tests/recorders/scripts/test_clips.py",
+    "docs/how-to/your-own-loop.md": "README.md, docs/tutorial.md, tests/commands/test_init.py",
+}
+"""Pages that CI leaves to the nightly run, with what does in CI what their blocks do."""
+
 RUN = [page for page in PAGES if any(not block.mark for block in blocks(page))]
 MARKED = [(page, block) for page in PAGES for block in blocks(page) if block.mark]
+
+
+def in_its_time(page: Path) -> Any:
+    """Leave to the nightly run the pages whose commands other tests run."""
+    marks = pytest.mark.nightly if named(page) in NIGHTLY else ()
+    return pytest.param(page, id=named(page), marks=marks)
 
 
 def run(command: str) -> list[str]:
@@ -130,7 +144,7 @@ def _a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_a_reader")
-@pytest.mark.parametrize("page", RUN, ids=named)
+@pytest.mark.parametrize("page", [in_its_time(page) for page in RUN])
 def test_a_page_does_what_it_says(page: Path) -> None:
     """A file is written where a block begins with its name; a command writes what is shown."""
     names: dict[str, Any] = {"__name__": "a_page"}

@@ -100,7 +100,10 @@ def _left(session: int, temporary: Path) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+# pytest has no handler of SIGTERM, which ends it as SIGKILL does.
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_an_end_while_the_server_imports(starting, number):
     """It does not go on importing what nobody needs any more, and removes what both have made."""
     process, server = starting("slow_framework", IMPORT, "-o", "precision_preload=slow_framework")

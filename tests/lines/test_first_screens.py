@@ -33,6 +33,8 @@ def failed(
     return failure.value.verdict, str(failure.value).splitlines()
 
 
+# CI has the line and the words of a region in `test_regions.py`, without a check around it.
+@pytest.mark.nightly
 def test_a_compiled_region_is_named_at_its_definition(parity_by: Callable[..., Parity]) -> None:
     """The second line says that it counts as one operation, and how to look inside.
 

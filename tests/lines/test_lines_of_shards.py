@@ -43,8 +43,8 @@ def wrong_line(kind: type[Engine]) -> int:
         ("ClipsFurther", 2, "constant"),
         ("RoundsWeights", 2, "cast"),
         ("ShrinksMoments", 2, "extra"),
-        pytest.param("HalvesOnOneRank", 4, "extra", marks=pytest.mark.slow),
         # On two ranks, all of these are found above.
+        pytest.param("HalvesOnOneRank", 4, "extra", marks=pytest.mark.nightly),
         pytest.param("WeighsLosses", 4, "constant", marks=pytest.mark.nightly),
         pytest.param("ClipsFurther", 4, "constant", marks=pytest.mark.nightly),
         pytest.param("RoundsWeights", 4, "cast", marks=pytest.mark.nightly),

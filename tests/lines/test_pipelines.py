@@ -31,7 +31,8 @@ def test_stages_of_a_pipeline_are_recorded(parity_in: ParityIn, width: int) -> N
 @pytest.mark.parametrize(
     ("schedule", "wrong", "rank", "width"),
     [
-        ("gpipe", "first stage", 0, 32),
+        # The other schedule has the same stage; this one has the second.
+        pytest.param("gpipe", "first stage", 0, 32, marks=pytest.mark.nightly),
         ("1f1b", "first stage", 0, 32),
         ("1f1b", "second stage", 1, 32),
         ("gpipe", "second stage", 1, LARGE),

@@ -67,9 +67,18 @@ def in_bf16(sequence: str, primary_weight: str = "bf16") -> pytest.MarkDecorator
     )
 
 
-def each(layouts: dict[str, Layout]) -> pytest.MarkDecorator:
-    """Run with every layout; not an axis, since all of them share one recorded reference."""
-    return pytest.mark.parametrize("layout", layouts.values(), ids=layouts)
+def each(layouts: dict[str, Layout], in_ci: str) -> pytest.MarkDecorator:
+    """Run with every layout; not an axis, since all of them share one recorded reference.
+
+    CI has one of each kind, and the others' arithmetic in `tests/optim`; the rest is nightly.
+    """
+    return pytest.mark.parametrize(
+        "layout",
+        [
+            pytest.param(layout, id=name, marks=() if name == in_ci else pytest.mark.nightly)
+            for name, layout in layouts.items()
+        ],
+    )
 
 
 def against_masters(parity: Parity, cell: Cell, layout: Layout) -> Verdict:
@@ -124,7 +133,7 @@ def test_the_first_lost_update_is_seen_at_step_1(parity: Parity) -> None:
 
 
 @in_bf16("train220")
-@each(NO_MASTERS)
+@each(NO_MASTERS, "torch")
 def test_bf16_parameters_do_the_damage(parity: Parity, cell: Cell, layout: Layout) -> None:
     """With fp32 moments no less: the run ends on a plateau, and its updates are lost."""
     verdict = against_masters(parity, cell, layout)
@@ -142,7 +151,7 @@ def test_bf16_moments_do_not(parity: Parity, cell: Cell) -> None:
 
 
 @in_bf16("train220")
-@each(CURES)
+@each(CURES, "kahan")
 def test_what_keeps_the_updates_recovers(parity: Parity, cell: Cell, layout: Layout) -> None:
     """A master, its lower half, or the rounding errors: each in as few as 16 bits a weight."""
     verdict = against_masters(parity, cell, layout)

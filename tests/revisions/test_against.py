@@ -39,7 +39,9 @@ def repository(tmp_path: Path) -> Repository:
     return made
 
 
-def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
+# A line is named after the verdict, as in a session without a revision, and takes twice as long.
+@pytest.mark.parametrize("lines", ["off", pytest.param("auto", marks=pytest.mark.nightly)])
+def test_each_way_to_move_has_its_verdict(repository: Repository, lines: str) -> None:
     """What is not committed is this side; neither it nor the index is touched."""
     for name in ("moved", "helpers"):  # the module has the same name in another folder
         (repository.root / "lib" / f"{name}.py").rename(repository.root / "src" / f"{name}.py")
@@ -60,7 +62,7 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
         tests__test_compiled=cell_of("compiled", "nine", "compiled:compiled"),
     )
     status = repository.git("status", "--short")
-    done = run(repository, "--precision-against=HEAD")
+    done = run(repository, "--precision-against=HEAD", f"--precision-lines={lines}")
     found = cells(repository)
     assert repository.git("status", "--short") == status
     assert repository.trees() == 1
