@@ -33,7 +33,9 @@ def in_ci(names: Sequence[str], *chosen: str) -> list[Any]:
     return [pytest.param(one, marks=() if one in chosen else NIGHTLY) for one in names]
 
 
-@pytest.mark.parametrize("precision", in_ci(["fp16", *QUANTIZED], "fp16", "fp8_delayed"))
+@pytest.mark.parametrize(
+    "precision", in_ci(["fp16", *QUANTIZED], "fp16", "fp8_delayed", "fp8_block")
+)
 def test_fsdp2_on_fp32_shards_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
     """Gathered weights are the cast ones, so their bytes are too; and so is what they learn."""
     ranks = 3 if precision in EXACT_SUMS else 2
@@ -61,7 +63,7 @@ def test_the_number_of_ranks_is_no_part_of_the_mathematics(
     )
 
 
-@pytest.mark.parametrize("precision", in_ci(STATELESS, "fp8_current"))
+@pytest.mark.parametrize("precision", in_ci(STATELESS, "nvfp4"))
 def test_an_evaluation_leaves_no_trace(parity_in: ParityIn, precision: str) -> None:
     """Train-eval-train is training straight on."""
     cell = Cell(precision, "bf16", sequence="train2-eval-train2", world_size=2)
@@ -98,9 +100,7 @@ def test_quantized_primary_weights_are_the_bytes_of_bf16_ones(
     )
 
 
-@pytest.mark.parametrize(
-    "precision", in_ci(["fp8_delayed", "mxfp8", "nvfp4"], "fp8_delayed", "mxfp8")
-)
+@pytest.mark.parametrize("precision", ["fp8_delayed", "mxfp8", "nvfp4"])
 def test_fsdp2_shards_are_masters(parity_in: ParityIn, precision: str) -> None:
     """With gradients in bf16: the same masters, cast to bf16 and quantized on both sides."""
     cell = Cell(precision, "fp32", sequence="train2-eval-train2", world_size=2)
