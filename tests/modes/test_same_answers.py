@@ -81,7 +81,7 @@ def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     for name, text in in_every_mode.FILES.items():
         (folder / name).write_text(text)
     options = "--precision-matrix --precision-report=report --junit-xml=junit.xml -rs"
-    if request.param == "xdist":  # its lines cost half of the session; test_parity.py has them
+    if request.param == "xdist":  # test_parity.py has lines
         options += " --precision-lines=off"
     return Scenario(request.param, folder, launches.run(folder, request.param, *options.split()))
 

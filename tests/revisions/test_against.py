@@ -39,7 +39,7 @@ def repository(tmp_path: Path) -> Repository:
     return made
 
 
-# A line is named after the verdict, as in a session without a revision, and takes twice as long.
+# To name a line records each failed check once more, after its verdict: CI needs the verdicts.
 @pytest.mark.parametrize("lines", ["off", pytest.param("auto", marks=pytest.mark.nightly)])
 def test_each_way_to_move_has_its_verdict(repository: Repository, lines: str) -> None:
     """What is not committed is this side; neither it nor the index is touched."""
