@@ -81,3 +81,16 @@ SHOWN_BY = {
     "Doubles": "DoubledExperts",
 }
 """Name of an entry that the nightly run has to the name of one that CI has."""
+
+VARIATIONS_SHOWN_BY = {
+    "other_scatter": "SplitsMicrobatches",
+    "split_k_in_fp32": "split_k, and SplitsMicrobatches in fp32",
+    "row_parallel": "rounds_once",
+    "fused_adam_of_torch": "other_algebra",
+    "checkpoint_of_another_layout": "layouts/megatron/test_experts.py",
+    "stochastic_rounding": "layouts/test_precisions.py",
+    "quantized_shards": "layouts/megatron/test_distributed_optimizer.py",
+    "quantized_primary_weights": "layouts/test_precisions.py",
+    "recomputation": "layouts/test_recomputation.py",
+}
+"""Name of a variation to that of one, or to the file, that shows as much in CI."""

@@ -23,7 +23,7 @@ from examined import (
     refusal_of,
     variation_found,
 )
-from nightly_entries import SHOWN_BY
+from nightly_entries import SHOWN_BY, VARIATIONS_SHOWN_BY
 
 from pytest_precision import Cell, Parity, Verdict
 from pytest_precision.check.gates import GATES, HELD_TO_RULES
@@ -116,6 +116,7 @@ def test_ci_has_an_entry_for_each_one_that_it_leaves_out() -> None:
         assert in_ci(PLANTED[other]), other
         assert shown(PLANTED[name]) == shown(PLANTED[other]), name
         assert not isinstance(PLANTED[name], Defect), name
+    assert {*VARIATIONS_SHOWN_BY} < {entry.name for entry in VARIATIONS}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,17 @@ def test_ci_has_an_entry_of_each_kind(part: Callable[[Planted], object]) -> None
     assert {part(entry) for entry in entries if in_ci(entry)} == {part(entry) for entry in entries}
 
 
-@pytest.mark.parametrize("entry", VARIATIONS, ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(
+            entry,
+            id=entry.name,
+            marks=pytest.mark.nightly if entry.name in VARIATIONS_SHOWN_BY else (),
+        )
+        for entry in VARIATIONS
+    ],
+)
 def test_a_legitimate_variation_is_left_alone(parity_in: ParityIn, entry: Variation) -> None:
     """It is the same bit for bit, or within the bounds that its failure proposes.
 

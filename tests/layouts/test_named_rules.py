@@ -35,14 +35,13 @@ class Planted(NamedTuple):
     only: int | None = None
 
 
-def rules() -> Iterator[Planted]:
-    """Each wrong rule in each group alone; the catalogue has those of all groups."""
-    for only in (0, 1):
-        for wrong, (_, _, words) in ADAM.items():
-            yield Planted(words, wrong_rules.adam_of(wrong, only), only=only)
-        for wrong, (_, _, words) in SGD.items():
-            made = wrong_rules.sgd_of(wrong, only)
-            yield Planted(words, made, wrong_rules.WithSgd, only)
+def rules(only: int) -> Iterator[Planted]:
+    """Each wrong rule in one group alone; the catalogue has those of all groups."""
+    for wrong, (_, _, words) in ADAM.items():
+        yield Planted(words, wrong_rules.adam_of(wrong, only), only=only)
+    for wrong, (_, _, words) in SGD.items():
+        made = wrong_rules.sgd_of(wrong, only)
+        yield Planted(words, made, wrong_rules.WithSgd, only)
 
 
 def drawn(times: int) -> Iterator[Planted]:
@@ -78,8 +77,10 @@ def explanation(planted: Planted, folder: Path) -> str | None:
 @pytest.mark.parametrize(
     "given",
     [
-        pytest.param(rules, id="rules"),
-        pytest.param(partial(drawn, 4), id="drawn"),
+        pytest.param(partial(rules, 0), id="rules"),
+        # In CI, the numbers that are drawn are wrong in the second group alone, too.
+        pytest.param(partial(rules, 1), id="rules of the second", marks=pytest.mark.nightly),
+        pytest.param(partial(drawn, 3), id="drawn"),
         pytest.param(partial(drawn, 10), id="more drawn", marks=pytest.mark.nightly),
     ],
 )

@@ -70,6 +70,14 @@ BUT_FOR_TIES = {
 }
 """Masters and remainders are bitwise the same weights where nothing depends on the parameters."""
 
+SHOWN_BY = {
+    "remainders": "remainders, bf16 moments",
+    "no master": "fp32 master",
+    "no kahan": "kahan",
+    "fp8 moments": "fp8 moments of experts",
+}
+"""Variants to those whose checkpoints have all of their state, and are in CI."""
+
 every_variant = pytest.mark.parametrize("layout", VARIANTS.values(), ids=VARIANTS)
 
 
@@ -79,9 +87,9 @@ every_variant = pytest.mark.parametrize("layout", VARIANTS.values(), ids=VARIANT
         pytest.param(layout, workload, ranks, marks=nightly, id=f"{name}-{workload}-{ranks}")
         for name, layout in VARIANTS.items()
         for workload, ranks, nightly in (
-            ("mlp", 2, ()),
+            ("mlp", 2, pytest.mark.nightly if name in SHOWN_BY else ()),
             # Without an idle expert's NaN it repeats the other on one rank.
-            ("moe", 1, () if name in ("fp8 moments", "kahan") else pytest.mark.nightly),
+            ("moe", 1, () if name == "fp8 moments" else pytest.mark.nightly),
         )
     ],
 )
@@ -112,7 +120,14 @@ def test_evaluations_and_skipped_steps_leave_no_trace(
     )
 
 
-@pytest.mark.parametrize("layout", [layouts.fused_adam, layouts.any_precision_adamw])
+# Both have their checkpoints from one engine.
+@pytest.mark.parametrize(
+    "layout",
+    [
+        layouts.fused_adam,
+        pytest.param(layouts.any_precision_adamw, marks=pytest.mark.nightly),
+    ],
+)
 def test_tied_embeddings_are_one_tensor(parity_in: ParityIn, layout: Callable[..., Engine]) -> None:
     """In the model's state twice, in the optimizer's once; fp32 parameters are possible too."""
     cell = Cell("bf16", "fp32", sequence="train2-save-load-train2", world_size=2)

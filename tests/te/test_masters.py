@@ -41,7 +41,15 @@ def test_fused_adam_is_the_emulated_one(parity_in: ParityIn, options: dict[str, 
 
 @pytest.mark.parametrize(
     ("precision", "ranks"),
-    [("fp8_delayed", 2), ("fp8_current", 3), ("fp8_block", 2), ("mxfp8", 3), ("nvfp4", 3)],
+    [
+        # In CI, `test_a_rank_has_no_rows` compares the same two in each of the precisions.
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (("fp8_delayed", 2), ("fp8_current", 3), ("fp8_block", 2))
+        ),
+        ("mxfp8", 3),
+        ("nvfp4", 3),
+    ],
 )
 def test_masters_that_are_cast_by_shards_are_cast_whole(
     parity_in: ParityIn, precision: str, ranks: int
