@@ -106,7 +106,7 @@ def returns_view(func: Any) -> bool:
 
 
 def memory_on_cpu(tensor: Tensor) -> Tensor:
-    """Return a tensor in CPU memory; no copy if it lies there already, though it says `cuda`.
+    """Return a tensor in CPU memory: itself if it lies there, even if its `device` says `cuda`.
 
     Over the stand-in for Transformer Engine it says `cuda`, and `Tensor.cpu` copies it. The class
     that torch's derives from has no public name, and the stand-in does not patch it.

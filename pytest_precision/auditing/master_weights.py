@@ -30,7 +30,7 @@ PLACES = 5
 
 @dataclass(frozen=True)
 class Updated:
-    """One tensor that an optimizer updates.
+    """A tensor that an optimizer updates, with its group, its parameters and its relation to them.
 
     Attributes:
         tensor: as the optimizer has it.

@@ -47,7 +47,7 @@ PRECISE = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Holder:
-    """One optimizer that updates tensors itself, not through another one.
+    """An optimizer that updates tensors itself, with its name and whether a framework owns it.
 
     Attributes:
         optimizer: has `param_groups` and `state`.

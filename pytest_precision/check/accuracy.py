@@ -102,7 +102,7 @@ class Accuracy:
 
 
 def _grown(here: float, there: float) -> float | None:
-    """Return the ratio of two errors: 1 if both are 0, None if only the earlier one is."""
+    """Return the error `here` divided by `there`: 1 if both are 0, None if only `there` is 0."""
     if there:
         return here / there
     return None if here else 1.0

@@ -18,7 +18,7 @@ from pytest_precision.ranks.state.accelerator import generator_states
 
 
 class TrainingState(ABC):
-    """All that a training loop carries from step to step; engines and scripts implement its parts.
+    """What a loop carries from step to step: weights, optimizer state, loss scale, random states.
 
     Attributes:
         since: what it was at the start, and what has changed from then on.

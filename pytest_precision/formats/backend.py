@@ -115,7 +115,7 @@ def release_of(version: str) -> Release:
 
 
 def native_refusal(precision: str, got: str) -> str:
-    """Return the error message for a requested native backend that the machine cannot run.
+    """Return the error message for a `precision` without native kernels on a machine with `got`.
 
     Args:
         precision: a quantized precision.

@@ -24,7 +24,7 @@ __tracebackhide__ = is_bad_input
 
 
 class Operation(NamedTuple):
-    """The properties of one operation of a run, such as `train`, `save` or `load`.
+    """An operation of a run, such as `save`: its name, recorder method, and what it may change.
 
     Attributes:
         name: the word.

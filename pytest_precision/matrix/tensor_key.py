@@ -156,7 +156,7 @@ def resident_kind(kind: str) -> str:
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether optimizer state belongs to separate masters, as `master_param_scale` does."""
+    """Return whether a kind, such as `master_param_scale`, is optimizer state of masters."""
     return kind.startswith("master_")
 
 

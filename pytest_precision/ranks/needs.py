@@ -32,7 +32,7 @@ class Needs:
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:
-        """Return what a function call needs of its ranks, such as variables or fresh processes.
+        """Return the environment variables, code and process isolation that a declared call needs.
 
         Calls of the user's functions share a group of ranks if the functions are in one module.
         """

@@ -34,7 +34,7 @@ _passed_on: list[bool] = []
 
 
 def is_marked(tensor: Tensor) -> bool:
-    """Return whether a tensor is marked as requested on the CPU, and not on the fake GPU."""
+    """Return whether a tensor was requested on `cpu`, so that it reports `cpu` and not `cuda`."""
     return hasattr(_memory(tensor), MARK)
 
 

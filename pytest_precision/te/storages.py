@@ -172,7 +172,7 @@ def store(tensor: Any, side: Side, made: Operand) -> None:
 
 
 def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> dict[str, Tensor]:
-    """Return the buffers (bytes, scales, amaxes) of a quantized tensor, by attribute name.
+    """Return the bytes, scales and amaxes of `operands` as attributes of a tensor of family `kind`.
 
     Args:
         kind: the family of the tensor; see `family`.

@@ -215,7 +215,7 @@ class Uncalled:
         return self._tied[key]
 
     def left_out(self) -> dict[str, str]:
-        """Return the weights whose use in forward was not recorded, and what stood in for it."""
+        """Return the weights whose use in forward was not recorded, each with the reason."""
         return {
             f"used_param of {listed([*names], NAMED_AT_MOST)}": (
                 f"no call of its module was seen in the {side}; {instead}"

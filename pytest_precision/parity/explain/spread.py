@@ -22,7 +22,7 @@ MOST_COLUMNS = 40
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return a table of the differences by kind and step, then a line per kind left uncompared."""
+    """Return lines: a judgement's differences by kind and step, then each kind not compared."""
     left_out = judgement.left_out.items()
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
 

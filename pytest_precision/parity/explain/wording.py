@@ -175,7 +175,7 @@ def where(finding: Finding, index: tuple[int, ...] | None) -> str:
 
 
 def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
-    """Return the candidate's rank that has an element; None where every rank has it."""
+    """Return the candidate's rank that has a finding's element at `index`; None if all have it."""
     if finding.fault is not None:
         return finding.fault.rank
     if finding.pair.rank is not None or finding.pair.candidate is None:

@@ -274,7 +274,7 @@ class _Walk:
     def _scaled(
         self, moment: Moment, shown: Mapping[str, list[Entry]], *, overflowed: bool
     ) -> Iterator[Judged]:
-        """Yield a contradiction if the loss scale does not follow from the step before."""
+        """Yield per loss-scale value `shown` at a moment how it breaks its rule, or None."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
             return
         before = self._shown.numbers(self._state.get("loss_scale", {}))

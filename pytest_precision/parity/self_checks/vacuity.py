@@ -215,7 +215,7 @@ def entries_of(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
 
 
 def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
-    """Return whether any weight changed between the start and the last update in `moments`."""
+    """Return whether a trace's masters changed from the first of `moments` to the last update."""
     updates = [moment for moment in moments if moment.phase == "optimizer_step"]
     if not updates:
         return False

@@ -170,7 +170,7 @@ def _is_state(one: _Holder, name: str, before: object) -> bool:
 
 @cache
 def _rebound(file: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the global and attribute names that a file's functions assign, and increment.
+    """Return two sets of names: globals and attributes that a file's functions set, or increment.
 
     Names are globals, and attributes of anything but the object of a method.
     """

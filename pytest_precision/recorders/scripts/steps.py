@@ -202,7 +202,7 @@ class Steps(LoopEvents):
             self.buffer.read_by(optimizer)
 
     def computed(self, optimizer: Optimizer) -> None:
-        """Buffer an optimizer's options once its closure has computed the gradients."""
+        """Copy an optimizer's options, such as the rate, once its closure computed gradients."""
         if optimizer not in self._now.met:
             self._meet(optimizer, goes_on=False)
 

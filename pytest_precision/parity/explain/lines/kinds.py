@@ -128,7 +128,7 @@ def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
-    """Explain a wrong result by constant arguments that differ from the reference's."""
+    """Return the error kind of a `call` whose constants differ from `other`'s; None if none do."""
     constants = unlike_constants(call, other)
     if not constants:
         return None
