@@ -43,8 +43,19 @@ def masters(workload: Workload, cell: Cell, *, again: bool = False) -> Engine:
     return layouts.master_adamw(workload, cell)
 
 
-@pytest.mark.parametrize("primary", ["bf16", "quantized"])
-@pytest.mark.parametrize("precision", QUANTIZED)
+@pytest.mark.parametrize(
+    ("precision", "primary"),
+    [
+        # In CI, bf16 weights are in delayed scaling, whose scales come of earlier steps.
+        *((precision, "quantized") for precision in QUANTIZED),
+        ("fp8_delayed", "bf16"),
+        *(
+            pytest.param(precision, "bf16", marks=pytest.mark.nightly)
+            for precision in QUANTIZED
+            if precision != "fp8_delayed"
+        ),
+    ],
+)
 def test_the_right_layout_is_near_the_plain_loop(
     verdict_of: Callable[..., Verdict], precision: str, primary: str
 ) -> None:

@@ -168,7 +168,7 @@ def test_amaxes_that_nobody_reduced_are_caught(
     assert f"{found.step} {found.phase} {found.kind} {found.name}" == f"1 optimizer_step {where}"
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_delayed_scaling_agrees_with_replicated_training(
     parity_in: ParityIn, world_size: int
 ) -> None:
