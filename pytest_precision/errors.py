@@ -89,7 +89,7 @@ def expect_count(name: str, value: object, least: int, advice: str = "") -> None
 
 
 def catchable(kind: _Error) -> _Error:
-    """Make tracebacks name an error class `pytest_precision.NAME`, where users import it from."""
+    """Return an error class, whose tracebacks now name it as users import it."""
     kind.__module__ = "pytest_precision"
     return kind
 

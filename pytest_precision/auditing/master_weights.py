@@ -52,7 +52,7 @@ class Updated:
 
 
 class Ownership:
-    """Which optimizer tensor updates which parameter.
+    """The tensors that a setup's optimizers update, with the parameters that each stands for.
 
     Args:
         setup: what the loop was built of.

@@ -80,7 +80,7 @@ class Accuracy:
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
-        """Describe in a sentence how the error against fp64 compares with the earlier version's."""
+        """Return a sentence that compares the error against fp64 of a `kind` with `then`'s."""
         said = (
             f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
             f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"

@@ -159,7 +159,7 @@ def maker_of_baseline(path: Path) -> str:
 
 
 def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:
-    """Describe how the environment of another baseline differs from this one."""
+    """Return words on how the environment of an `other` baseline differs from this `key`."""
     names = sorted(name for name in {*other, *key} if other.get(name) != key.get(name))
     words = (f"{name} {other.get(name, 'none')}, not {key.get(name, 'none')}" for name in names)
     return f"one for {', '.join(words)}"

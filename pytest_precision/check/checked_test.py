@@ -136,7 +136,7 @@ class CheckedTest:
     def _verdict(
         self, side: Side, reference: str, criterion: str, ruled: tuple[Ruling, dict[str, Any]]
     ) -> Verdict:
-        """Make a verdict of a check's outcome; store and return it, or raise it if not passed.
+        """Return the verdict of a check, stored for the report; raise ParityError if not passed.
 
         Args:
             side: the candidate.
@@ -162,7 +162,7 @@ class CheckedTest:
         )
 
     def _kept(self, verdict: Verdict) -> Verdict:
-        """Keep a check's verdict for the report; return it, or raise it if not passed.
+        """Return a `verdict`, stored for the report; raise ParityError with it if not passed.
 
         Raises:
             ParityError: with any verdict but `pass`, and a `drift` that is only reported.

@@ -24,7 +24,7 @@ PARTITIONED = (
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
-    """Explain why candidate and reference disagree, and return that as a failed outcome.
+    """Return a `fail` ruling on a `case`: why its sides disagree at `first`, and the culprit.
 
     Args:
         case: both sides, as they were compared.

@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def compare(given: argparse.Namespace) -> int:
-    """Compare two reports; return 1 if the later one has a new failure."""
+    """Print how two reports differ; return exit status 1 if the later one has a new failure."""
     from pytest_precision.report.changed_cells import ChangedCells
 
     try:

@@ -206,7 +206,7 @@ class Engine(Dealing):
         """Do nothing; a subclass may override this to act after the backward of each microbatch."""
 
     def reduce_amax(self, amaxes: Tensor) -> Tensor:
-        """Take the maximum over all ranks of each fp32 amax (for quantization); a collective."""
+        """Return the maximum over all ranks of each fp32 amax in `amaxes`, by a collective."""
         dist.all_reduce(amaxes, dist.ReduceOp.MAX)
         return amaxes
 

@@ -41,7 +41,7 @@ class Coding(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Element(Coding):
-    """An 8-bit floating-point element.
+    """An 8-bit floating-point element: its name, dtype, largest value and exponent.
 
     Attributes:
         name: its name, which is a part of the names of formats.

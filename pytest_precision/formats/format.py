@@ -14,7 +14,7 @@ from pytest_precision.formats.quantized import QuantizedTensor
 
 
 class RandomSource(Protocol):
-    """A source of the random bits of stochastic rounding."""
+    """A source that yields the random bits of stochastic rounding."""
 
     @property
     def seed(self) -> int:

@@ -53,7 +53,7 @@ class Support(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """The properties of one precision: formats, dtypes and storage.
+    """The properties of one precision: weight storage, quantization recipe and native support.
 
     Attributes:
         primary_weight: storage of resident parameters if the cell does not set it.

@@ -32,7 +32,7 @@ COMPUTE = torch.bfloat16
 
 
 class Product(Protocol):
-    """The forward and backward GEMMs of one weight."""
+    """The interface of one weight's forward and backward GEMMs."""
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Any]:
         """Compute y, bf16 [rows, out], from x, bf16 [rows, in].
@@ -47,7 +47,7 @@ class Product(Protocol):
 
 @dataclass(frozen=True)
 class QuantizedProduct:
-    """The forward and backward GEMMs of one weight, on quantized operands.
+    """The GEMMs of one weight on quantized operands, with its quantizers and rounding bits.
 
     Attributes:
         quantizers: the formats of the input and of the gradient.

@@ -11,7 +11,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values of all options of a session or of one test.
+    """The values of all options of a session or test, such as device, timeout and report.
 
     Attributes:
         enabled: whether cells run; otherwise they are skipped.

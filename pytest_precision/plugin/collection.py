@@ -40,7 +40,7 @@ CollectedCell = tuple[pytest.Item, str, "Cell"]
 
 
 class Collection:
-    """The tests of a session that run in a matrix of axis values.
+    """The tests of a session that run in a matrix, with the cells that each is to run in.
 
     Attributes:
         settings: settings of the session.

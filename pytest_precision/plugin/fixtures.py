@@ -101,7 +101,7 @@ class Ranks:
 
 
 def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
-    """Make the fixture `parity` for a test, and keep it for the test's reports."""
+    """Return the fixture `parity` of a test, and store it for the test's reports."""
     shared = _resources(item.config)
     found = Parity(
         item.nodeid,

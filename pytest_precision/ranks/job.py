@@ -17,7 +17,7 @@ from pytest_precision.ranks.code.relocation import relocation_of_process
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A function call that every rank of a group makes once.
+    """A function call that every rank makes once, with import paths, folder and allowed leaks.
 
     Attributes:
         call: the callable with its arguments bound.

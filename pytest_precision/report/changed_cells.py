@@ -43,7 +43,7 @@ class ChangedCells:
 
     @classmethod
     def of(cls, old: Report, new: Report) -> ChangedCells:
-        """Compare two reports, test by test."""
+        """Return the cells that fail, are fixed, gone or slower in `new`, compared with `old`."""
         before = {_key(cell): cell for cell in old.cells}
         after = {_key(cell): cell for cell in new.cells}
         known = tuple(cell for cell in new.failing if _alike(cell, before.get(_key(cell))))

@@ -30,7 +30,7 @@ class SarifRule(NamedTuple):
 
 
 class SarifResult(NamedTuple):
-    """One SARIF result: a finding with its location.
+    """One SARIF result: the rule, level, message and place of a finding.
 
     Attributes:
         rule: its kind.

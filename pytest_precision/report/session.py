@@ -42,7 +42,7 @@ class SessionReport:
 
     @classmethod
     def of(cls, config: pytest.Config, settings: Settings) -> SessionReport:
-        """Make the report that the session's settings ask for."""
+        """Return a session's report, with the environment and the flags in its `settings`."""
         flags = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in asdict(settings).items()

@@ -63,7 +63,7 @@ AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
 
 @dataclass(frozen=True)
 class Manifest:
-    """How a recording was made: its command line, versions, settings and files.
+    """How a recording was made: its command, script, versions, world size and files.
 
     Attributes:
         format: version of the format.

@@ -23,7 +23,7 @@ _AUXILIARY = 0.01
 
 
 class Expert(nn.Module):
-    """One expert: a perceptron."""
+    """One expert of a mixture: a perceptron of two linear layers."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()

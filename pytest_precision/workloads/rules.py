@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AdamW:
-    """The update rule of AdamW: Adam with decoupled weight decay.
+    """The rule of AdamW (Adam with decoupled weight decay): its betas, eps and weight decay.
 
     Attributes:
         betas: decay of the moments.

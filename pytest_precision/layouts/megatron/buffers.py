@@ -71,7 +71,7 @@ class Bucket:
 
 
 class Buffer:
-    """The contiguous memory of the parameters and gradients of one dtype.
+    """The contiguous memory of the parameters and gradients of one dtype, divided into buckets.
 
     The parameters stand in reverse order, so that the bucket whose gradients are complete first is
     the first one. Every rank owns an equal part of every bucket, wherever that cuts a parameter.

@@ -119,7 +119,7 @@ class DistributedOptimizer(GatheredEngine):
         super().forward_backward(step)
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Note whether this microbatch is the step's last, whose backward may reduce gradients."""
+        """Return an empty context; gradients may be reduced in the backward of the `last` one."""
         self._last_microbatch = last
         return nullcontext()
 

@@ -29,7 +29,7 @@ Parts = Mapping[str, tuple[Part, ...]]
 
 
 def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
-    """Describe a stored tensor that is a single tensor of the original model, not several."""
+    """Return the only part of a stored `tensor` that is one whole tensor of the original model."""
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 

@@ -19,7 +19,7 @@ from pytest_precision.optim.fused_adam import FusedAdam
 
 @dataclass(frozen=True)
 class Shard:
-    """The elements of one parameter that this rank updates.
+    """The elements of one parameter that this rank updates, with their buffer, slot and master.
 
     Attributes:
         buffer: the buffer in which the parameter has its place.

@@ -73,7 +73,10 @@ BUCKET_SIZE = 61 * 61
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the distributed optimizer; see `layouts.distributed_optimizer`."""
+    """Options of the distributed optimizer: bucket size, overlaps, dtypes of its tensors.
+
+    See `layouts.distributed_optimizer`.
+    """
 
     bucket_size: int = BUCKET_SIZE
     overlap_grad_reduce: bool = False

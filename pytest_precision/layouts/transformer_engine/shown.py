@@ -36,7 +36,7 @@ def is_quantized_shard(tensor: Any) -> bool:
 
 
 def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> DTensor:
-    """Make a DTensor of this rank's rows of a weight, or of its columns of the transpose."""
+    """Return a DTensor of `local`: this rank's rows of a weight, or columns of its transpose."""
     shape = weight.shape[::-1] if transposed else weight.shape
     return DTensor.from_local(
         local.contiguous(),
@@ -160,7 +160,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
-    """Make a shard's bytes or block scales a DTensor; return what is per tensor unchanged."""
+    """Return a shard's bytes or block scales as a DTensor, and a value per tensor unchanged."""
     kind = family(weight.to_local())
     transposed = side == "columnwise" and kind != "mxfp8"
     if kind == "tensor" and field == "data":

@@ -130,7 +130,7 @@ class Judgement:
 def judge(
     candidate: Trace, reference: Trace, criteria: Criteria, noise: NoiseMeter | None = None
 ) -> Judgement:
-    """Compare every tensor of a candidate's recorded run with the same tensor of the reference.
+    """Return the judgement of comparing each tensor of a candidate's run with the reference's.
 
     Args:
         candidate: one side.

@@ -142,7 +142,7 @@ of a large suite."""
 
 
 def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
-    """Describe the elements at which the constant ratio of two tensors changes; empty if none."""
+    """Return words on elements at which a constant ratio of two tensors changes; may be empty."""
     if not theirs.all():
         return ""
     ratios = ours / theirs
@@ -163,7 +163,7 @@ def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
 
 
 def stretch_of(ours: Tensor, theirs: Tensor) -> str:
-    """Describe the one run of neighbouring elements that differ; empty if there is no single run.
+    """Return words on the one run of neighbouring elements that differ; empty if not a single run.
 
     Rounding scatters: as many elements, drawn at random, must be unlikely to form such a run. Zeros
     on both sides do not count as agreement: rows of a table that no token has read have them.
@@ -182,7 +182,7 @@ def is_stretch(positions: Tensor, size: int) -> bool:
 
 
 def place(positions: Tensor, size: int) -> str:
-    """Describe where a run of elements lies in a tensor, such as `the first 8 of 64 elements`."""
+    """Return words on where `positions` lie in a tensor, such as `the first 8 of 64 elements`."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
     if start == 0:
         return f"the first {stop} of {size} elements"

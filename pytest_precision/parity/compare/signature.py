@@ -137,7 +137,7 @@ def factor(ratio: float, *, exact: bool = True) -> Signature:
 
 
 def times(ratio: float, *, exact: bool = True) -> str:
-    """Describe a constant factor as in `2 times the reference`."""
+    """Return a constant `ratio` in words, such as `2 times the reference`."""
     return f"{words_of(ratio, exact=exact)} times the reference"
 
 

@@ -186,7 +186,7 @@ class Accumulator:
             self.worst = locate()
 
     def allowed(self, reference: Scalar | None) -> str:
-        """Describe the difference allowed at a reference value, such as `2 ulp`; may be empty."""
+        """Return the difference allowed at a `reference` value, such as `2 ulp`; may be empty."""
         if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
             return ""
         with np.errstate(over="ignore"):

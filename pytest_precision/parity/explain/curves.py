@@ -76,7 +76,7 @@ def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
 
 
 def beyond(log: UpdateLog, limit: float) -> str | None:
-    """Describe how far updates lost to rounding exceed `max_lost_updates`; None if they do not.
+    """Return words on how far updates lost to rounding exceed `limit`; None if they do not.
 
     The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
     or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.

@@ -46,7 +46,7 @@ def failed_at(
 
 
 def what_differs(found: Finding) -> str:
-    """Describe in words which tensor differs, and at which step and phase."""
+    """Return words on which tensor differs, and at which step and phase."""
     pair = found.pair
     return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"
 

@@ -34,7 +34,7 @@ RESULTS = (
 
 
 class Need(NamedTuple):
-    """The largest relative error of one tensor in all runs, and its number of elements.
+    """The largest relative error `rel` of one tensor in all runs, and its number of elements.
 
     Attributes:
         rel: largest relative L2 error.

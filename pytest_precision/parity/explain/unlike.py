@@ -35,7 +35,7 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
 
 
 def other_number(judgement: Judgement, op: int) -> str:
-    """Say how many microbatches candidate and reference had in a step; empty if equally many.
+    """Return words on how many microbatches each side had in operation `op`; empty if equal.
 
     It is empty, too, where a side shows no loss but may have run a forward: nothing counts those.
 
@@ -59,7 +59,7 @@ def other_number(judgement: Judgement, op: int) -> str:
 
 
 def extra_update(finding: Finding, judgement: Judgement) -> str:
-    """Say that one side updates in a step without a forward; empty if neither or both do.
+    """Return words on a side that updates in a finding's step without a forward; may be empty.
 
     That side has losses in other steps, so that they are seen.
     """
@@ -89,7 +89,7 @@ def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
-    """Say that the runs have different numbers of microbatches, unless the loss itself differs."""
+    """Return a line if the sides' numbers of microbatches differ and the finding is no loss."""
     if finding.pair.kind == "loss":
         return []
     number = other_number(judgement, finding.pair.moment.op)

@@ -86,7 +86,7 @@ def _lost(finding: Finding) -> str:
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
-    """Describe two choices, such as of experts, that differ, and how narrow the candidate's was."""
+    """Return words on two differing choices, as of experts, and how narrow the candidate's was."""
     assert statistics.first is not None
     assert finding.pair.candidate is not None
     row = statistics.first[:1]
@@ -113,7 +113,7 @@ def disturbance(finding: Finding, side: str) -> str:
 
 
 def extent(finding: Finding, statistics: Statistics, other: str = "in the reference") -> str:
-    """Describe how much of a tensor differs, how far at most, and where.
+    """Return words on how much of a tensor differs, how far at most, and where.
 
     Args:
         finding: what differs.
@@ -244,7 +244,7 @@ def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> lis
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
-    """Say which layout runs from whose checkpoint after both layouts have swapped checkpoints.
+    """Return lines on which layout runs from whose checkpoint, if the `sides` swapped them.
 
     Args:
         finding: what differs.

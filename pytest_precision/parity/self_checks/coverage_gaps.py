@@ -24,7 +24,7 @@ STEPS_AFTER_A_LOAD = 2
 
 
 class Exercised:
-    """What one run did, read from its recorded tensors and its configuration.
+    """What one run did: its weight decays, learning rates, clipped steps, microbatches and tokens.
 
     Attributes:
         trace: of the run.

@@ -107,7 +107,7 @@ Judged = Contradiction | None
 
 
 def contradiction_words(breach: Contradiction, who: str) -> str:
-    """Describe in one line which tensor is not what it should be, in which run, and by how much."""
+    """Return a line on which tensor is not what it should be, in which run, and by how much."""
     everywhere = ", as in every other tensor" if breach.everywhere else ""
     off = "" if breach.factor is None else f", {breach.factor:.6g} times that{everywhere}"
     off += f"; {breach.cause}" * bool(breach.cause)

@@ -39,7 +39,7 @@ class Broken(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """Explain a wrong update: which optimizer options differ, which wrong rules would fit."""
+        """Return words on which optimizer options differ, and which wrong rules would fit."""
         told = [*self.log.apart.get(str(self.breach.group), ())]
         groups = sorted({breach.group for breach in self.log.breaches})
         alone = f", in parameter group {' and '.join(map(str, groups))} alone"
@@ -128,7 +128,7 @@ NO_ESTIMATE = 1e-3
 
 
 def estimated_options(log: OracleLog) -> str:
-    """Say which option values, such as another rate, would explain the updates; empty if none."""
+    """Return words on option values, such as a rate, that would explain updates; empty if none."""
     told = {
         group: " or ".join(map(_words, found.items()))
         for group, found in sorted(log.estimates.items())

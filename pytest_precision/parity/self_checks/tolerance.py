@@ -193,7 +193,7 @@ def _values(trace: Trace, entry: Entry, stride: int = 1) -> Tensor:
 
 
 def _words(kind: str, criterion: Elementwise, slacks: Mapping[str, Slack]) -> str:
-    """Describe what a too loose tolerance allows, in the tensor where it allows it most."""
+    """Return words on what a too loose `criterion` allows, in the tensor with the most slack."""
     name = max(slacks, key=lambda name: slacks[name].free)
     counted, free, largest = slacks[name]
     share = f"{criterion.call} allows {kind} of {percent(free, counted)} of {name}"

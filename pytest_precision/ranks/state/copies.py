@@ -22,7 +22,7 @@ COPIED_ELEMENTS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a container's contents.
+    """A copy of a container's contents: its type, size, elements and values.
 
     Attributes:
         kind: type of the container.

@@ -29,7 +29,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The environment variables of a group of ranks.
+    """The environment variables of a group of ranks: the caller's, and those declared by a test.
 
     Attributes:
         caller: variables of the process that requests the ranks, at that moment.

@@ -57,7 +57,7 @@ def explained(step: UnlikeStep, wrong: Sequence[HeldGradient]) -> list[str]:
 
 
 def _recounted(wrong: Unexplained) -> str:
-    """Describe how often each microbatch counts in wrong gradients; empty if unclear."""
+    """Return words on how often each microbatch counts in wrong gradients; empty if unclear."""
     found, step = wrong
     if any(one.plain.any() for one in found) and not any(one.got.any() for one in found):
         # In few bits, a division by many tokens is as near to it, but leaves no zeros.
@@ -83,7 +83,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _left(wrong: Unexplained) -> str:
-    """Describe how much of the last step's gradient is still in this one; empty if none."""
+    """Return words on how much of the last step's gradient is still in this one; may be empty."""
     found, step = wrong
     shown = step.before[found[0].rank or 0].grad if step.before else []
     old = {seen.name: seen.tensor for seen in shown}
@@ -221,7 +221,7 @@ def _step(number: int) -> str:
 
 
 def _borrowed(wrong: Unexplained) -> str:
-    """Describe which microbatches of a neighbouring step were used by mistake; empty if none."""
+    """Return words on microbatches of a neighbouring step used by mistake; empty if none."""
     step = wrong.step
     dealt, tokens = wrong.dealt(step.own), sum(one.tokens for one in step.own)
     for other in (step.first.step - 1, step.first.step + 1):
@@ -249,7 +249,7 @@ def _borrowed(wrong: Unexplained) -> str:
 
 
 def _wrong_loss(wrong: Unexplained) -> str:
-    """Describe the mistake in the loss that explains the gradients; empty if none does."""
+    """Return words on the mistake in the loss that explains wrong gradients; empty if none does."""
     step = wrong.step
     if step.loop.is_masked(step.first.step):
         fit = wrong.fit(wrong.dealt([*step.loop.microbatches(step.first.step, "unmasked")]))
@@ -268,7 +268,7 @@ def _wrong_loss(wrong: Unexplained) -> str:
 def _counted(
     times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
 ) -> str:
-    """Describe the wrong weights with which microbatches' auxiliary losses count in the loss."""
+    """Return words on how often microbatches' auxiliary losses wrongly count, given `times`."""
     tokens = sum(one.tokens for one in own)
 
     def like(expected: Sequence[float]) -> bool:

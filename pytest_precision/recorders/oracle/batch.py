@@ -38,7 +38,7 @@ class Clipping(NamedTuple):
 
 
 class PiecePart(NamedTuple):
-    """A range of elements of one rank's shard, with its optimizer state before and after a step.
+    """A range of elements of a rank's shard, with its optimizer state before and after a step.
 
     Attributes:
         order: position of the piece in the optimizer's order.

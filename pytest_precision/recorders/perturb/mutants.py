@@ -28,7 +28,7 @@ Plant = Callable[[Engine], None]
 
 
 class Mutant(NamedTuple):
-    """A known defect that can be planted into any engine.
+    """A known defect: the function that plants it into an engine, and advice if it goes unnoticed.
 
     Attributes:
         plant: puts it into an engine that has just been built.

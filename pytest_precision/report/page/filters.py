@@ -18,7 +18,7 @@ MOST_CHOICES = 12
 
 
 class FilterGroup(NamedTuple):
-    """The checkboxes for the values of one axis.
+    """The checkboxes for one axis: its name, anchor, choices and CSS classes.
 
     Attributes:
         name: of the axis, as the address of a filter has it.

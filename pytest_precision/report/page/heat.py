@@ -102,7 +102,7 @@ def tensor_heats(
 
 
 def _words(of: Mapping[str, Any]) -> str:
-    """Say how many tensors differ, and which is the first in the model's order."""
+    """Return words on how many tensors differ, and which is the first in the model's order."""
     wrong = [name for name, row in zip(of["name"], of["rel_l2"], strict=True) if any(row)]
     shown = len(of["name"])
     every = f" ({shown} of {of['tensors']} tensors are shown)" if shown < of["tensors"] else ""

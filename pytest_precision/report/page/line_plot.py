@@ -34,7 +34,7 @@ class Bar(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """One plot in SVG coordinates.
+    """One plot in SVG coordinates: its title, ticks, curves and bars.
 
     Attributes:
         title: what is shown.

@@ -178,7 +178,7 @@ def moves(call: SingleCall) -> bool:
 
 
 class Known:
-    """The values in the logs of all ranks of the reference, and the operations on them.
+    """Lookup of values in the reference's logs: the operations that made and that read each one.
 
     Args:
         logs: of its ranks.

@@ -103,7 +103,7 @@ AT_START = -1
 
 @dataclass(frozen=True)
 class Wrong:
-    """An operation that made a wrong value from right inputs.
+    """An operation that made a wrong value from right inputs, with its rank and wrong inputs.
 
     Attributes:
         call: the operation.

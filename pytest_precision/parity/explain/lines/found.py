@@ -215,7 +215,7 @@ def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
 
 
 def unnamed(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> str:
-    """Say why no operation of the candidate is named as the cause of the error."""
+    """Return a sentence on why no operation of the candidate is named as the error's cause."""
     if hold_other_pieces(candidate, reference):
         return "No line is named: the sides hold other pieces of the tensors"
     cut = cut_of(reference)

@@ -109,7 +109,7 @@ def _replayed(wrong: Wrong) -> SingleCall | None:
 
 
 def _given(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain a wrong input that no logged operation made, such as other data."""
+    """Return the error kind `data` for a wrong input that no logged operation made."""
     value = next(one for one in wrong.unlike)
     counterpart = most_alike(wrong.call, known)
     what = f"a {value.dtype} tensor of shape {[*value.shape]}"
@@ -118,7 +118,7 @@ def _given(wrong: Wrong, known: Known) -> ErrorKind:
 
 
 def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain a wrong result of an operation that the reference runs on the same inputs."""
+    """Return the error kind of a call that the reference runs on the same inputs; else None."""
     call = wrong.call
     same = [other for other in rivals(call, known) if all_same(call.read, other.read)]
     if not same or not call.read:
@@ -143,7 +143,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
 
 
 def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
-    """Explain a result of another dtype or shape, although inputs and constants are equal."""
+    """Return the error kind, by dtype or shape, of a `call` with `other`'s inputs and constants."""
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED, other)
     dtypes = [one.results[0].dtype for one in (call, other) if one.results]
@@ -158,7 +158,7 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
 
 
 def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain an operation whose input the reference first passes through another operation."""
+    """Return the error kind of a call before which the reference calls another; else None."""
     for value in wrong.call.read:
         if value not in known or not is_telling(value):
             continue
@@ -171,7 +171,7 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> ErrorKind:
-    """Describe a step of the reference that is omitted here, or voided by a constant such as 1."""
+    """Return the error kind for a step `between` that is left out here, or voided by a constant."""
     if blamed is not None and is_changed_step(blamed, between, known):
         found = _with_constants(blamed, between)
         if found is not None:
@@ -181,7 +181,7 @@ def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> Er
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain a wrong result by an input that is not that of the reference's operation."""
+    """Return the error kind of a call with an input unlike the reference's; None if unclear."""
     call = wrong.call
     if len(call.read) < 2 and not wrong.unlike:
         return None
@@ -210,7 +210,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Explain a backward that starts at the wrong scale because its loss was not divided or scaled.
+    """Return the error kind of a backward whose loss was not divided or scaled; else None.
 
     A loss that is divided in another function than it is computed in has its division there.
     """
@@ -234,7 +234,7 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind:
-    """Explain an operation that the reference runs on none of the same inputs."""
+    """Return the error kind of an operation that the reference runs on none of its inputs."""
     call = wrong.call
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED)
@@ -259,7 +259,7 @@ def _then(reader: SingleCall | None) -> str:
 
 
 def _whose(value: Value, known: Known) -> str:
-    """Describe a value by its tensor's name, or by the reference's operation that made it."""
+    """Return words for a value: its tensor's name, or the reference's operation that made it."""
     if value.digest in known.given:
         return f"{known.given[value.digest]} as it was before"
     makers = known.makers.get(value.digest, [])

@@ -59,7 +59,7 @@ class SetOtherwise(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Describe in words which value candidate and reference set the option or attribute to."""
+        """Return words on which value each side sets the option or attribute to."""
         if self.mine is None:
             assert self.theirs is not None
             return f"the reference sets it to {self.theirs.value}, the candidate does not"
@@ -129,7 +129,7 @@ class LeftOut(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Describe where the candidate calls the function, and what the reference has there."""
+        """Return words on where the candidate calls it, and what the reference has there."""
         called = f"{short(self.entry.site)} calls {self.line.function} of {short(self.line)}"
         if self.lacking is None:
             return f"{called}, the reference another function"

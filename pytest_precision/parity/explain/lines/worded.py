@@ -89,7 +89,7 @@ MOST_FOLLOWING = 2
 
 
 def of_operations(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
-    """Describe operations that made wrong values, the first as the cause and others after it."""
+    """Return the culprit of `chosen` operations: the first as the cause, then those following."""
     first = chosen[0]
     error = kind_of(first, known)
     same = {one.rank for one in chosen if one.call.line == first.call.line}
@@ -109,7 +109,7 @@ def of_operation(
     following: tuple[Following, ...] = (),
     named: CodeLine | None = None,
 ) -> Culprit:
-    """Describe one operation as the cause of the error, at the source line `named` if given."""
+    """Return the culprit for one operation, with its error kind, at the line `named` if given."""
     line = named or call.line
     return Culprit(
         text=f"first wrong value: {called_place(call.operation, root)}: {error.words}",
@@ -127,7 +127,7 @@ def of_operation(
 def of_user_code(
     found: LeftOut | SetOtherwise, kind: str, root: Path, then: Culprit | None, rank: int | None
 ) -> Culprit:
-    """Describe a user's function, or an assignment, as the cause of the error.
+    """Return the culprit for a user's function that leaves something out, or an assignment.
 
     Args:
         found: the function that leaves something out, or the assignment.
@@ -180,7 +180,7 @@ def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
 
 
 def called_place(operation: LoggedOperation, root: Path) -> str:
-    """Describe an operation by its name, its module and the source line that called it."""
+    """Return an operation in words: its name, its module and the source line that called it."""
     words = operation.name + (" in the backward" if operation.backward else "")
     if operation.is_custom:
         words += ", which counts as one operation,"
