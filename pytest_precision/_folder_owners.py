@@ -176,7 +176,7 @@ def remove(folder: Path) -> None:
 
 
 def lock_new(folder: Path) -> int | None:
-    """Lock a new folder for this process, write its owner file, and return the descriptor."""
+    """Lock a new folder for this process, write its owner file; return the lock's descriptor."""
     lock = _locked(folder / LOCK, os.O_CREAT)
     if lock is not None:
         with contextlib.suppress(OSError):  # the disk is full

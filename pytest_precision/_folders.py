@@ -140,7 +140,7 @@ def folders_of_controllers() -> set[str]:
 
 
 def short_folder(wanted: str, others: tuple[str, ...] = SHORT_FOLDERS) -> str:
-    """Return the first temporary folder whose path is short enough for a Unix socket inside it.
+    """Return `wanted`, or else one of `others`, with a path short enough for a Unix socket in it.
 
     Raises:
         OSError: none of the paths does.

@@ -89,7 +89,7 @@ def expect_count(name: str, value: object, least: int, advice: str = "") -> None
 
 
 def catchable(kind: _Error) -> _Error:
-    """Return an error class, whose tracebacks now name it as users import it."""
+    """Make tracebacks name an error class by its public import path; return the class."""
     kind.__module__ = "pytest_precision"
     return kind
 

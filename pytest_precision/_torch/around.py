@@ -77,7 +77,7 @@ def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def has_own_memory(kind: type[Tensor]) -> bool:
-    """Return whether a tensor class has its own memory and no `__torch_dispatch__` of its own."""
+    """Return whether a tensor class has plain memory and does not override `__torch_dispatch__`."""
     return (
         kind in (Tensor, nn.Parameter, nn.Buffer)
         or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl

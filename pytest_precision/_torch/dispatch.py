@@ -66,7 +66,7 @@ def tensor_without_memory(
 
 
 def moved_by_its_class(tensor: Tensor, device: torch.device) -> Any:
-    """Copy a tensor to `device` by its own class's `__torch_dispatch__`.
+    """Copy a tensor to `device` by the `__torch_dispatch__` of its class.
 
     `Tensor.to` would not ask it where the device is, for torch, the one that the tensor is on.
     """
@@ -138,7 +138,7 @@ def without_functions_seen() -> Any:
 
 
 def map_devices(mapped: Callable[[Any], Any]) -> None:
-    """Make torch map the device of each device context and wrapper subclass by `mapped`.
+    """Make torch use `mapped(device)` for each device in device contexts and wrapper subclasses.
 
     It does so for the rest of the process. A wrapper subclass is one without storage; a device
     context is a `with torch.device(...)` or `torch.set_default_device`.

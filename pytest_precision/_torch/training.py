@@ -22,7 +22,7 @@ def after_backward(function: Callable[[], None]) -> None:
 
 
 def global_hooks() -> Iterator[tuple[str, str, object]]:
-    """Yield torch's global hooks, of all modules or all optimizers, as (owner, moment, hook).
+    """Yield (`modules` or `optimizers`, kind of hook, hook) for each global hook of torch.
 
     torch has public functions to register them, but none to list them.
     """

@@ -30,7 +30,7 @@ PLACES = 5
 
 @dataclass(frozen=True)
 class Updated:
-    """A tensor that an optimizer updates, with its group, its parameters and its relation to them.
+    """A tensor that an optimizer updates, and what it is to the model: a parameter, master or copy.
 
     Attributes:
         tensor: as the optimizer has it.
@@ -157,7 +157,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _runs(flat: Tensor) -> Iterator[Tensor]:
-    """Yield a few slices of a flat tensor to search for, preferably with elements that differ."""
+    """Yield a few slices of a flat tensor to look for in another one, preferably not uniform."""
     size = min(RUN, flat.numel())
     last = flat.numel() - size
     runs = [

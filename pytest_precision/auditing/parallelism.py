@@ -15,7 +15,7 @@ from pytest_precision.matrix.tensor_key import unwrapped
 
 @dataclass(frozen=True, slots=True)
 class ShardingUnit:
-    """A module that is sharded as a unit, with its own parameters.
+    """A module that FSDP or DDP wraps, with the dtypes of its parameters, gradients and outputs.
 
     Attributes:
         name: of the module; empty for the model itself.

@@ -95,7 +95,7 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
 
 
 def observed(kind: str, name: str, leaf: Any) -> Observation:
-    """Return a nested value's leaf as an observation of a tensor that this rank holds whole."""
+    """Return a number, text or tensor as an observation of a tensor that this rank holds whole."""
     held = as_tensor(leaf)
     assert held is not None
     return whole(kind, name, held)

@@ -13,7 +13,7 @@ from pytest_precision.engine.observation import Observation, cloned
 
 
 class Capture:
-    """A buffer for tensors that a training engine must copy before a phase overwrites them.
+    """A buffer of tensors that a training engine copies before its train step overwrites them.
 
     Some of what a phase has computed is gone when the phase ends: the weights that a forward read,
     the loss of a microbatch. An engine hands these over at once, and `observe` shows them later.
@@ -39,7 +39,7 @@ class Capture:
         self._keeps = True
 
     def begin(self, *, keeps: bool = True) -> None:
-        """Clear all buffered observations; the engine calls this before the forward of a step.
+        """Clear the buffer before a step's forward, and set whether `keep` buffers anything.
 
         Args:
             keeps: whether anything is kept from now on.

@@ -20,7 +20,7 @@ HeldLeaves = Iterable[tuple[str, Any]]
 
 
 class Changes:
-    """Compares named values with those before the first update, and yields those that changed.
+    """Compares named values with their state before the first update, and yields changed ones.
 
     Args:
         kind: of what is shown.
@@ -40,7 +40,7 @@ class Changes:
         self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
-        """Yield an observation of each value that differs from that before the first update."""
+        """Yield an observation of each value that has changed since before the first update."""
         for name, leaf in held:
             if self.differs(name, leaf):
                 yield observed(self._kind, name, leaf)

@@ -48,7 +48,7 @@ class EngineState(TrainingState):
         self.since = since
 
     def optimizers_state(self) -> Iterator[Observation]:
-        """Yield the main optimizer's state and weights; `beside` yields those of all others."""
+        """Yield the state of the main optimizer, and the weights that it updates."""
         return self._of(self._engine.optimizer, self._engine.masters())
 
     def weights(self) -> Iterator[Observation]:
@@ -76,7 +76,7 @@ class EngineState(TrainingState):
         return of_loss_scale({} if scaler is None else scaler.state_dict())
 
     def beside(self) -> Iterator[Observation]:
-        """Yield the tensors of further optimizers and modules among the engine's attributes."""
+        """Yield tensors of further optimizers, averages of weights, and modules' extra state."""
         engine = self._engine
         names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
         for optimizer in self._further_optimizers():

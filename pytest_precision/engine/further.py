@@ -62,7 +62,7 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def policies(held: Iterable[object]) -> Leaves:
-    """Yield (name, value) for the attributes of those objects that are learning rate schedulers."""
+    """Yield (name, value) for the attributes of each learning rate scheduler in `held`."""
     numbers: dict[str, int] = {}
     for one in held:
         if isinstance(one, LRScheduler):

@@ -95,7 +95,7 @@ def learning_rates(groups: Groups) -> Iterator[Observation]:
 
 
 def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Observation]:
-    """Yield each parameter's value of each option but `lr` and `step`, as `eps of head.weight`.
+    """Yield every parameter's options except `lr` and `step`, with names like `eps of head.weight`.
 
     Args:
         groups: each group with the names of its parameters.
@@ -174,7 +174,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _options(value: Any) -> list[tuple[str, Tensor]]:
-    """Return (path, tensor) for each value in an option of a parameter group; empty if over 64."""
+    """List (path, tensor) for the values in a parameter group's option; empty if over 64 values."""
     found = [(path, number(leaf)) for path, leaf in islice(leaves(value), MANY + 1)]
     shown = [(path, held) for path, held in found if held is not None]
     return shown if len(found) <= MANY else []

@@ -26,7 +26,7 @@ ModuleSettings = Mapping[str, Mapping[str, Any]]
 
 
 def module_settings(modules: Iterable[tuple[str, nn.Module]]) -> ModuleSettings:
-    """Return, by module, the settings of torch's own modules, such as a dropout probability."""
+    """Return, by module, the settings of torch's modules, such as a dropout probability."""
     return {name: own for name, module in modules if (own := _settings(module))}
 
 

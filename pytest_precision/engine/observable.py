@@ -79,7 +79,7 @@ class Observable:
                 module.register_forward_pre_hook(hook)
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield the tensors that a phase may have changed, each as this rank's shard.
+        """Yield the tensors that a phase of a train step may change, each as this rank's shard.
 
         - `forward_backward`: weights as the forward read them, decisions, losses, and this rank's
           gradients.
@@ -136,7 +136,7 @@ class Observable:
         return self.model
 
     def paths(self) -> set[str]:
-        """Return names of the kernels and code paths, such as `fused`, that layers have used."""
+        """Return which of `fused`, `grouped` and `quantized` the model's layers have used."""
         layers = (module for module in self.model.modules() if isinstance(module, Layer))
         return {path for layer in layers for path in layer.taken}
 

@@ -115,7 +115,7 @@ class Reducible(Format):
     def quantize(
         self, x: torch.Tensor, random_bits: Any = None, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix by its own amaxes.
+        """Quantize a matrix by amaxes that are computed from it.
 
         Raises:
             TypeError: `x` is not a tensor of fp32, bf16 or fp16, or random bits are given.

@@ -57,7 +57,7 @@ class InBlocks(Reducible):
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix by given amaxes instead of its own.
+        """Quantize a matrix by amaxes that the caller passes, not by ones computed from it.
 
         Raises:
             TypeError: `quantize` would raise it, or `amaxes` is not fp32.
@@ -80,7 +80,7 @@ class InBlocks(Reducible):
     def _quantize(
         self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
     ) -> QuantizedTensor:
-        """Quantize a matrix by the amaxes in `known`, or by its own if `known` is None."""
+        """Quantize a matrix by the amaxes in `known`, or computed ones if that is None."""
 
 
 class BlockOperand:

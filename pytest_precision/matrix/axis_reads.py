@@ -15,7 +15,7 @@ _open: list[set[str]] = []
 
 @contextmanager
 def axes_read() -> Iterator[set[str]]:
-    """Collect which of the user's own matrix axes the `with` block reads, to find misspelt ones."""
+    """Collect which user-defined matrix axes the `with` block reads, to find misspelt ones."""
     found: set[str] = set()
     _open.append(found)
     try:

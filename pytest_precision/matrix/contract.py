@@ -43,7 +43,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True)
 class Contract:
-    """Dtypes and code paths that a run must have used, even if all compared numbers agree.
+    """The dtypes and features, such as `quantized` parameters, that a run must be seen to use.
 
     Attributes:
         dtypes: kind of observation to the dtype, one of `DTYPE_NAMES`, that all of its tensors must
@@ -82,7 +82,7 @@ class Contract:
 
     @classmethod
     def of(cls, cell: Cell) -> Contract:
-        """Return the parameter dtype and the code paths that a cell's axes require of a run."""
+        """Return what a cell's axes demand of a run, such as fp32 or quantized parameters."""
         paths = []
         if cell.grad_accum_fusion:
             paths.append("fused")

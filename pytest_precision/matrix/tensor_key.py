@@ -83,7 +83,7 @@ class TensorKey(NamedTuple):
 
     @property
     def option(self) -> str:
-        """Return the option of a group of which the part is a number: `betas` of `betas.1`."""
+        """Return the name of the option that a part belongs to: `betas` for the part `betas.1`."""
         return self.part.partition(".")[0]
 
     @property
@@ -138,7 +138,7 @@ def whole_kind(kind: str) -> str:
 
 
 def outer_kind(kind: str) -> str:
-    """Return `param` for a kind such as `param._data`, of a tensor inside a tensor subclass.
+    """Return the kind of the tensor subclass that has an inner tensor: `param` for `param._data`.
 
     Other kinds are returned unchanged.
     """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class WayIn(NamedTuple):
-    """Words for messages to a user of a layout, script or command, such as what a model is called.
+    """Phrases in messages that depend on what the user runs: a layout, a script or a command.
 
     Attributes:
         named: how a model is named without the wrapper around it.

@@ -53,7 +53,7 @@ class Layer(nn.Module):
         device: torch.device,
         backend: str,
     ) -> None:
-        """Set the layer's attributes other than its parameters."""
+        """Set the layer's attributes, such as quantizers for each weight, but no parameters."""
         number = 0 if precision == UNQUANTIZED else weights
         self.quantizers = nn.ModuleList(
             Quantizers(precision, device, backend) for _ in range(number)

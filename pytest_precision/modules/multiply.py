@@ -35,7 +35,7 @@ class Product(Protocol):
     """The interface of one weight's forward and backward GEMMs."""
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Any]:
-        """Compute y, bf16 [rows, out], from x, bf16 [rows, in].
+        """Compute x times weight plus bias, bf16 [rows, out], and what a backward needs if asked.
 
         Returns:
             y, and what `backward` needs; the latter is complete only if `backward` is true.
@@ -94,7 +94,7 @@ class PlainProduct:
     weight: Tensor
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Tensor]:
-        """Multiply x by the weight and add the bias."""
+        """Multiply x by the weight and add the bias; return the result, and x for `backward`."""
         return F.linear(x, self.weight, bias), x
 
     def backward(self, gradient: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

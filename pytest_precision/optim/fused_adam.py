@@ -29,7 +29,7 @@ MOMENT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
 
 class FusedAdam(ExactStateOptimizer):
-    """Adam whose master weights and moments can each be stored in a dtype of their own.
+    """Adam whose master weights and moments can each be stored in a dtype that the user chooses.
 
     It takes those arguments of `transformer_engine.pytorch.optimizers.FusedAdam` that change
     numbers.

@@ -17,7 +17,7 @@ from pytest_precision.ranks.code.relocation import relocation_of_process
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A function call that every rank makes once, with import paths, folder and allowed leaks.
+    """A function call for every rank: what to import, where to run, what it may leave changed.
 
     Attributes:
         call: the callable with its arguments bound.

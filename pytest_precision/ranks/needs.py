@@ -32,7 +32,7 @@ class Needs:
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:
-        """Return the environment variables, code and process isolation that a declared call needs.
+        """Return which environment variables, code and process isolation a function call needs.
 
         Calls of the user's functions share a group of ranks if the functions are in one module.
         """
@@ -48,7 +48,7 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
-    """Return import paths of a run's layouts and workload, which need rank processes of their own.
+    """Return import paths of a run's code that may not share rank processes with other code.
 
     Args:
         layout: layout that runs.

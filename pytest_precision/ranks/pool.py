@@ -195,7 +195,7 @@ class RankPool:
         return self._groups[key]
 
     def _has_room(self, key: GroupKey) -> bool:
-        """Return whether there is memory for one more group of idle ranks."""
+        """Return whether memory allows keeping the idle ranks of group `key` besides the others."""
         return len(self._groups) < KEPT or sum(map(self._bytes, [key, *self._groups])) <= self._room
 
     def _bytes(self, key: GroupKey) -> int:

@@ -96,7 +96,7 @@ OPTIMIZER_CLASSES = {
 
 
 def on_cpu() -> None:
-    """Make DeepSpeed use the existing process group, without compiling its own collectives."""
+    """Make DeepSpeed use the existing process group, without compiling DeepSpeed's collectives."""
     import deepspeed
 
     expect_release("deepspeed", TESTED_RELEASE)

@@ -35,7 +35,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def called(revision: str, commit: str, python: Path | None) -> str:
-    """Return the name of a commit, with another interpreter if given, for messages."""
+    """Return what messages call a commit, and the interpreter `python` if one is given."""
     name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
     return f"{name} with {python}" if python else name
 
@@ -63,7 +63,7 @@ class Installation:
     places: tuple[Path, Path] | None = None
 
     def words(self, package: Path, function: str) -> list[str]:
-        """Return the words of the command that runs a function in this interpreter.
+        """Return the command, as a list of words, that runs a function in this interpreter.
 
         Args:
             package: first folder of its `sys.path`; for this package see `link_package`.

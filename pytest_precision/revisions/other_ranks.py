@@ -26,7 +26,7 @@ HOST_SECONDS = 10.0
 
 
 class OtherRanks:
-    """Starts ranks of another installation, through a host process of its interpreter.
+    """Starts ranks that run another commit or interpreter, by way of one process that runs it.
 
     Args:
         installation: whose code the ranks run.
@@ -116,7 +116,7 @@ class OtherRanks:
 
 
 def _environment(relocation: Relocation) -> dict[str, str]:
-    """Return this process's environment variables, without its own packages in PYTHONPATH."""
+    """Return the environment for ranks, without this interpreter's packages in PYTHONPATH."""
     found = dict(os.environ)
     folders = found.get("PYTHONPATH", "").split(os.pathsep)
     kept = [folder for folder in folders if folder and not relocation.leaves(folder)]

@@ -34,7 +34,7 @@ class Peers:
         self._store = _store(self.rank) if self.world_size > 1 else None
 
     def agree(self, key: str, make: Callable[[], str]) -> str:
-        """Call a function on rank 0, and return its result on all ranks.
+        """Call `make` on rank 0 only, and return its result on all ranks that pass this `key`.
 
         Raises:
             Exception: on rank 0 whatever `make` raises; `SystemExit` on the others.
@@ -55,7 +55,7 @@ class Peers:
         return told[1:]
 
     def tell(self, key: str, status: int) -> None:
-        """Report an exit status of this rank to the other ranks."""
+        """Report this rank's exit status to the other ranks, under a key that all of them know."""
         if self._store is not None:
             self._store.set(f"{_PREFIX}{key}/{self.rank}", str(status))
             self._store.add(f"{_PREFIX}{key}/failed", int(status != 0))

@@ -70,7 +70,7 @@ class Sides:
 
     @contextmanager
     def at(self, revision: str, python: Path | None = None) -> Iterator[Installation]:
-        """Check a commit out during the block, and yield interpreter and files to run the script.
+        """Check out a commit during the block; yield it, with an interpreter, as an `Installation`.
 
         Args:
             revision: git's name of it.

@@ -92,7 +92,7 @@ def work_tree(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
 
 
 def git(folder: Path, *words: str, keep: Sequence[int] = ()) -> str:
-    """Run git in a folder; return its output.
+    """Run git in a folder, with `keep` as inherited file descriptors; return what it prints.
 
     Args:
         folder: where it runs.

@@ -180,7 +180,7 @@ te_general_grouped_gemm_for_discrete_out = te_general_grouped_gemm_for_grouped_t
 
 
 def _product(a: Any, transa: bool, b: Any, transb: bool) -> Tensor:
-    """Return op(B) @ op(A) in fp32."""
+    """Return `b` @ `a` in fp32; `transa` and `transb` tell which operands to transpose first."""
     left = multiplied(a, "rowwise" if transa else "columnwise")
     right = multiplied(b, "columnwise" if transb else "rowwise")
     return multiply(right, left, turn_a=transb, turn_b=transa)

@@ -172,7 +172,7 @@ def store(tensor: Any, side: Side, made: Operand) -> None:
 
 
 def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> dict[str, Tensor]:
-    """Return the bytes, scales and amaxes of `operands` as attributes of a tensor of family `kind`.
+    """Return operands' bytes, scales and amaxes by the attribute names of tensors of a family.
 
     Args:
         kind: the family of the tensor; see `family`.

@@ -162,7 +162,7 @@ class Manifest:
         return self.script.endswith(".json")
 
     def again(self, values: str = "", *, lines: int = 0) -> str:
-        """Return the command line that makes the recording again.
+        """Return the command line that repeats this recording, with more values or logs if asked.
 
         Args:
             values: steps whose values are kept; none unless given.

@@ -172,5 +172,5 @@ class OracleLog:
         self.read_back = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
-        """Keep only those explaining mistakes that explain these wrong updates, too."""
+        """Keep only mistakes that explain both the earlier wrong updates and these (`rules`)."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]

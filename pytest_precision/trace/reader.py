@@ -195,7 +195,7 @@ class Trace:
 
     @property
     def decisive(self) -> bool:
-        """Return whether every tensor has its values, or a digest of its whole, to compare."""
+        """Return whether each tensor has values, or a digest of the whole tensor, to compare by."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for one in self._written

@@ -27,7 +27,7 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a warning if FSDP or DDP casts outputs to a less precise dtype than they are in."""
+    """Yield a warning if FSDP or DDP casts outputs to a less precise dtype than it computes in."""
     found = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
     if found:
         yield AuditFinding(
@@ -41,7 +41,7 @@ def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a finding for each pipeline stage that rounds its outputs or declares another dtype."""
+    """Yield a finding for each pipeline stage that rounds its outputs or misstates their dtype."""
     for stage in facts.stages:
         returned = [stage.returns] if stage.returns else []
         if returned and any(d != stage.returns and d.is_floating_point for d in stage.declared):

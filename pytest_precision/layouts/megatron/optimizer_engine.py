@@ -135,7 +135,7 @@ class DistributedOptimizer(GatheredEngine):
         return getattr(parameter, "main_grad", None)
 
     def microbatch_done(self) -> None:
-        """Record gradients with a dtype of their own before the next microbatch adds to them."""
+        """Record each gradient sum whose dtype differs from its parameter's, after a microbatch."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None or gradient.dtype == parameter.dtype:

@@ -29,12 +29,12 @@ Parts = Mapping[str, tuple[Part, ...]]
 
 
 def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
-    """Return the only part of a stored `tensor` that is one whole tensor of the original model."""
+    """Return a tuple of the only `Part` of an unpacked tensor, which has all its elements."""
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 
 def held_part(whole: Span, held: Span) -> Span | None:
-    """Return the overlap of two element ranges, counted from the other's start; None if empty."""
+    """Return the overlap of `whole` and `held`, counted from the start of `whole`; None if none."""
     start, stop = max(whole.start, held.start), min(whole.stop, held.stop)
     return Span(start - whole.start, stop - whole.start) if start < stop else None
 

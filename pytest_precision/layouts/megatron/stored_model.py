@@ -49,7 +49,7 @@ _DTYPES = {
 
 
 def hidden_by_overlaps(options: Any, cell: Cell) -> dict[str, str]:
-    """Return (kind of tensor, reason) for what overlapping communication makes unrecordable.
+    """Map each kind of tensor that overlapping communication makes unrecordable to the reason.
 
     Args:
         options: Megatron-core's, or `Options`, with `overlap_grad_reduce` and

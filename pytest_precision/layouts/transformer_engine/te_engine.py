@@ -146,7 +146,7 @@ class TransformerEngine(Engine):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
 
     def paths(self) -> set[str]:
-        """Return the code paths taken so far, such as `fused` for fused gradient accumulation."""
+        """Return which of `fused`, `grouped` and `quantized` the model's layers have used."""
         stored = {
             "grouped": any(map(shown.is_grouped, self._parts)),
             "quantized": any(map(shown.is_quantized, self._parts)),

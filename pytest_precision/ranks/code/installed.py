@@ -39,7 +39,7 @@ def is_installed(file: str) -> bool:
 
 
 def users_file(module: object) -> str | None:
-    """Return the absolute path of a module of the user's own code; None for other modules."""
+    """Return the absolute path of a module of the user's code; None for other modules."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not os.path.isabs(file) or is_installed(file):
         return None

@@ -106,7 +106,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
 
 @cache  # a rank asks it of all its modules after each job
 def _in_repository(path: Path, root: Path, tree: Path) -> bool:
-    """Return whether a file is the repository's own, not an environment's or a work tree's."""
+    """Return whether a file is in the repository, outside environments and work trees in it."""
     path = path.resolve()
     others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
     within = [one for one in others if one.is_relative_to(root)]
@@ -138,7 +138,7 @@ class Relocation:
         return place if self.places is None or os.path.isdir(place) else str(self.places[1])
 
     def import_path(self, path: Iterable[str]) -> list[str]:
-        """Return `sys.path` for ranks of another commit or interpreter, made of the user's."""
+        """Convert the user's `sys.path` to one for ranks of another commit or interpreter."""
         kept = [entry for entry in path if not self.leaves(entry)]
         there = kept if self.places is None else [*moved_paths(kept, *self.places)]
         return [*dict.fromkeys([self.package, *there, *(_OWN if self.left else ())])]

@@ -159,7 +159,7 @@ def _current() -> str:
 
 
 def was_made(path: str, when: float, made: Mapping[str, float]) -> bool:
-    """Return whether a rank made a file, or its folder, before a moment at which it was read."""
+    """Return whether `made` says that a rank made a file, or its folder, before the time `when`."""
     while made:
         if made.get(path, when) < when:
             return True

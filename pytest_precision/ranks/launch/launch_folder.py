@@ -80,7 +80,7 @@ class LaunchRendezvous:
         self.folder = self._shared.path
 
     def register(self, address: Address) -> None:
-        """Write the address of this process into a file of its own in the launch folder."""
+        """Write this process's address into its file in the launch folder."""
         self._write({"address": asdict(address)})
 
     def refuse(self, reason: str) -> None:
@@ -107,7 +107,7 @@ class LaunchRendezvous:
         missing: Callable[[], str],
         tell: Callable[[str], object],
     ) -> None:
-        """Wait until all processes of a torchrun or srun launch have come; raise if some are late.
+        """Wait until `arrived()` says that all launched processes have come; raise after a limit.
 
         Args:
             arrived: returns whether all processes have arrived.

@@ -71,7 +71,7 @@ class Code:
         self.take_in()
 
     def late(self) -> tuple[ImportPath, ...]:
-        """Return the user's modules that were imported after modules were last saved.
+        """Return the user's modules that were imported after modules were saved to compare.
 
         In which state they began is unknown.
         """

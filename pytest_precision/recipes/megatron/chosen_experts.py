@@ -76,7 +76,7 @@ def _keep(router: Any, given: tuple[Tensor, ...], result: tuple[Tensor, Tensor])
 
 
 def _of_whole_sequences(router: Any, own: Tensor) -> Tensor:
-    """Gather a tensor's rows of whole sequences, of which this rank has only a part."""
+    """Gather the rows of whole sequences, if sequence parallelism splits them over the ranks."""
     if not router.config.sequence_parallel:
         return own
     mappings = import_module("megatron.core.tensor_parallel.mappings")

@@ -160,7 +160,7 @@ class MegatronEngine(Engine):
                 call_first(module, handle)  # before what observes the gathered weights
 
     def save(self, folder: Path) -> None:
-        """Write a whole checkpoint, after the all-gather that a next forward would begin with."""
+        """All-gather updated weights if that is due, then save all training state."""
         self.gather()
         core_checkpoint.save(self, folder)
 
@@ -275,5 +275,5 @@ class MegatronEngine(Engine):
         yield from memory.not_gathered(self.ddp, self.model)
 
     def paths(self) -> set[str]:
-        """Return which code paths ran, such as `fused`, or follow from how weights are stored."""
+        """Return which of `fused`, `grouped` and `quantized` computation the run has used."""
         return super().paths() | self._taken | memory.paths_of_weights(self.model)

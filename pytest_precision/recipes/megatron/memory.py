@@ -83,7 +83,7 @@ def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
 
 
 def paths_of_weights(model: nn.Module) -> set[str]:
-    """Return which code paths, `grouped` or `quantized`, follow from how the weights are stored."""
+    """Return which of `grouped` and `quantized` describe how a model's weights are stored."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
     found = {"grouped": any(map(is_group, weights)), "quantized": quantized}

@@ -65,7 +65,7 @@ def initialize(**sizes: Any) -> None:
 
 
 def _forget_reduction() -> None:
-    """Give Megatron-core back the reduce-scatter that fp32 accumulation has replaced."""
+    """Restore Megatron-core's reduce-scatter, which the one with fp32 accumulation has replaced."""
     buffers: Any = import_module("megatron.core.distributed.param_and_grad_buffer")
     chosen = buffers.reduce_scatter_with_fp32_accumulation
     if buffers.dist_reduce_scatter_func is chosen:
