@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
-    """Write a UTF-8 text file completely, or leave the old one.
+    """Write a UTF-8 text file completely, or leave the old file as it is.
 
     If it cannot be written whole, nothing is left of it, and what was in its place stays.
 

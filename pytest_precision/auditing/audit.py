@@ -61,7 +61,7 @@ class Audit:
 
     @classmethod
     def of(cls, facts: SetupFacts) -> Audit:
-        """Run every check on the facts about a model and optimizer, and collect the findings."""
+        """Search the facts about a model and optimizer for known problems; return the audit."""
         found = worst_first(finding for check in CHECKS for finding in check(facts))
         return cls(tuple(found), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
 

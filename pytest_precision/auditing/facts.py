@@ -47,7 +47,7 @@ class TableRow:
     optimizer: str = ""
 
     def is_like(self) -> TableRow:
-        """Return this table row without name and size, to find rows of like tensors."""
+        """Return this table row without name and size, so that rows of like tensors are equal."""
         return replace(self, name="", size=0)
 
 

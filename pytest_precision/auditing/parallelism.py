@@ -37,7 +37,7 @@ class ShardingUnit:
 
 
 def units(model: nn.Module) -> Iterator[tuple[ShardingUnit, list[Tensor]]]:
-    """Yield the sharded modules of a model, outer ones first."""
+    """Yield (unit, its parameters) for each module that FSDP or DDP wraps, outer ones first."""
     for name, module in model.named_modules():
         policy = sharding_policy(module)
         if policy is not None:

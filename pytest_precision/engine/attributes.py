@@ -64,7 +64,7 @@ def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
 
 
 def numbers_of(held: object) -> Leaves:
-    """Yield (name, value) for each number and tensor among an object's attributes."""
+    """Yield (name, value) for an object's attributes that are numbers or tensors."""
     for key, value in vars(held).items():
         if isinstance(value, (bool, int, float, Tensor)):
             yield f"{key.strip('_')} of {type(held).__name__}", value

@@ -48,7 +48,7 @@ class Capture:
         self._keeps = keeps
 
     def keep(self, kind: str, name: str, seen: Iterable[Observation]) -> None:
-        """Copy recorded tensors into the buffer, unless it has some of this kind and name.
+        """Copy the observations `seen` into the buffer, unless it has some of this kind and name.
 
         Args:
             kind: kind of the observations.

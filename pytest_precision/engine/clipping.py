@@ -64,7 +64,7 @@ def total_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def scale_down(owners: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
-    """Scale down parameters' gradients, whose L2 norm is `norm`, to one of at most `max_norm`."""
+    """Scale parameters' gradients, whose L2 norm is `norm`, to a norm of at most `max_norm`."""
     for part in _by_mesh(owners):
         nn.utils.clip_grads_with_norm_(part, max_norm, norm)
 

@@ -53,7 +53,7 @@ def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
 
 
 def places(members: Members) -> Iterator[tuple[str, Tensor]]:
-    """Yield (path, tensor) for each tensor in parameter groups, as `param_groups.0.params.3`."""
+    """Yield (path, tensor) for tensors in parameter groups; a path is `param_groups.0.params.3`."""
     for g, (_, parameters) in enumerate(members):
         for p, parameter in enumerate(parameters):
             yield f"param_groups.{g}.params.{p}", parameter
@@ -73,7 +73,7 @@ def groups_with_names(members: Members, updated: Iterable[Iterable[str]]) -> Gro
 
 
 def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
-    """Yield a step count for each parameter whose group, not its own state, keeps the count.
+    """Yield a step count for each parameter of a group that keeps one count for all of them.
 
     Args:
         groups: the groups.
@@ -109,7 +109,7 @@ def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Ob
 
 
 def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) for each group's options but `lr` and `step`, as `0.eps`."""
+    """Yield (path, value) for options of groups except `lr` and `step`; a path is like `0.eps`."""
     for place, (group, _) in enumerate(groups):
         yield from ((f"{place}.{option}", value) for option, value in _options_of(group))
 

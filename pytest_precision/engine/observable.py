@@ -204,7 +204,7 @@ class Observable:
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield the recorded pieces of a tensor; none if its kind is in `unobservable`.
+        """Yield observations of a tensor to record; none if its kind is in `unobservable`.
 
         Args:
             kind: see `Observation`.

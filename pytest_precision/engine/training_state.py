@@ -74,7 +74,7 @@ class TrainingState(ABC):
 
 
 class UpdatedTensor(NamedTuple):
-    """A tensor that an optimizer updates, with its names and functions that read its state.
+    """A tensor that an optimizer updates, its parameters' names, and functions to show its state.
 
     Attributes:
         tensor: the tensor.

@@ -79,7 +79,7 @@ def _leaves(
 
 
 def _is_leaf(value: Any) -> bool:
-    """Return whether a value is converted to one tensor, instead of visiting its entries."""
+    """Return whether a value becomes one tensor, so that its entries are not visited."""
     if isinstance(value, Tensor):
         return not (in_graph(value) or unreadable(value))
     return isinstance(value, _PLAIN) or as_tensor(value) is not None

@@ -132,7 +132,7 @@ class Reducible(Format):
     def quantize_with(
         self, x: torch.Tensor, amaxes: torch.Tensor, *, usage: Usage = "both"
     ) -> QuantizedTensor:
-        """Quantize a matrix by the amaxes that the caller passes, instead of its own amaxes."""
+        """Quantize a matrix by the amaxes that a caller passes, not by ones computed from x."""
 
     def _reduced(self, amaxes: torch.Tensor) -> torch.Tensor:
         """Return the amaxes from which `quantize` computes scales; here its argument unchanged."""

@@ -19,7 +19,7 @@ from pytest_precision.formats.tiles import Block, Tile, empty_scratch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InBlocks(Reducible):
-    """A format in which each scale depends only on the amax of its own block.
+    """A format in which each scale depends only on the amax of the block that it scales.
 
     Attributes:
         side: elements of a row or column that share a scale.

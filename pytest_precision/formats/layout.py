@@ -68,7 +68,7 @@ def swizzled_scale(scale: torch.Tensor, *, turned: bool = False) -> torch.Tensor
 def unswizzled_scale(
     swizzled: torch.Tensor, shape: tuple[int, int], *, turned: bool = False
 ) -> torch.Tensor:
-    """Return the scale matrix of a shape from swizzled bytes; the inverse of `swizzled_scale`.
+    """Return the scale matrix, of a given shape, that `swizzled_scale` has turned into these bytes.
 
     Raises:
         ValueError: the number of bytes is not that of a padded matrix of this shape.

@@ -20,7 +20,7 @@ BLOCK = 16
 
 
 class Factored(NamedTuple):
-    """A GEMM's operand: fp32 values to multiply, and a factor to apply to the sums.
+    """A GEMM's operand: fp32 values to multiply, and a factor for the sums of products.
 
     Attributes:
         values: fp32 [rows, columns], what the GEMM multiplies.
@@ -34,7 +34,7 @@ class Factored(NamedTuple):
 
 
 def factored(operand: Operand) -> Factored:
-    """Split a quantized matrix into values to multiply and a factor to apply to the sums."""
+    """Split a quantized matrix into values to multiply, and a factor for the sums of products."""
     values, amax = operand.summed()
     return Factored(values) if amax is None else Factored(values, amax, operand.range)
 

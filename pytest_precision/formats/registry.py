@@ -28,7 +28,7 @@ def names() -> tuple[str, ...]:
 
 
 def by_name(name: str, **options: Any) -> Format:
-    """Return a new number format by `name`; each one has its own state of delayed scaling.
+    """Return a new number format by `name`; it shares no delayed scaling state with others.
 
     Args:
         name: one of `names()`.

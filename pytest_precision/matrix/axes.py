@@ -213,7 +213,7 @@ def _token(name: str, value: AxisValue) -> str:
 
 
 def _meant(name: str, known: Iterable[str], *, plurals: bool = True) -> str | None:
-    """Return a known name that differs from `name` by a small misspelling; None if none does.
+    """Return the known name of which `name` is probably a misspelling; None if there is none.
 
     Args:
         name: what somebody has written.

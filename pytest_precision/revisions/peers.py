@@ -61,7 +61,7 @@ class Peers:
             self._store.add(f"{_PREFIX}{key}/failed", int(status != 0))
 
     def any_failed(self, key: str) -> bool:
-        """Return whether any rank has reported a failure."""
+        """Return whether any rank has reported a failure under this key."""
         return self._store is not None and self._store.add(f"{_PREFIX}{key}/failed", 0) > 0
 
     def statuses(self, key: str, status: int) -> list[int]:
@@ -73,7 +73,7 @@ class Peers:
 
     @contextmanager
     def environment(self, key: str) -> Iterator[dict[str, str]]:
-        """Yield the variables with which processes of the ranks open a new process group."""
+        """Yield environment variables by which new processes, one per rank, form one group."""
         if self._store is None:
             yield {}
             return

@@ -153,7 +153,7 @@ def _marked(made: Any, device: Any) -> Any:
 
 
 def _copied(tensor: Tensor, device: Any) -> Any:
-    """Return a copy of a tensor, made by its class's own code if it is Transformer Engine's."""
+    """Return a copy of a tensor, by the code of its class if that is Transformer Engine's."""
     if type(tensor) in marks.PLAIN or not hasattr(tensor, "get_metadata"):
         return _clone(tensor)
     return moved_by_its_class(tensor, _device(device))

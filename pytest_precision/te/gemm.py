@@ -219,7 +219,7 @@ def _refuse_blocks(
     epilogue: tuple[bool, bool, bool],
     split: bool,
 ) -> None:
-    """Raise RuntimeError for a block-scaled GEMM that a GPU refuses, with the GPU's own message.
+    """Raise RuntimeError, with a GPU's message, for a block-scaled GEMM that the GPU refuses.
 
     Args:
         a: the first operand.

@@ -25,7 +25,7 @@ def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
 
 
 def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest: Any) -> None:
-    """Convert pass 1's numbers to rows sorted by expert; -1 where a token lacks the expert."""
+    """Convert pass 1's counts to numbers of rows sorted by expert; -1 where it has no count."""
     block = rest[-1]
     before = workspace.flatten().cumsum(0).view(workspace.shape) - workspace
     for number, start in enumerate(range(0, tokens, block)):
@@ -36,7 +36,7 @@ def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest:
 def row_id_map_pass_3(
     row_id_map: Tensor, token_stride: int, expert_stride: int, experts: int, load_size: int
 ) -> None:
-    """Sort each token's line: row numbers first, then their experts, then how many there are."""
+    """Sort each token's line: row numbers, then the experts of these rows, then the rows' count."""
     rows, order = row_id_map[:, :experts].sort(1, descending=True)
     row_id_map[:, :experts] = rows
     row_id_map[:, experts : 2 * experts] = order
@@ -158,7 +158,7 @@ def zero_pad(inp: Tensor, out: Tensor, *_: Any, **__: Any) -> None:
 def _copies(
     row_id_map: Tensor, pad_offsets: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield (tokens, rows, experts): all tokens' first expert rows, then all second ones, etc."""
+    """Yield (tokens, rows, experts) for every token's first copy, then for all second ones, etc."""
     experts = row_id_map.shape[1] // 2
     number = row_id_map[:, -1]
     for copy in range(int(number.max()) if number.numel() else 0):

@@ -86,5 +86,5 @@ def grouped_swizzle_for_gemm(tensor: Any, rowwise: bool, columnwise: bool) -> No
 
 
 def _given(made: Tensor, out: Tensor | None) -> Tensor:
-    """Copy a kernel's result into `out` if the caller passed one; return the result's tensor."""
+    """Return `made`, or if the caller passed an `out`, return that with `made` copied into it."""
     return made if out is None else out.copy_(made.reshape(out.shape))

@@ -60,7 +60,7 @@ class GradientLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
-        """Read how losses and gradients of a run's segments compare with recomputed ones."""
+        """Read how losses and gradients of a whole run compare with recomputed ones."""
         log = cls()
         for _, place, rank in holders(folder, world_sizes):
             if rank == 0:

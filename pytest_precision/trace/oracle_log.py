@@ -110,7 +110,7 @@ class OracleLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read the checks of weight updates by all ranks of a run; a recorded script has none."""
+        """Read how the weight updates of all ranks were checked; a script has no such log."""
         paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")

@@ -74,7 +74,7 @@ algorithm run with a warning."""
 
 @dataclass(frozen=True)
 class Header:
-    """The properties of a whole trace, such as which kinds could not be observed.
+    """The properties of a whole trace, such as which kinds of tensors could not be observed.
 
     Attributes:
         world_size: number of ranks, of the first segment.

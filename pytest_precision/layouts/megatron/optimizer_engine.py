@@ -144,7 +144,7 @@ class DistributedOptimizer(GatheredEngine):
                 self._keep_of_microbatch("grad", logical, part)
 
     def reduce_grads(self) -> None:
-        """Sum gradients over the ranks; each rank gets its own part of every bucket.
+        """Sum gradients over the ranks; each rank receives the sums of one part of every bucket.
 
         Raises:
             RuntimeError: a bucket was to be reduced in backward, and some gradient never came.

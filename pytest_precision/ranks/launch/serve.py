@@ -58,7 +58,7 @@ class Welcome:
 
 
 class Server:
-    """Accepts connections that ask this process to start a rank, each in its own thread.
+    """Accepts connections that ask this process to start a rank, and serves each in a thread.
 
     Args:
         listener: socket that accepts calls.
@@ -141,7 +141,7 @@ class Server:
 
 
 def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...] = ()) -> int:
-    """Start ranks in this process for the process of rank 0, whenever it asks and until it ends.
+    """Start ranks in this process whenever the process of rank 0 asks, until that process ends.
 
     Args:
         launch: this process's place in it.

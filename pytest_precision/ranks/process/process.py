@@ -130,7 +130,7 @@ class RankProcess:
         self._process.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Close the connection, and release multiprocessing's resources for the process."""
+        """Close the connection, and free what multiprocessing keeps for the process."""
         self.connection.close()
         if self.alive:  # it was killed, but a stopped server does not report that
             server.kill()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileRendezvous:
-    """A rendezvous through a file that all ranks can see.
+    """A way for ranks to find each other: a file that all of them can see.
 
     Attributes:
         file: file in which torch keeps the store.
@@ -40,7 +40,7 @@ class FileRendezvous:
 
 @dataclass(frozen=True, slots=True)
 class StoreRendezvous:
-    """A rendezvous through a prefix of a store that another process serves.
+    """A way for ranks to find each other: keys with one prefix in a store that a process serves.
 
     Attributes:
         address: address of the store.

@@ -47,7 +47,7 @@ class Environment:
         return cls(frozenset(caller), declared)
 
     def declaring(self, declared: Variables) -> Environment:
-        """Return a copy with other variables that a layout or test declares."""
+        """Return a copy with `declared` in place of the variables that a test declares."""
         return replace(self, declared=declared)
 
     @classmethod

@@ -115,7 +115,7 @@ class MegatronEngine(Engine):
         forget_graphs(self.model)
 
     def microbatch_context(self, *, last: bool) -> Any:
-        """Turn gradient reduction off in every microbatch but the last."""
+        """Return a context without gradient reduction, but a usual one for the last microbatch."""
         return super().microbatch_context(last=last) if last else self.ddp.no_sync()
 
     def microbatch_done(self) -> None:
