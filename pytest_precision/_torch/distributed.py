@@ -167,7 +167,7 @@ class FlatPiece(NamedTuple):
 
 
 def flat_pieces(module: nn.Module) -> Iterator[FlatPiece]:
-    """Yield which part of which parameter lies where in an FSDP1 flat parameter, in order.
+    """Yield, in order, the pieces of parameters that lie in an FSDP1 module's flat parameter.
 
     Its state dicts, which are public, need a collective and have neither gradients nor the shard.
     """

@@ -167,7 +167,7 @@ class Restorable(Observable):
         )
 
     def state_beside_weights(self) -> dict[str, Any]:
-        """Return checkpoint entries for generators, buffers, scheduler and loss scale."""
+        """Return checkpoint entries for random generators, buffers, scheduler and loss scale."""
         # Generators and buffers are rank-local, so each rank keeps its own under a key of its own;
         # a buffer in the model's state is that of one rank.
         buffers = {name: buffer.clone() for name, buffer in self.named_buffers()}
@@ -193,7 +193,7 @@ class Restorable(Observable):
         self.load_state_beside_weights(state)
 
     def load_state_beside_weights(self, state: dict[str, Any]) -> None:
-        """Load generators, buffers, scheduler and loss scale from a checkpoint."""
+        """Load random generators, buffers, scheduler and loss scale from a checkpoint."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
-    """Count the tokens of each expert from 1 in each block of tokens; other tokens get 0."""
+    """Write, per block of tokens, numbers from 1 for each expert's tokens, and 0 for others."""
     *_, row_id_map, workspace, block = rest
     routed = routing_map.to(torch.int32)
     for number, start in enumerate(range(0, tokens, block)):

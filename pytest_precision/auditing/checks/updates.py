@@ -106,7 +106,7 @@ def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a warning if rounding loses the weight decay of an optimizer with compensation.
+    """Yield a warning if rounding loses weight decay in an optimizer that compensates rounding.
 
     `1 - rate * decay` times a bf16 parameter rounds to the parameter where `rate * decay < 2**-9`.
     """

@@ -160,7 +160,7 @@ class MegatronEngine(Engine):
                 call_first(module, handle)  # before what observes the gathered weights
 
     def save(self, folder: Path) -> None:
-        """All-gather updated weights if that is due, then save all training state."""
+        """All-gather updated weights if that is due, then write a checkpoint to resume from."""
         self.gather()
         core_checkpoint.save(self, folder)
 
