@@ -58,7 +58,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
-        """Compute how far the tensors that two versions have are from fp64 in each version."""
+        """Compute how far the tensors of two versions of a run are from the same in fp64."""
         names = [name for name in here if name in there]
         now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
         grown = {name: now[name].error - then[name].error for name in names}
@@ -80,7 +80,7 @@ class Accuracy:
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
-        """Return a sentence that compares the error against fp64 of a `kind` with `then`'s."""
+        """Return a sentence: how far a `kind` is from fp64 now, and how far it was at `then`."""
         said = (
             f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
             f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"
@@ -113,7 +113,7 @@ Accuracies = Mapping[str, Mapping[str, Accuracy | str]]
 
 
 def measured(made: Mapping[str, Recordings]) -> Accuracies:
-    """Measure the errors against fp64 of candidate and reference, now and in an earlier version.
+    """Measure how far candidate and reference are from fp64, now and in an earlier version.
 
     Args:
         made: each side to its recordings: as the candidate now, and as the reference then.

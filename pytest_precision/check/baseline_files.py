@@ -57,7 +57,7 @@ class BaselinePlace:
 
     @classmethod
     def of_name(cls, root: Path, name: str, nodeid: str) -> BaselinePlace:
-        """Return the place of baseline files with a name of their own, such as `golden/llama`.
+        """Return the place of baseline files to which the test gives a name, as `golden/llama`.
 
         Raises:
             ValueError: the name cannot be that of a folder.

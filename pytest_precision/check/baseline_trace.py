@@ -30,7 +30,7 @@ VALUE_BYTES = 1 << 20
 
 
 def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
-    """Convert a run for a baseline: small or tolerance-compared tensors as values, else hashes.
+    """Convert a run to a baseline's form: small or tolerated tensors as values, others as hashes.
 
     Args:
         trace: whose pieces form whole tensors.
@@ -64,7 +64,7 @@ def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
 
 
 def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace:
-    """Write one run's results in a baseline into a folder as a recorded run; open and return it."""
+    """Write a run that a baseline stores as a recorded run into an empty folder, and open that."""
     for number, _ in enumerate(side.world_sizes):
         folder_of(folder, number).mkdir(exist_ok=True)
     with ExitStack() as stack:

@@ -42,7 +42,7 @@ RecordAndRule = Callable[[], tuple[Ruling, dict[str, Any]]]
 
 @dataclass(repr=False)
 class CheckedTest:
-    """Runs the checks of one test with the resources of its pytest session.
+    """Runs the checks of one test, on the rank processes and with the cache of the pytest session.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -68,7 +68,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """Return saved definitions to find monkeypatches by; None if ranks run in-process."""
+        """Return the saved functions that reveal monkeypatches; None if ranks run in-process."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
@@ -112,7 +112,7 @@ class CheckedTest:
         return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Call `rule`, which records and compares; turn an exception into the check's outcome.
+        """Call `rule`, which records and compares, unless `refused`; handle its exceptions.
 
         Args:
             refused: why nothing is recorded; None if something is.

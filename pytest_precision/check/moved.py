@@ -49,7 +49,7 @@ class Moves:
 
     @cached_property
     def disagreement(self) -> Ruling | None:
-        """Return how both layouts disagreed at the earlier commit; None if they agreed."""
+        """Return how the two sides disagreed at the earlier commit; None if they agreed."""
         return self.apart()
 
     def as_dict(self) -> dict[str, Any]:

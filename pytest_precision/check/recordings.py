@@ -175,7 +175,7 @@ class Recordings:
         return self._references[asked]
 
     def _own(self, side: Side, window: Window | None) -> Path:
-        """Record the candidate's own run into a new folder, which `close` deletes."""
+        """Record the candidate into a new folder, which `close` deletes; return the folder."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
             self._record(side, window, folder, self._known(window))
         self._folders.append(folder)

@@ -76,7 +76,7 @@ def further_runs(
 
 
 def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
-    """Return the names of the GPUs of a run's ranks; () unless each rank has one of its own.
+    """Return the names of the GPUs of a run's ranks; () unless each rank has a GPU to itself.
 
     Args:
         side: what is recorded.

@@ -128,7 +128,7 @@ class Side:
         return self.needs.environment == other.needs.environment
 
     def needs_of(self, segment: Segment) -> Needs:
-        """Return what ranks must be or have to record one part of the run, as fresh processes."""
+        """Return what the ranks that record one part of the run need, such as new processes."""
         return replace(self.needs, fresh=self.needs.fresh or segment.in_new_processes)
 
     def record(

@@ -134,7 +134,7 @@ def _torn_at_both_ends(found: Finding) -> bool:
 def differences_in_time(
     cases: Iterable[Case], packages: Mapping[str, list[str]]
 ) -> Mapping[str, list[str]]:
-    """Return the settings and versions that differ between another revision and now.
+    """Return a dict from each setting or package that differs to its two values, now and then.
 
     Packages that one of the two lacks come last: they are many, and most of them decide nothing.
     """

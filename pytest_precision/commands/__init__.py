@@ -17,7 +17,7 @@ def add_command(
     description: str | None,
     usage: str | None = None,
 ) -> argparse.ArgumentParser:
-    """Add a command to a parser, and return its own parser, to which its options are added.
+    """Add a command to the command line, and return its parser, to which the caller adds options.
 
     Args:
         commands: the subparsers of the command line.

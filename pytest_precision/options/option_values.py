@@ -23,7 +23,7 @@ def flag(text: str) -> bool:
 
 
 def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
-    """Return parse function, expected values and metavar of an option with choices."""
+    """Return the parse function, the expected values and the metavar of an option with choices."""
 
     def parse(text: str) -> str:
         _expect(text in known, text)

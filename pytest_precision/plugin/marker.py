@@ -11,7 +11,7 @@ MARKER = "precision_matrix"
 
 
 def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
-    """Return the `precision_matrix` mark of a test: its own, or its class's or module's.
+    """Return a test's `precision_matrix` mark: on the function, or else on its class or module.
 
     A test that takes no cell has none, even if its class or module is marked.
 

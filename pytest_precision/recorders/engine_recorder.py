@@ -130,7 +130,7 @@ class EngineRecorder:
         return engine
 
     def look_at_storage(self) -> None:
-        """Record which kernels the engine ran, and its tensors whose dtype breaks its contract."""
+        """Record which kernels the engine ran, and its tensors that lack the required dtype."""
         self.paths |= self.engine.paths()
         self.violations |= dict.fromkeys(self.engine.violations())
 

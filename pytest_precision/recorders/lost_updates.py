@@ -54,7 +54,7 @@ class Rule:
 def rule(
     optimizer: torch.optim.Optimizer, before: Hyperparameters, parameter: Tensor, grad: Tensor
 ) -> Rule:
-    """Return how to compute the exact update of a parameter from its state after the step.
+    """Return the `Rule` that computes a parameter's exact Adam or SGD update from its stored state.
 
     Args:
         optimizer: the optimizer that made the step.

@@ -59,7 +59,7 @@ class Weight:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Return the pieces of the model's tensors that this rank holds in `tensor`."""
+    """Return this rank's pieces of the model's tensors, cut from `tensor`, as observations."""
     parts = engine.logical_parts(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 

@@ -160,7 +160,7 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
 
 
 def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:
-    """Return bounds on a chunk's errors if its values are normal and near each other, else None.
+    """Return bounds on a chunk's errors; None if values are subnormal, infinite or far apart.
 
     Plain means that all references are normal numbers, and that no two patterns are an octave
     apart or as far as an infinity. Then no sign changes, since the subnormal numbers lie between,
@@ -199,7 +199,7 @@ def _max_rel(difference: Working, b: Working) -> float:
 
 
 def _bound(figures: Accumulator, b: Working) -> Working | None:
-    """Return the allowed difference of each element; None for criteria in ulp or in bytes."""
+    """Return each element's allowed difference, given |reference| `b`; None for bytes and ulp."""
     if figures.measure is not Measure.VALUE:
         return None
     return np.broadcast_to(figures.criterion.bound(np.abs(b)), b.shape)

@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """The results of comparing all tensors of one kind, such as `grad`, in one step, save or load.
+    """The results of comparing all tensors of one kind, such as `grad`, after one operation.
 
     Attributes:
         names: of the tensors of all pairs that were compared, in their order.
@@ -115,7 +115,7 @@ class Judgement:
     forwards: set[tuple[int, int]] = field(default_factory=set)
 
     def counted(self, pair: Pair) -> Tally:
-        """Count a pair as compared, and return the tally of its kind and operation."""
+        """Count a pair as compared; return the `Tally` for its kind of tensor and operation."""
         tally = self.spread[pair.kind, pair.moment.op]
         tally.names.append(pair.name)
         self.observations += 1

@@ -63,7 +63,7 @@ class NoiseMeter:
 
     @cached_property
     def _starts(self) -> dict[tuple[str, str], Tensor]:
-        """Return the first recorded value of each weight, by kind and name."""
+        """Return a dict from each weight's (kind, name) to its first recorded value."""
         found: dict[tuple[str, str], Tensor] = {}
         for key, pieces in weights_of(self._reference):
             whole = None if key in found else assemble(self._reference, pieces).tensor
@@ -81,7 +81,7 @@ class NoiseMeter:
 
 
 def weights_of(trace: Trace) -> Iterator[tuple[tuple[str, str], list[Entry]]]:
-    """Yield kind and name of each weight with its pieces at each moment, where values were kept."""
+    """Yield ((kind, name), pieces) of each weight at each moment, unless only hashes were kept."""
     for moment in trace.moments:
         for kind, named in trace.held(moment, STARTING_KINDS).items():
             for name, pieces in named.items():

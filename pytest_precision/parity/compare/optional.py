@@ -141,7 +141,7 @@ class Uncalled:
         self._tied: dict[tuple[str, str], list[str]] = {}
 
     def stand_in(self, pair: Pair, moments: tuple[Moment, Moment]) -> Pair | None:
-        """Let a run's stored weight stand for one used in forward that the run did not record.
+        """Substitute the stored weight where one run of a pair did not record what forward read.
 
         Args:
             pair: any pair; one that both sides have comes back as it is, and so does one whose
@@ -188,7 +188,7 @@ class Uncalled:
         return trace.held(before, {kind})[kind]
 
     def _tied_names(self, pair: Pair, shown: Held) -> list[str]:
-        """Return the names under which a weight may be stored that one side reads by a tied name.
+        """Return the other names under which a run may store a weight that modules share (tie).
 
         Weights that start alike, such as norms at one and gates at zero, have the same bytes until
         they are updated. Each moment leaves those names whose bytes are the same now, too; a weight

@@ -115,7 +115,7 @@ def simple_ratio(ours: float, theirs: float, unit: float) -> float | None:
 
 
 def words_of(ratio: float, *, exact: bool = True) -> str:
-    """Format a factor; powers of two, as loss scales are, as `2^n`."""
+    """Format a factor to 6 digits, or 3 if not `exact`; powers of two become `2^n`."""
     if not ratio or not isfinite(ratio):  # one of the two is 0 where the other is not
         return f"{ratio:.6g}"
     nearest = 2.0 ** round(log2(abs(ratio)))
@@ -142,7 +142,7 @@ of a large suite."""
 
 
 def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
-    """Return words on elements at which a constant ratio of two tensors changes; may be empty."""
+    """Return words on where two tensors' ratio changes between constants; empty if it does not."""
     if not theirs.all():
         return ""
     ratios = ours / theirs

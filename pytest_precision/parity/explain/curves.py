@@ -14,7 +14,7 @@ from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
 def summary(log: UpdateLog) -> dict[str, Any]:
-    """Return the share of weight updates that rounding lost in one run, in total and at the worst.
+    """Return as a dict the share of weight updates that rounding lost, in total and at the worst.
 
     If no update was measured, only the reasons are returned.
     """

@@ -115,7 +115,7 @@ def diagnose(judgement: Judgement) -> Diagnosis:
 
 
 def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
-    """Name a wrong way of accumulating gradients as the error, if no other pattern was recognized.
+    """Name a wrong way of accumulating gradients (`breach`) as the error if no other is recognized.
 
     Args:
         found: of the first divergence.

@@ -202,7 +202,7 @@ def _run(pair: Pair) -> Trace:
 
 
 def _earlier(pair: Pair) -> Iterator[Moment]:
-    """Yield the points of the reference's run before a difference, the latest first."""
+    """Yield the moments of the reference's run before a difference, the latest first."""
     moments = _run(pair).moments
     # The reference may run other operations in between, so that its index says nothing.
     alike = [number for number, moment in enumerate(moments) if moment[1:] == pair.moment[1:]]
@@ -210,7 +210,7 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 
 
 def _before(pair: Pair) -> Tensor | None:
-    """Return the reference's value of a tensor at the last point before the difference."""
+    """Return the reference's value of a tensor at the last moment before the difference."""
     for moment in _earlier(pair):
         found = _values(pair, moment, pair.name)
         if found is not None:

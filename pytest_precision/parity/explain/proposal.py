@@ -124,7 +124,7 @@ def _of_kind(
     least: float,
     stored: float,
 ) -> dict[str, Criterion] | None:
-    """Return the tolerances for the tensors of one kind, with ones by name for outliers.
+    """Return the tolerances for one kind of tensors, and separate ones by name for outliers.
 
     Args:
         kind: of the tensors.

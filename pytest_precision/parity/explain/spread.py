@@ -22,7 +22,7 @@ MOST_COLUMNS = 40
 
 
 def table(judgement: Judgement) -> list[str]:
-    """Return lines: a judgement's differences by kind and step, then each kind not compared."""
+    """Return lines: a table of differences by kind of tensor and step, then the kinds left out."""
     left_out = judgement.left_out.items()
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
 
@@ -178,7 +178,7 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
 
 
 def _errors(tally: Tally | None) -> dict[str, float | None]:
-    """Return the largest relative L2 error of each tensor in one step, save or load, for a plot."""
+    """Return a dict from tensor names to their largest relative L2 error after one operation."""
     if tally is None:
         return {}
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)

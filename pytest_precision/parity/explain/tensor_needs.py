@@ -34,7 +34,7 @@ RESULTS = (
 
 
 class Need(NamedTuple):
-    """The largest relative error `rel` of one tensor in all runs, and its number of elements.
+    """What a tolerance for one tensor must allow (its largest relative error), and how large it is.
 
     Attributes:
         rel: largest relative L2 error.
@@ -56,7 +56,7 @@ class ComparedRun(NamedTuple):
 
 
 def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
-    """Return each tensor's largest relative error in all runs, and its size, by kind and name."""
+    """Return each tensor's largest relative error in all comparisons, and its size, by kind."""
     needs: dict[str, dict[str, Need]] = {}
     for judgement, reference in runs:
         for (kind, _), tally in judgement.spread.items():

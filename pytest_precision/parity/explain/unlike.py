@@ -89,7 +89,7 @@ def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
-    """Return a line if the sides' numbers of microbatches differ and the finding is no loss."""
+    """Return a line if the sides' numbers of microbatches differ, unless losses differ first."""
     if finding.pair.kind == "loss":
         return []
     number = other_number(judgement, finding.pair.moment.op)

@@ -133,7 +133,7 @@ def frozen(run: Exercised) -> str:
 
 
 def loads(run: Exercised) -> str:
-    """Return a note that no load was followed by 2 train steps, which would show it; else empty."""
+    """Return a note that no load was followed by 2 train steps, which test it; else empty."""
     names = run.cell.operations
     after = (
         names[at:].count("train") >= STEPS_AFTER_A_LOAD

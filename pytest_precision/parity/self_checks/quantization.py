@@ -36,7 +36,7 @@ QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 def stored_quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
-    """Yield the names of weights that are stored quantized, and so are not their masters, cast.
+    """Yield the names of weights that are stored quantized, and so differ from their cast masters.
 
     Args:
         held: kind to name to dtype.

@@ -146,7 +146,7 @@ def _rules(
 def _divisors(
     dealt: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch], size: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield (divisor, words) for each wrong way to divide a gradient; 0 if it cannot occur."""
+    """Yield (divisor, words) per wrong way to divide a gradient; divisor 0 if it does not apply."""
     tokens = sum(one.tokens for one in own)
     here = sum(one.tokens for one in dealt)
     positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats
@@ -268,7 +268,7 @@ def _wrong_loss(wrong: Unexplained) -> str:
 def _counted(
     times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
 ) -> str:
-    """Return words on how often microbatches' auxiliary losses wrongly count, given `times`."""
+    """Return words on how often microbatches' auxiliary losses count, which is wrong, and why."""
     tokens = sum(one.tokens for one in own)
 
     def like(expected: Sequence[float]) -> bool:

@@ -95,7 +95,7 @@ class Unexplained(NamedTuple):
     step: UnlikeStep
 
     def dealt(self, given: Sequence[PlainMicrobatch]) -> list[PlainMicrobatch]:
-        """Return the microbatches that should be in the rank's sum, or in that over ranks."""
+        """Return those of the given microbatches that the sum on this rank should contain."""
         return [one for one in given if self.found[0].share in (None, one.number % self.step.size)]
 
     def fit(self, given: Sequence[PlainMicrobatch]) -> MicrobatchFit | None:

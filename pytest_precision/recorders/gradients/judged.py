@@ -105,7 +105,7 @@ def _keeping(
 def _is_rounded_sum(
     one: HeldGradient, single: Sequence[PlainMicrobatch], size: int, scale: float
 ) -> bool:
-    """Return whether a gradient is bit for bit the right sum accumulated in its own dtype.
+    """Return whether a gradient equals the right sum, rounded to the gradient's dtype at each term.
 
     Each partial sum is rounded to the dtype of the gradient, in the order of microbatches and then
     of ranks: where terms cancel, roundings of larger partial sums are all that is left of the

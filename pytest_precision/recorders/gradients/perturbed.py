@@ -116,7 +116,7 @@ def _miscounted(
 
 
 def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return the loss or gradient in `other` that corresponds to one of the run's."""
+    """Return the recomputed loss or gradient, from `other`, of the run's tensor in `one`."""
     if one.kind == "loss":
         assert one.share is not None
         return torch.tensor([other.losses[one.share]]).double()

@@ -28,7 +28,7 @@ class Cuts:
         self._of: dict[int, set[int]] = {}
 
     def inside(self, tensor: Tensor) -> list[int]:
-        """Return the element indices, except 0, at which copied tensors begin inside a tensor."""
+        """Return where copies of other tensors begin in this one: sorted element indices, not 0."""
         cuts = self._of.get(self._number(tensor)) if self._of else None
         if not cuts or len(cuts) > MOST_CUTS or not tensor.is_contiguous():
             return []
@@ -71,7 +71,7 @@ class Cuts:
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
-        """Compute a result's cuts (offsets where copied tensors begin) from its input's.
+        """Compute where copies begin in an operation's result from where they begin in its input.
 
         The result has the input's size, or was gathered or scattered from it.
         """

@@ -69,7 +69,7 @@ def _estimate(plan: UpdatePlan, log: OracleLog, wrong: Sequence[Batch], made: in
 def _tried(
     plan: UpdatePlan, batch: Batch, made: int, among: Sequence[str] | None
 ) -> dict[str, bool]:
-    """Return, for each known optimizer mistake in words, whether it explains an update."""
+    """Return for each known optimizer mistake, put in words, whether it explains an update."""
     tried: dict[str, bool] = {}
     for arithmetic in plan.formula.arithmetics:
         for wrong in _wrong_rules(plan, batch, made, arithmetic):
@@ -108,7 +108,7 @@ class WrongRule(NamedTuple):
     factor: float = 1.0
 
     def storage(self, own: Roundings) -> Roundings:
-        """Return how coarsely an optimizer with this mistake rounds its weight and moments."""
+        """Return the rounding errors of an optimizer with this mistake, given the right ones."""
         if self.rounded is None:
             return own
         all_of_them = [*own.moments, own.weight]
@@ -141,7 +141,7 @@ def _wrong_rules(
 def _rates(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield, as mistakes, the learning rates of neighbouring steps and of other groups."""
+    """Yield wrong rules: updates with the learning rate of a neighbouring step or another group."""
     own = plan.at(made)[group]
     places = [(made + 1, group, "the next step")]
     if made:

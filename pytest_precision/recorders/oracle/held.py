@@ -21,7 +21,7 @@ from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
-    """Return the parts of the model's tensors that this rank holds in `tensor`, flattened."""
+    """Return this rank's shards of the model's tensors that `tensor` contains, each flattened."""
     own = (part for _, part in engine.logical(weight.name, tensor))
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 
@@ -73,7 +73,7 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
 def storage(
     engine: Engine, weight: Weight, formula: Formula, gradient: Rounding, *, fresh: bool
 ) -> Roundings:
-    """Return the rounding errors by which moments, weight and gradient are stored.
+    """Return bounds on the rounding of a parameter's moments, weight and gradient when stored.
 
     A compensation is rounded by itself, and the parameter that it compensates, too.
 

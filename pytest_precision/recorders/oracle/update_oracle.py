@@ -192,7 +192,7 @@ class UpdateOracle:
         own: tuple[Tensor, ...],
         clip: Callable[..., Clipping],
     ) -> tuple[State, Clipping]:
-        """Return a shard's state before the step, and how its gradient is clipped."""
+        """Return a shard's moments, weight and gradient before the step, and its clip factor."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
             return State.of([*own, grad.to("cpu", copy=True)]), Clipping(1.0, NO_ROUNDING)

@@ -53,7 +53,7 @@ def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
 
 
 def is_changed_step(blamed: SingleCall, between: SingleCall, known: Known) -> bool:
-    """Return whether an operation here is a step of the reference with other constants.
+    """Return whether a call does what the reference's `between` does, but with other constants.
 
     A line in a loop may have another constant in each turn. A turn that the reference runs alike
     stands for no other one, unless it leaves what it reads as it is, as x / 1 does.
@@ -145,7 +145,7 @@ def _terms(value: Value, known: Known) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the nearest call elsewhere in the candidate of an operation missing at the error."""
+    """Return the candidate's call, nearest to the error, of an operation that is missing there."""
     same = [
         call
         for call in wrong.calls

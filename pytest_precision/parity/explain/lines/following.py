@@ -73,7 +73,7 @@ class WrongMemory:
             ]
 
     def overwrite_right(self, value: Value) -> None:
-        """Mark a value's memory as right, and blame nothing in its storage that has no counterpart.
+        """Mark a value's memory as right; in its storage, blame only what is known to be wrong.
 
         What has none in the reference may be right, too.
         """
@@ -179,7 +179,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Return an operation as one that made a wrong value; whether that lasts is set later."""
+        """Return a `Wrong` of the operation at `place`; whether its effect lasts is set later."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,
@@ -231,7 +231,7 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether a right result may lack a counterpart because of other sharding.
+        """Return whether the reference may lack a right result because it shards tensors otherwise.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.
@@ -258,7 +258,7 @@ class Follower:
         return self._joined(apart, (place,))
 
     def _joined(self, apart: tuple[int, ...], further: tuple[int, ...]) -> tuple[int, ...]:
-        """Merge suspected operations: per source line, one that computes, one that copies."""
+        """Merge suspects: per source line, keep one operation that computes and one that copies."""
         if not further:
             return apart
         first: dict[object, int] = {}

@@ -121,7 +121,7 @@ def error(mine: Sketch, theirs: Sketch) -> float:
 
 
 def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
-    """Return the relative error of an operation's result; 0 for results with equal bytes."""
+    """Return a result's relative error, estimated from both sketches; 0 if the bytes are equal."""
     return 0.0 if mine.digest == theirs.digest else error(sketch, other)
 
 

@@ -18,7 +18,7 @@ from pytest_precision.trace.operations import GENERATOR, CodeLine, Holding, Oper
 def misplaced(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> tuple[SingleCall, ErrorKind, int] | None:
-    """Return the operation that wrote the final value of a tensor which differs in the reference.
+    """Return the operation that gave a tensor another final value than in the reference, and how.
 
     Of the kind that differs first, it may have left what the reference has under no name, however
     the two sides name what they hold.

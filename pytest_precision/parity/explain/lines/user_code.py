@@ -161,7 +161,7 @@ def too_little(
 def only_other(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the function that only the candidate calls, if just one such runs no operation.
+    """Return the one function without logged operations that only the candidate calls; else None.
 
     What computes or sets anything shows by that; what calls a whole layout is no such place.
     """
