@@ -63,7 +63,7 @@ class KeptCheck:
         number: int,
         golden: str,
     ) -> KeptCheck:
-        """Return a check with the place of its baseline, and whether to update that.
+        """Return a check, with where its baseline is stored and whether to write that anew.
 
         Args:
             settings: of the test.

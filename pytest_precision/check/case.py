@@ -117,7 +117,7 @@ class Case:
 
     @property
     def judged(self) -> tuple[Recording, ...]:
-        """Return the runs to check singly besides comparing them: both, or a lone candidate."""
+        """Return the runs to check one by one besides comparing them: both, or a lone candidate."""
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:

@@ -100,7 +100,7 @@ def contract(case: Case) -> Ruling | None:
 
 
 def _violation(trace: Trace, contract: Contract) -> str | None:
-    """Return a sentence on the first dtype that breaks a contract; None if there is none."""
+    """Return a sentence on the first tensor that lacks a required dtype; None if there is none."""
     held = trace.dtypes()
     for kind, dtype in contract.dtypes.items():
         for name, own in held.get(kind, {}).items():

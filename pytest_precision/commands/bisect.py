@@ -167,7 +167,7 @@ _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "
 
 
 class ChecksOfCommits:
-    """Commits judged by a test: good if it computes other numbers there than in the working tree.
+    """Judges commits by a test: bad if it computes the working tree's numbers there, else good.
 
     Args:
         against: has the node id of the test, and pytest's further arguments.

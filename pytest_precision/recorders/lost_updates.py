@@ -217,7 +217,7 @@ class UpdateMeter:
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
-    """Count a shard's updates and lost updates; return these and sums of sizes and errors."""
+    """Count a shard's updates and those lost; return the counts, and sums of sizes and errors."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]

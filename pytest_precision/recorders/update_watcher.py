@@ -109,7 +109,7 @@ class UpdateWatcher:
             self._oracle.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Read the number of train steps from the file beside a checkpoint, and continue there."""
+        """Continue counting train steps at the number stored beside a checkpoint."""
         self._meter.kept.forget()
         if self._oracle is not None:
             self._oracle.load(folder)

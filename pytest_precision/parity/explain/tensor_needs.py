@@ -34,7 +34,7 @@ RESULTS = (
 
 
 class Need(NamedTuple):
-    """What a tolerance for one tensor must allow (its largest relative error), and how large it is.
+    """What a tolerance for one tensor must allow: `rel`, its largest relative error. And its size.
 
     Attributes:
         rel: largest relative L2 error.

@@ -274,7 +274,7 @@ class _Walk:
     def _scaled(
         self, moment: Moment, shown: Mapping[str, list[Entry]], *, overflowed: bool
     ) -> Iterator[Judged]:
-        """Yield per loss-scale value `shown` at a moment how it breaks its rule, or None."""
+        """Yield for each recorded loss-scale value how it breaks the scale's rule; None if not."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
             return
         before = self._shown.numbers(self._state.get("loss_scale", {}))

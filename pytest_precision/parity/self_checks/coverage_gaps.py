@@ -109,7 +109,7 @@ def tokens(run: Exercised) -> str:
 
 
 def start(run: Exercised) -> str:
-    """Return a note that bf16 holds every initial weight, which hides its rounding; else empty."""
+    """Return a note that all initial weights are bf16 numbers, which hides rounding; else empty."""
     entries = run.trace.entries(run.trace.moments[0])
     weights = [
         run.trace.tensor(entry)

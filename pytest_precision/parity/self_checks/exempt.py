@@ -75,7 +75,7 @@ class Exempt:
         return cls(kinds=kinds)
 
     def judges(self, kind: str, name: str) -> bool:
-        """Return whether a tensor is checked against others of its own run."""
+        """Return whether a tensor is checked against other tensors of the same run."""
         if self.all:
             return False
         return not self.kinds.of_tensor(kind, name).criterion.left_out

@@ -78,7 +78,7 @@ class Quantization:
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
     def used(self, moment: Moment, held: EntriesByName, state: EntriesByName) -> Iterator[Judged]:
-        """Yield quantized weights of a forward that are not what quantizing the weights gives.
+        """Yield quantized weights in a forward that differ from the weights when quantized again.
 
         Where resident ones are hidden since they are gathered in this forward, they must be made of
         the masters that the last step has left.

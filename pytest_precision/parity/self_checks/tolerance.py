@@ -27,7 +27,7 @@ SAMPLE = 4096
 
 
 class History(NamedTuple):
-    """The history of one tensor, or of one rank's shard of it, over all moments of the run.
+    """The pieces of one tensor, or of one rank's shard of it, at all moments of the run.
 
     Attributes:
         entries: its entries at all moments, in order.

@@ -43,7 +43,7 @@ class MicrobatchFit(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether the fitted counts differ from 1 by much more than the fit's own error."""
+        """Return whether the fitted counts differ from 1 by much more than the fit's error."""
         return self.moved > CLEARLY * self.left
 
 

@@ -253,7 +253,7 @@ class Sums(NamedTuple):
 
 
 def _add(sums: Gradients, more: Gradients) -> None:
-    """Add gradients to those of the same name in `sums`, in place."""
+    """Add gradients in place to those of the same name in `sums`."""
     for name, gradient in more.items():
         sums[name] = sums[name] + gradient if name in sums else gradient
 

@@ -110,7 +110,7 @@ def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mappin
 
 
 def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each optimizer option that differs from the workload's declaration."""
+    """Yield a sentence for each option of an optimizer that differs from the declared one."""
     for key, value in own.items():
         if value != _plain(declared[key]):
             yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"

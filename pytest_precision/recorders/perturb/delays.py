@@ -95,7 +95,7 @@ def _after(pause: Callable[[], None], method: Method) -> Method:
 
 
 def _beside(device: Any, pause: Callable[[], None], method: Method) -> Method:
-    """Wrap a collective to run on its own GPU stream, which is stalled before each call.
+    """Wrap a collective to run on a separate GPU stream, which is stalled before each call.
 
     A collective waits on a stream of its own, so that it is late for what its caller goes on with:
     whoever reads its result without waiting for it reads too early.

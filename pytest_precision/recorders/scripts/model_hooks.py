@@ -145,7 +145,7 @@ class ModelHooks:
         self.watch_reads(module)
 
     def watch_clip(self, root: nn.Module) -> None:
-        """Wrap a model's own `clip_grad_norm_` method, as FSDP1 has, to see its calls."""
+        """Wrap a model's `clip_grad_norm_` method, which FSDP1 has, to see its calls."""
         clip: Callable[..., Tensor] | None = getattr(root, CLIP, None)
         if not callable(clip) or CLIP in vars(root):
             return

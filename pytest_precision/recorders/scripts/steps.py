@@ -286,7 +286,7 @@ class Steps(LoopEvents):
             self._watch_gradients()
 
     def _watch(self, root: nn.Module, *, called: nn.Module | None = None) -> None:
-        """Install hooks for the weights that a model's modules read and for its own clip method."""
+        """Install hooks for the weights that a model's modules read, and for its clip method."""
         if called is not None:
             self._watch_gradients()
             self.buffer.begin()

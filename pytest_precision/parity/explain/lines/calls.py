@@ -122,7 +122,7 @@ def _single(call: SingleCall) -> list[SingleCall]:
 
 
 def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgument:
-    """Return one element of a list argument of `number` elements; other arguments unchanged."""
+    """Return the element at `place` of a list of `number` elements; any other argument as it is."""
     if isinstance(argument, Value):
         return argument
     if isinstance(argument, Constant):

@@ -127,7 +127,7 @@ def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
 
 
 def _terms(value: Value, known: Known) -> set[str]:
-    """Return the hashes of the terms whose sum is a value, or its own hash if it is no sum."""
+    """Return the hashes of the terms that a sum is made of, or a value's hash if it is no sum."""
     found: set[str] = set()
     seen: set[str] = set()
     left = [value.digest]

@@ -54,11 +54,11 @@ class WrongMemory:
         return RIGHT.union(*(region.roots for region in self._touched(value)))
 
     def apart(self, value: Value) -> tuple[int, ...]:
-        """Return the operations that made a value's memory match nothing in the reference."""
+        """Return the operations whose results in a value's memory match no reference value."""
         return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
-        """Mark the memory of a value as wrong, and record the operations that are to blame."""
+        """Mark a value's memory as wrong or unmatched, with the operations that made it so."""
         before = self.roots(value), self.apart(value)
         self.clear(value)
         roots = frozenset(sorted(roots | before[0])[:MOST_ROOTS])

@@ -160,7 +160,7 @@ def _wrong_of(
 
 
 def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
-    """Return an option or attribute that the runs set differently as what made the error."""
+    """Return a finding that an option or attribute, which the runs set differently, is at fault."""
     found = worded.of_user_code(setting, "setting", root, then, rank=None)
     return _Made(found, setting.setting.before, setting.mine is None)
 

@@ -126,7 +126,7 @@ def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
 
 
 def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOperation]]:
-    """Yield each operation with its place: module, direction, name, number of such before it."""
+    """Yield each operation with its place: module, direction, name, and which such call it is."""
     numbers: dict[tuple[object, ...], int] = {}
     for operation in log.operations:
         place = operation.module, operation.backward, operation.base

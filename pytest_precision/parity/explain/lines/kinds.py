@@ -171,7 +171,7 @@ def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
 
 
 def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> ErrorKind:
-    """Return the error kind where the reference's call `between` is left out, or voided here."""
+    """Return the error kind where the reference's call `between` is left out, or has no effect."""
     if blamed is not None and is_changed_step(blamed, between, known):
         found = _with_constants(blamed, between)
         if found is not None:

@@ -50,7 +50,7 @@ def misplaced(
 def _out_of_place(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], kind: str
 ) -> Iterator[tuple[SingleCall, ErrorKind, int]]:
-    """Yield operations that left values in the candidate's tensors which the reference's lack."""
+    """Yield operations that made final values of the candidate which the reference lacks."""
     left = {
         digest
         for log in reference

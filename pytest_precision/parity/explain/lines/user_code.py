@@ -54,7 +54,7 @@ class SetOtherwise(NamedTuple):
 
     @property
     def is_by_user(self) -> bool:
-        """Return whether a line of the user's own code, not of a library, made the assignment."""
+        """Return whether a line of the user's code, and not of a library, made the assignment."""
         return self.line is not None and self.line.own
 
     @property
@@ -139,7 +139,7 @@ class LeftOut(NamedTuple):
 def too_little(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the user's function that does only a part of what the reference does at its place.
+    """Return the user's function that does only a part of what the reference does at that call.
 
     Args:
         candidate: the logs of its ranks.
