@@ -168,7 +168,7 @@ class Case:
 
     @cached_property
     def logs(self) -> dict[str, OracleLog]:
-        """Return the log of comparing each run's weight updates with the optimizer's formula."""
+        """Return for each run the log of checking its weight updates by the optimizer's formula."""
         return {side.name: side.oracle for side in self.judged}
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:

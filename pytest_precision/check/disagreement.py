@@ -24,7 +24,7 @@ PARTITIONED = (
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
-    """Return a `fail` ruling on a `case`: why its sides disagree at `first`, and the culprit.
+    """Return a failed outcome: how the sides of a check disagree at `first`, and the code at fault.
 
     Args:
         case: both sides, as they were compared.

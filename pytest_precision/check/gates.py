@@ -128,7 +128,7 @@ def vacuity(case: Case) -> Ruling | None:
 
 
 def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
-    """Return in words a required code path that a run did not take; None if it took all."""
+    """Return words on a required code path, such as `fused`, that a run did not take; else None."""
     held = trace.dtypes()
     for contract in contracts:
         for path in contract.paths:

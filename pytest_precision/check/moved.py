@@ -61,7 +61,7 @@ class Moves:
 
 
 def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
-    """Return a check's outcome and report data, given how runs changed since another revision.
+    """Return the outcome and report data of a check whose runs may have moved since a revision.
 
     It comes with data for the report.
     """
@@ -71,7 +71,7 @@ def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
 
 @gate
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
-    """Fail the check if one run alone, or whether both agree, changed since another revision."""
+    """Fail the check if one side, or the agreement of both, changed since another revision."""
     found = moves.rulings
     lost = now.gate == agreement.__name__
     if not found or (now.outcome != "pass" and not lost):
@@ -137,7 +137,7 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
-    """Return an outcome that shows how a run differs from itself at another revision."""
+    """Return the ruling with lines added which say that it compares a run with its earlier self."""
     return replace(
         ruling,
         details=(
@@ -149,7 +149,7 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
 
 
 def _others(now: Ruling, moves: Moves) -> Iterator[str]:
-    """Yield lines on how both sides disagree, now or earlier, and on the second side that moved."""
+    """Yield a line if both sides disagree, now or earlier, and one for a second side that moved."""
     if now.outcome == "fail":
         yield f"Now the two sides differ: {now.reason}"
     elif moves.disagreement is not None:

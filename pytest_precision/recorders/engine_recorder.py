@@ -171,7 +171,7 @@ class EngineRecorder:
             self.observe(END)
 
     def _calls(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the engine methods to call after `forward_backward`, with their phases."""
+        """Yield (method, phases): the engine methods to call after `forward_backward`, in order."""
         if self.engine.fused_step:
             self.engine.keep_rates()
             yield "optimizer_step", STEP_PHASES[1:]

@@ -66,7 +66,7 @@ class Criterion:
 
 
 class Measure(Enum):
-    """The unit in which an element's error is measured: bytes, representable values or value.
+    """The unit in which an element's error is measured: bytes, ulp or difference in value.
 
     Attributes:
         BYTES: equal or not; a single byte that differs is beyond any bound. Elements of dtypes that

@@ -235,7 +235,7 @@ def _measure_across_zero(c: Bits, r: Bits, apart: Bits) -> int:
 
 
 def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
-    """Count elements of a chunk that exceed a bound in bytes or ulp, and remember the worst one."""
+    """Count a chunk's elements that exceed a bound in ulp or bytes, and remember the worst one."""
     start = chunk.start
     c = chunk.c
     r = chunk.r

@@ -130,7 +130,7 @@ class Judgement:
 def judge(
     candidate: Trace, reference: Trace, criteria: Criteria, noise: NoiseMeter | None = None
 ) -> Judgement:
-    """Return the judgement of comparing each tensor of a candidate's run with the reference's.
+    """Compare each tensor of the candidate's run with the reference's; return all the results.
 
     Args:
         candidate: one side.

@@ -52,7 +52,7 @@ class OptionalPairs:
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
     def aside(self, pair: Pair) -> str | None:
-        """Return why a tensor is not compared; empty to skip it unreported, None to compare it."""
+        """Return why not to compare a pair, "" if that is not reported, or None to compare it."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
         if pair.unlike and pair.kind in OF_QUANTIZED:
@@ -173,7 +173,7 @@ class Uncalled:
         return replace(pair, reference=weight)
 
     def _held(self, side: str, moments: tuple[Moment, Moment], kind: str) -> Held | None:
-        """Return the weights that a run stored just before a step; None if its trace begins there.
+        """Return by name the weights that a run held just before a step; None if nothing shows it.
 
         Args:
             side: `candidate` or `reference`.

@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether this and `other` are different parts of a tensor, not both whole."""
+        """Return whether this and `other` hold unlike parts of a tensor, and not both all of it."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape

@@ -192,6 +192,6 @@ def place(positions: Tensor, size: int) -> str:
 
 
 def _log_chance(stretch: int, size: int) -> float:
-    """Return the log probability that `stretch` of `size` elements are consecutive by chance."""
+    """Return the log of the chance that `stretch` of `size` elements, picked at random, adjoin."""
     rest = size - stretch
     return log(rest + 1) - (lgamma(size + 1) - lgamma(stretch + 1) - lgamma(rest + 1))

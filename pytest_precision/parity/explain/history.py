@@ -58,7 +58,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, finding: Finding) -> Compared | None:
-        """Return the finding's tensor on both sides, with the coarsest unit roundoff of the runs.
+        """Make a `Compared` of a finding's tensor on both sides; `unit` is the coarser roundoff.
 
         None unless values alone differ, and both runs show them.
         """

@@ -27,7 +27,7 @@ from pytest_precision.parity.verdict import Divergence, Ruling
 def failed_at(
     finding: Finding, reason: str, details: Iterable[str], culprit: Culprit | None = None
 ) -> Ruling:
-    """Return the ruling `fail`, with one differing tensor as the first divergence.
+    """Return a failed outcome for one differing tensor, which becomes the first divergence.
 
     Args:
         finding: the tensor.

@@ -34,7 +34,7 @@ RESULTS = (
 
 
 class Need(NamedTuple):
-    """What a tolerance for one tensor must allow: `rel`, its largest relative error. And its size.
+    """The largest relative error `rel` of one tensor in several comparisons, and its element count.
 
     Attributes:
         rel: largest relative L2 error.

@@ -59,7 +59,7 @@ def other_number(judgement: Judgement, op: int) -> str:
 
 
 def extra_update(finding: Finding, judgement: Judgement) -> str:
-    """Return words on a side that updates in a finding's step without a forward; may be empty.
+    """Return words on a side that updates without a forward in the finding's step; may be empty.
 
     That side has losses in other steps, so that they are seen.
     """
@@ -80,7 +80,7 @@ def extra_update(finding: Finding, judgement: Judgement) -> str:
 
 
 def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
-    """Return whether a side shows the weights that forwards read, but none in a certain step.
+    """Return whether a side, which shows what its forwards read, ran none in the step `op`.
 
     A missing loss does not tell that no forward ran: `torch.autograd.grad` shows none.
     """

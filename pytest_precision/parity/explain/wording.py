@@ -167,7 +167,7 @@ def _counted(side: NotFinite, numel: int) -> str:
 
 
 def where(finding: Finding, index: tuple[int, ...] | None) -> str:
-    """Return the rank that holds an element as ` on rank 1`; empty where no element is to blame."""
+    """Return words on which rank holds an element, as ` on rank 1`; empty without an `index`."""
     if index is None:
         return ""
     rank = rank_of(finding, index)
@@ -175,7 +175,7 @@ def where(finding: Finding, index: tuple[int, ...] | None) -> str:
 
 
 def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:
-    """Return the candidate's rank that has a finding's element at `index`; None if all have it."""
+    """Return the candidate's rank that holds the element at `index`; None if all ranks hold it."""
     if finding.fault is not None:
         return finding.fault.rank
     if finding.pair.rank is not None or finding.pair.candidate is None:

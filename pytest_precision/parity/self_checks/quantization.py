@@ -218,7 +218,7 @@ class Quantization:
         amax: Tensor | None,
         sides: tuple[EntriesByName, EntriesByName],
     ) -> Iterator[Judged]:
-        """Yield a contradiction if an amax history or scale does not follow from the last one.
+        """Yield a contradiction if an amax history or scale does not follow from the previous one.
 
         Args:
             moment: after the update.

@@ -167,7 +167,7 @@ def _divisors(
 def _singled_out(
     counts: Sequence[float], dealt: Sequence[PlainMicrobatch], room: float
 ) -> Iterator[str]:
-    """Yield in words which microbatches were left out or added twice, if others were not."""
+    """Yield words on which microbatches count a wrong number of times, if others count once."""
     ones = [one.number for one, count in zip(dealt, counts, strict=True) if abs(count - 1) > room]
     if 0 < len(ones) < len(dealt):
         kinds = {round(counts[[d.number for d in dealt].index(number)], 2) for number in ones}

@@ -64,7 +64,7 @@ class HeldGradient(NamedTuple):
 
     @property
     def summing(self) -> float:
-        """Return the relative error that an all-reduce in bf16 may cause."""
+        """Return the largest relative error that a sum over ranks in bf16 may cause."""
         if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
             return 0.0
         given = [share[self.name] for share in self.sums.shares if self.name in share]

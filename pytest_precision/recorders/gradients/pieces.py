@@ -88,7 +88,7 @@ def resident_pieces(engine: Engine) -> list[Observation]:
 
 
 def kept(seen: Iterable[Observation]) -> list[Observation]:
-    """Return observations with tensors copied to the CPU; omit those without values."""
+    """Return observations with tensors copied to the CPU; leave out those on the meta device."""
     return [
         replace(one, tensor=one.tensor.detach().to("cpu", copy=True))
         for one in seen

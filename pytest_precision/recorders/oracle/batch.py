@@ -147,7 +147,7 @@ class Batch:
         return torch.cat([own.to(self.device, torch.float64) for own in self.after])
 
     def _old(self, factor: float) -> State:
-        """Return the state before the step in fp64, with its gradient scaled as clipping did."""
+        """Return the state before the step in fp64; its gradient is clipped and times `factor`."""
         # Copies also of fp64, since all that follows is computed in place.
         tensors = self.before.tensors
         old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])
@@ -198,7 +198,7 @@ class Judge:
 def _located(
     batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
 ) -> list[Breach]:
-    """Return the worst element of each tensor whose update exceeds its rounding bound."""
+    """Return the worst element of each tensor in which an update is off by more than its bound."""
     found = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0

@@ -66,7 +66,7 @@ def estimates(
 
 
 def unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> dict[str, float]:
-    """Return a group's declared hyperparameters, where each element of a pair is one, as `betas.0`.
+    """Return a group's declared hyperparameters by name; both of a pair count alone, as `betas.0`.
 
     The factor of its gradients, `GRADIENT`, is one of them.
     """

@@ -144,7 +144,7 @@ def expect_known_state(
     parameter: Tensor,
     state: Mapping[str, Any],
 ) -> None:
-    """Raise unless an optimizer updates a parameter by `formula`, with its state in plain tensors.
+    """Raise unless an optimizer updates a parameter by `formula` and keeps plain tensors as state.
 
     Raises:
         NotMeasurableError: if it is not.

@@ -60,7 +60,7 @@ class Updates:
         return len(updates) - 1
 
     def lacks(self, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer has none of the parameters of its last step any more."""
+        """Return whether all parameters of an optimizer's last step have left its groups."""
         now = _ids(groups.group_members(optimizer))
         return bool(now) and not now & _ids(self._groups(optimizer))
 
@@ -74,7 +74,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield (place, parameter), as `param_groups.0.params.3`; each keeps its first place."""
+        """Yield (place, parameter), where place is the first one, as `param_groups.0.params.3`."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 

@@ -186,7 +186,7 @@ class LoopReader(LoopObjects):
         return UpdatedTensor(held.tensor, held.names, show, weight)
 
     def _replaced_by(self, optimizer: Optimizer) -> list[Optimizer]:
-        """Return the optimizers whose parameters were replaced by new ones of the same names."""
+        """Return the known optimizers whose parameters were replaced by those of a new one."""
         names = self._names(optimizer)
         gone = []
         for old in self.optimizers:

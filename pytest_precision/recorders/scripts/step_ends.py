@@ -54,7 +54,7 @@ class Edge:
         self._trains = False
 
     def repeat(self, reading: Callable[[], object]) -> None:
-        """Register a function that reads state after a step, to call again if it read too early."""
+        """Register a function that reads state after a step, to call again before the next one."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:
@@ -79,7 +79,7 @@ class Edge:
             self.read_anew()
 
     def read_anew(self) -> None:
-        """Call the registered functions again; none are left once the next step has begun."""
+        """Call the registered functions, which read the state between two steps, once more."""
         for reading in self._readings:
             reading()
 

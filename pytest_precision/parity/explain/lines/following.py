@@ -249,7 +249,7 @@ class Follower:
     def _suspects(
         self, place: int, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return which operations may be at fault for a result that cannot be compared.
+        """Return the operations that may be at fault for a result that the reference does not have.
 
         It is right itself if it reads a wrong value that should have a counterpart.
         """
@@ -273,7 +273,7 @@ class Follower:
         return RIGHT if right else self._memory.roots(value)
 
     def _lasting(self, collectives: int) -> Roots:
-        """Return the operations whose wrong values still stand in tensors at the end of the run.
+        """Return the operations whose wrong values are still in tensors at the end of the run.
 
         What is left of right values in an order that the reference has not, an operation that only
         moves values has put there.

@@ -24,7 +24,7 @@ LEAST = 8.0
 
 
 class Grown(NamedTuple):
-    """An operation that both runs call at the same place in a module, with how far its error grew.
+    """An operation that both runs call in the same module, and how much it increases the error.
 
     Attributes:
         operation: of the candidate.
@@ -67,7 +67,7 @@ def growth_of(
 
 
 def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:
-    """Return how much error has grown in each operation that both runs call at the same place."""
+    """Return how much each operation that both runs call in the same module increases the error."""
     return [
         one
         for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False))

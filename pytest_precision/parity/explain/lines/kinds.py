@@ -143,7 +143,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
 
 
 def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
-    """Return the error kind, by dtype or shape, of a `call` with `other`'s inputs and constants."""
+    """Return how a call with `other`'s inputs and constants still differs: by dtype or shape."""
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED, other)
     dtypes = [one.results[0].dtype for one in (call, other) if one.results]
