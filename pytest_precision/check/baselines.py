@@ -204,7 +204,7 @@ MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))
 
 
 def _key(sides: Iterable[Recording]) -> dict[str, str]:
-    """Return the versions and settings that affect the bits of results, as a baseline's key."""
+    """Return a baseline's key: the versions and settings that affect the bits of results."""
     key: dict[str, str] = {}
     for side in sides:
         for name, value in side.trace.header.environment.items():

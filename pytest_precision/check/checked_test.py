@@ -271,7 +271,7 @@ class CheckedTest:
         other: Callable[..., Any],
         workload: Callable[..., Any] | None,
     ) -> Declared:
-        """Return the needs, such as environment variables, that the check's callables declare."""
+        """Return what the check's callables say they need, such as environment variables."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         declared = Declared.of(*running)
         if declared.transformer_engine:

@@ -174,7 +174,7 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
 
 
 def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
-    """Return the names of the tensors of some kinds, such as `param`, in a recording."""
+    """Return the names of a recording's tensors of these kinds, such as `param`."""
     entries = (one for moment in side.trace.moments for one in side.trace.entries(moment))
     return dict.fromkeys(one.name for one in entries if one.kind in kinds)
 

@@ -82,7 +82,7 @@ def culprit_named(
 
 
 def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted) -> Logs:
-    """Run candidate and reference again, and return the operation logs of all their ranks."""
+    """Run candidate and reference again, and return the logs of their operations, rank by rank."""
     ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
     return _read(*ours, wanted), _read(*theirs, wanted)
 

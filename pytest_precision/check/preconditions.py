@@ -40,7 +40,7 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
 
 @gate
 def distinct(same: bool, what: str) -> Ruling | None:
-    """Fail the check if the reference is the candidate itself, which would always agree."""
+    """Fail the check if the reference is the same as the candidate, so that both always agree."""
     if not same:
         return None
     reason = f"the candidate and the reference are the same {what}"
@@ -50,7 +50,7 @@ def distinct(same: bool, what: str) -> Ruling | None:
 
 @gate
 def recordable(*sides: Side) -> Ruling | None:
-    """Fail the check if a script cannot run its sequence, as with a swap of engines."""
+    """Fail the check if a script cannot run its cell's sequence, such as one that swaps engines."""
     for side in sides:
         lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
         if side.way_in != LAYOUT and lacking:

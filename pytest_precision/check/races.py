@@ -53,7 +53,7 @@ def _race(case: Case, delays: int) -> Finding | None:
 
 
 def _differs(case: Case, delays: int, *, ends_only: bool = False) -> Finding | None:
-    """Return the first tensor that differs when the candidate runs again; None if none does."""
+    """Run the candidate again with these delays; return the first tensor that differs or None."""
     assert case.again is not None
     again = case.again.ours(case.window, delays=delays, ends_only=ends_only)
     return differs(again, case.candidate)

@@ -240,7 +240,7 @@ class EngineRecorder:
         self.restore()
 
     def restore(self) -> None:
-        """Load the checkpoint into the present engine on all ranks, then record its tensors."""
+        """Load the last checkpoint into the same engine on all ranks, then record its tensors."""
         self.engine.load(self._checkpoint)
         if self.watcher is not None:
             self.watcher.load(self.job.folder)

@@ -22,7 +22,7 @@ from pytest_precision.trace.operations import Holding
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
-    """Run a layout's engine up to one step, load or save, and log the tensor operations of that.
+    """Run a layout's engine up to one step, load or save, and log its tensor operations.
 
     Args:
         job: what is run.

@@ -129,7 +129,7 @@ class GradientOracle:
         self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
-        """Call a function that reads the engine; if it raises, return None, stop checking."""
+        """Call a function that reads the engine; if it raises, return None and end all checks."""
         if not self._whole or self._log.silent:
             return None
         try:
@@ -143,7 +143,7 @@ class GradientOracle:
         self._log.silent, self._steps = reason, []
 
     def write(self, folder: Path, rank: int) -> None:
-        """Compare the steps of all ranks on rank 0, and write a log to disk; a collective."""
+        """Compare all ranks' steps on rank 0, and write a log to disk; all ranks must call this."""
         if not self._whole:
             return
         digests = self._look(lambda: [*map(step_digest, self._steps)]) or []
@@ -159,7 +159,7 @@ class GradientOracle:
             self._log.write(folder)
 
     def gathered(self, rank: int) -> list[list[ShownStep]]:
-        """Return all ranks' stored steps on rank 0, and nothing on other ranks; a collective."""
+        """Return all ranks' stored steps on rank 0, [] on others; all ranks must call this."""
         if dist.get_world_size() == 1:
             return [self._steps]
         # Packed here, since one rank that raised in a collective would have the others wait.
@@ -203,7 +203,7 @@ class GradientOracle:
 
 
 def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Gather the argument of each rank into a list in rank order; a collective."""
+    """Gather one object per rank into a list in rank order; all ranks must call this together."""
     told = [own] * dist.get_world_size()
     if len(told) > 1:
         dist.all_gather_object(told, own)

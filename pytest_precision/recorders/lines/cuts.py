@@ -108,7 +108,7 @@ IN_A_ROW = frozenset({"cat", "all_gather_copy_in"})
 
 
 def _repeated(sizes: Sequence[int], elements: int) -> list[int]:
-    """Return where each part begins in a buffer that repeats one row of parts of these sizes."""
+    """Return the offset of each part in a buffer of parts with these sizes, over and over."""
     row = sum(sizes)
     begins = [0, *accumulate(sizes)][:-1]
     return [first + begin for first in range(0, elements, row) for begin in begins]

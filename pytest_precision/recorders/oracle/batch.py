@@ -110,7 +110,7 @@ class Batch:
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield, per moment and for the weight: fp64 result, error/bound ratios, largest ratio.
+        """Yield for each moment, then the weight: fp64 result, error/bound ratios, largest ratio.
 
         Args:
             scalars: the rule's.
@@ -175,7 +175,7 @@ class Judge:
         self._usual = 0
 
     def breaches(self, batch: Batch, step: int, made: int) -> list[Breach]:
-        """Return the worst element of each tensor that a step updated otherwise than declared."""
+        """Return each tensor's worst element, where a step did not follow the declared rule."""
         own, formula = self._plan.at(made)[batch.group], self._plan.formula
         scalars = [arithmetic(own, made + 1) for arithmetic in formula.arithmetics]
         ways = [*product(scalars, batch.clipping.forms)]

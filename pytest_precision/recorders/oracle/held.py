@@ -29,7 +29,7 @@ def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
 def moments_and_weight(
     engine: Engine, weight: Weight, formula: Formula, now: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Yield this rank's shards of a parameter's moments and weight, as tuples.
+    """Yield a tuple per shard of a parameter on this rank: its moments, then its weight.
 
     Args:
         engine: the engine to read.

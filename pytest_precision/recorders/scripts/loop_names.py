@@ -170,7 +170,7 @@ class LoopNames:
         return ((known[module], module) for module in root.modules() if module in known)
 
     def aliases(self) -> Iterator[tuple[str, ...]]:
-        """Yield, for each parameter that modules share, all of its names."""
+        """Yield, for each parameter that several modules share, a tuple of its names."""
         names: dict[int, list[str]] = {}
         for module in self._modules:
             for name, parameter in self.own(module):

@@ -74,7 +74,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield (place, parameter), where place is the first one, as `param_groups.0.params.3`."""
+        """Yield (place, parameter); a place is where it was first, as `param_groups.0.params.3`."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 

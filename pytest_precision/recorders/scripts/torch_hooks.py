@@ -144,7 +144,7 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
-    """Return an argument of `optimizer.step`; wrap a closure to call `told` after each run."""
+    """Return an `optimizer.step` argument; a closure is wrapped to call `told` after each run."""
     if isinstance(given, Optimizer) or not callable(given):
         return given
 

@@ -24,7 +24,7 @@ LEAST = 8.0
 
 
 class Grown(NamedTuple):
-    """An operation that both runs call in the same module, and how much it increases the error.
+    """An operation that both runs call at the same place in a module, and how it raises the error.
 
     Attributes:
         operation: of the candidate.
