@@ -58,7 +58,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
-        """Compute how far the tensors of two versions of a run are from the same in fp64."""
+        """Compute how far a run's tensors are from fp64, now (`here`) and earlier (`there`)."""
         names = [name for name in here if name in there]
         now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
         grown = {name: now[name].error - then[name].error for name in names}
@@ -80,7 +80,7 @@ class Accuracy:
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
-        """Return a sentence: how far a `kind` is from fp64 now, and how far it was at `then`."""
+        """Return a sentence on how far a `kind` is from fp64 now, and how far it was at `then`."""
         said = (
             f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
             f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"

@@ -222,7 +222,7 @@ class Case:
         return culprit_named(self.again, finding, self.sides, root, tolerates=tolerates)
 
     def mutated(self, mutant: str) -> Case:
-        """Record the candidate again with a planted defect, of this name.
+        """Record the candidate again with the planted defect (mutant) of this name.
 
         Raises:
             SideFailed: if that run failed.

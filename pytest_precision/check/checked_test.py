@@ -112,7 +112,7 @@ class CheckedTest:
         return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Call `rule`, which records and compares, unless `refused`; handle its exceptions.
+        """Call `rule`, which records and compares, unless `refused`; exceptions become outcomes.
 
         Args:
             refused: why nothing is recorded; None if something is.

@@ -109,7 +109,7 @@ class Collection:
                 item.add_marker(skip)
 
     def finish(self, session: pytest.Session) -> None:
-        """Count the matrix cells that are left; an xdist worker sends the counts and errors on.
+        """Count the matrix cells that are left; an xdist worker sends its counts to the controller.
 
         Raises:
             pytest.UsageError: there are errors; it has all of them. A worker does not raise.

@@ -233,7 +233,7 @@ READS = pytest.StashKey[set[str]]()
 
 @contextmanager
 def noted(item: pytest.Item) -> Iterator[None]:
-    """Record, during the block, which of the user's axes a test reads from its cell."""
+    """Record, inside the context, which of the user's axes a test reads from its cell."""
     with axes_read() as item.stash[READS]:
         yield
 

@@ -116,7 +116,7 @@ class JsonFile:
             self._try_to_write(finished=False)
 
     def close(self, *, finished: bool = True) -> None:
-        """Write report.json for the last time.
+        """Write report.json for the last time, and in it whether all planned tests ran.
 
         Args:
             finished: whether all planned cells ran.

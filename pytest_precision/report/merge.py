@@ -14,7 +14,7 @@ AXIS = "report"
 
 
 def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Join several reports into one.
+    """Join the contents of several report.json files into one.
 
     If two of them have the same cell, all cells get one more axis with the name of their report.
 
@@ -39,7 +39,7 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _longest(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the longest duration as the field `seconds`; empty if no duration is known."""
+    """Return a dict with the longest duration as `seconds`; an empty one if none is known."""
     return {"seconds": max(seconds)} if seconds else {}
 
 

@@ -35,7 +35,7 @@ class Report:
 
     @property
     def failing(self) -> list[CellResult]:
-        """The results that fail their tests."""
+        """The results of the tests that fail."""
         return [cell for cell in self.cells if cell.failing]
 
     @property

@@ -199,7 +199,7 @@ def _max_rel(difference: Working, b: Working) -> float:
 
 
 def _bound(figures: Accumulator, b: Working) -> Working | None:
-    """Return each element's allowed difference, given |reference| `b`; None for bytes and ulp."""
+    """Return each element's allowed difference, given |reference| `b`; None if in ulp or bytes."""
     if figures.measure is not Measure.VALUE:
         return None
     return np.broadcast_to(figures.criterion.bound(np.abs(b)), b.shape)

@@ -88,7 +88,7 @@ class Statistics:
 
     @property
     def measured(self) -> bool:
-        """Return whether the error can be measured: more differs than NaN and infinities."""
+        """Return whether the error can be measured: finite elements differ, or all are finite."""
         return bool(self.max_abs) or not (
             any(self.candidate_not_finite) or any(self.reference_not_finite)
         )

@@ -157,7 +157,7 @@ AFTER_THE_FIRST = "param"
 
 
 def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]:
-    """Return per kind of tensor a dict of names and rows: each tensor's L2 errors at the moments.
+    """Return, per kind, tensors' names and for each name a row of relative L2 errors by moment.
 
     A row has one element per moment: 0 where the tensor is equal bit for bit or within its
     criterion, None where it was not observed or only its digest is known. A kind of which no error

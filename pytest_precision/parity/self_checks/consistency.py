@@ -55,7 +55,7 @@ LEFT = "what the update before has left"
 
 @dataclass
 class Consistency:
-    """The results of checking one run against itself, such as that `param` is `master`, cast.
+    """The results of checking one run against itself, such as `param` against its cast `master`.
 
     Attributes:
         checked: identity to the number of tensors that were looked at.

@@ -141,7 +141,7 @@ def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
 
 
 def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
-    """Yield one moment's contradictions, with a mark if one factor explains all of them.
+    """Yield the contradictions at one moment, marked as `everywhere` if one factor explains all.
 
     Args:
         breaches: of all tensors that were looked at, None where one is as it should be.

@@ -63,7 +63,7 @@ class UpdatePlan:
         self._steps: list[list[Mapping[str, Any]]] = []
 
     def at(self, made: int) -> list[Mapping[str, Any]]:
-        """Return each parameter group's hyperparameters for the next step after `made` steps."""
+        """Return per parameter group the hyperparameters of the step that follows `made` steps."""
         while len(self._steps) <= made:
             self._steps.append(
                 [

@@ -54,7 +54,7 @@ class Edge:
         self._trains = False
 
     def repeat(self, reading: Callable[[], object]) -> None:
-        """Register a function that reads state after a step, to call again before the next one."""
+        """Register a function that reads state after a step, in case it has to read again."""
         self._readings.append(reading)
 
     def reach(self, module: nn.Module, *, trains: bool, begins: bool) -> None:

@@ -108,7 +108,7 @@ def onto_axis(low: float, high: float, start: float, end: float) -> Callable[[fl
 
 
 def _decades(values: Sequence[float]) -> list[float]:
-    """Return a few evenly spaced integers around all values, which are exponents of ten."""
+    """Return a few evenly spaced integers that span all values, which are exponents of ten."""
     low, high = math.floor(min(values)), math.ceil(max(values))
     high = max(high, low + 1)
     stride = -(-(high - low) // (Y_TICKS - 1))
@@ -116,7 +116,7 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def _even(values: Sequence[float]) -> list[float]:
-    """Return a few evenly spaced round numbers around all values, as axis ticks."""
+    """Return a few evenly spaced round numbers that span all values, for use as axis ticks."""
     low, high = min(values), max(values)
     if low == high:  # a flat curve lies in the middle
         low, high = low - abs(low) / 2 - 1e-9, high + abs(high) / 2 + 1e-9
