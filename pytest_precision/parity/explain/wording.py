@@ -86,7 +86,7 @@ def _lost(finding: Finding) -> str:
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
-    """Return words on two differing choices, as of experts, and how narrow the candidate's was."""
+    """Return words on a choice, as of an expert, that differs, and on the candidate's margin."""
     assert statistics.first is not None
     assert finding.pair.candidate is not None
     row = statistics.first[:1]
