@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """The results of comparing all tensors of one kind, such as `grad`, after one operation.
+    """The results of comparing all tensors of one kind, such as `grad`, within one operation.
 
     Attributes:
         names: of the tensors of all pairs that were compared, in their order.

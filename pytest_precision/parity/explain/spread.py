@@ -178,7 +178,7 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
 
 
 def _errors(tally: Tally | None) -> dict[str, float | None]:
-    """Return a dict from tensor names to their largest relative L2 error after one operation."""
+    """Return a dict of each tensor's largest relative L2 error within one train step or save."""
     if tally is None:
         return {}
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)

@@ -147,7 +147,7 @@ class Batch:
         return torch.cat([own.to(self.device, torch.float64) for own in self.after])
 
     def _old(self, factor: float) -> State:
-        """Return the state before the step in fp64, with its gradient times clip and `factor`."""
+        """Return the state before the step in fp64; its gradient is scaled by clip and `factor`."""
         # Copies also of fp64, since all that follows is computed in place.
         tensors = self.before.tensors
         old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])

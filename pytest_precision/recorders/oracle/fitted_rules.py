@@ -141,7 +141,7 @@ def _wrong_rules(
 def _rates(
     plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield wrong rules: updates with the learning rate of a neighbouring step or another group."""
+    """Yield mistaken rules: update with a neighbouring step's or another group's learning rate."""
     own = plan.at(made)[group]
     places = [(made + 1, group, "the next step")]
     if made:
