@@ -64,7 +64,7 @@ def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
 
 
 def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace:
-    """Write a run that a baseline stores as a recorded run into an empty folder, and open that."""
+    """Write a run, read from a baseline, into a folder in the form of a recording; open that."""
     for number, _ in enumerate(side.world_sizes):
         folder_of(folder, number).mkdir(exist_ok=True)
     with ExitStack() as stack:
