@@ -69,6 +69,11 @@ SHOWN_BY = {
     # workload_gradients, both sides
     "DropsLast": "DropsLast in nvfp4",
     "RepeatsFirst": "RepeatsFirst in fp8_block",
+    "NeverDivided in fp8_delayed": "NeverDivided",
+    "StepBefore in mxfp8": "EvaluationData",
+    "DataFromTheStart in fp8_block": "DataFromTheStart",
+    "DoubledExperts in mxfp8": "DoubledExperts",
+    "NegatedExpert in nvfp4": "NegatedExpert",
     "DividedTwice": "DividedTwice in mxfp8",
     "StepBefore": "EvaluationData",
     "NoRouter": "LostExpert in fp8_delayed",

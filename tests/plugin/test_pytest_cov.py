@@ -66,7 +66,7 @@ def test_scripts(parity):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workers", "patch"), [((), ""), (("-n1",), "patch = subprocess")], ids=["alone", "workers"]
+    ("workers", "patch"), [((), ""), (("-n2",), "patch = subprocess")], ids=["alone", "workers"]
 )
 def test_ranks_count(pytester: pytest.Pytester, workers: tuple[str, ...], patch: str) -> None:
     """Only the function that nobody calls is missing, in whichever processes tests run."""

@@ -59,7 +59,7 @@ def test_four_losses_see_nothing(parity: Parity) -> None:
 
 @in_bf16("train48")
 def test_the_right_schedule_is_the_workloads(parity: Parity) -> None:
-    """The layout that the defect is planted in has no other one, twice as long as it needs."""
+    """The layout with the planted defect has no other one, in twice the steps of its warm-up."""
     parity.check(RIGHT, layouts.adamw, workload=FineTuning)
 
 

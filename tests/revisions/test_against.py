@@ -39,9 +39,7 @@ def repository(tmp_path: Path) -> Repository:
     return made
 
 
-# To name a line records each failed check once more, after its verdict: CI needs the verdicts.
-@pytest.mark.parametrize("lines", ["off", pytest.param("auto", marks=pytest.mark.nightly)])
-def test_each_way_to_move_has_its_verdict(repository: Repository, lines: str) -> None:
+def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
     """What is not committed is this side; neither it nor the index is touched."""
     for name in ("moved", "helpers"):  # the module has the same name in another folder
         (repository.root / "lib" / f"{name}.py").rename(repository.root / "src" / f"{name}.py")
@@ -62,7 +60,7 @@ def test_each_way_to_move_has_its_verdict(repository: Repository, lines: str) ->
         tests__test_compiled=cell_of("compiled", "nine", "compiled:compiled"),
     )
     status = repository.git("status", "--short")
-    done = run(repository, "--precision-against=HEAD", f"--precision-lines={lines}")
+    done = run(repository, "--precision-against=HEAD")
     found = cells(repository)
     assert repository.git("status", "--short") == status
     assert repository.trees() == 1

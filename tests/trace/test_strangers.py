@@ -21,7 +21,7 @@ from slack import slack
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "75"))
+EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "150"))
 """In CI; ci/nightly draws thousands."""
 
 READER = Path(__file__).with_name("reader.py")

@@ -14,9 +14,6 @@ from both_sides.entries import (
     planted,
 )
 
-ONCE = ("DropsLast", "RepeatsFirst", "DividedTwice", "LostExpert", "TiedTwice")
-"""One of each format, which CI plants; the others are planted every night."""
-
 for name, precision, refusal in (
     ("DropsLast", "nvfp4", wrong_gradient(1, "grad", "temperature", "microbatch 5 is left out")),
     (
@@ -95,5 +92,4 @@ for name, precision, refusal in (
         ),
         refusal,
         workload=entry.workload,
-        nightly=name not in ONCE,
     )
