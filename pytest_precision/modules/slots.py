@@ -48,7 +48,7 @@ class DelayedScalingState(nn.Module, Reducible):
         return True
 
     def leave_updates_to_owner(self) -> None:
-        """Mark this state as updated by the weight's owner: `finish_step` skips it."""
+        """Mark this state as updated when its weight is quantized; `finish_step` then skips it."""
         self.of_primary_weight = True
 
     def quantize(
