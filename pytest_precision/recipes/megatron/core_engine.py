@@ -115,7 +115,7 @@ class MegatronEngine(Engine):
         forget_graphs(self.model)
 
     def microbatch_context(self, *, last: bool) -> Any:
-        """Return a context without gradient reduction, but a usual one for the last microbatch."""
+        """Return DDP's `no_sync()`, or the base class's context for the last microbatch."""
         return super().microbatch_context(last=last) if last else self.ddp.no_sync()
 
     def microbatch_done(self) -> None:
@@ -125,7 +125,7 @@ class MegatronEngine(Engine):
             self._taken.add("fused")
 
     def optimizer_step(self) -> None:
-        """Reduce, clip, update and gather in one call of Megatron-core; then step the scheduler."""
+        """Reduce the gradients, let Megatron-core clip and update, then step the scheduler."""
         import_module("megatron.core.distributed").finalize_model_grads([self.ddp])
         reduced = [*self._reduced()]
         seen = [seen for name, own in reduced for seen in self._pieces("reduced_grad", name, own)]
@@ -138,7 +138,7 @@ class MegatronEngine(Engine):
         self.grad_norm = torch.tensor(float(norm)) if made and self.max_norm else exact
 
     def _norm(self, gradients: Iterable[tuple[str, Tensor]]) -> Tensor:
-        """Return the L2 norm of the gradients of all ranks, summed in fp64 by an all-reduce."""
+        """Return the L2 norm of all ranks' gradients, each counted once, summed in fp64."""
         device = next(self.model.parameters()).device
         squares = torch.zeros((), dtype=torch.float64, device=device)
         for name, own in gradients:
@@ -169,7 +169,7 @@ class MegatronEngine(Engine):
         core_checkpoint.load(self, folder)
 
     def save_weights(self, folder: Path) -> None:
-        """Save the weights alone; single grouped weights become one weight per expert."""
+        """Save the weights alone; a parameter that stacks experts becomes one weight per expert."""
         self.gather()
         core_checkpoint.save_weights(self, folder)
 
@@ -232,7 +232,7 @@ class MegatronEngine(Engine):
                 yield self._owners[id(master)][0], master
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the master weight that a precision-aware optimizer has, or the parameter."""
+        """Return the fp32 value that the optimizer updates next: the master, or the parameter."""
         return master_in(self._owners[id(parameter)][1], parameter)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
