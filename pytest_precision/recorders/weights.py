@@ -59,7 +59,7 @@ class Weight:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Cut `tensor` into this rank's pieces of model tensors; return their comparison records."""
+    """Cut `tensor` into this rank's pieces of model tensors; return their observations."""
     parts = engine.logical_parts(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 

@@ -39,7 +39,7 @@ class TensorSlot(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One comparison record in a trace on disk, with where its bytes lie.
+    """One observation in a trace on disk, with where its bytes lie.
 
     Attributes:
         kind, name, shape, place, local: see `Observation`.
@@ -121,7 +121,7 @@ class _Written:
 
 
 class Trace:
-    """All comparison records of a run, read from a folder, in causal order.
+    """All observations of a run, read from a folder, in causal order.
 
     Args:
         folder: folder of the trace.
@@ -165,7 +165,7 @@ class Trace:
         return [[m for m in self.moments if self._segment[m] == number] for number in numbers]
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
-        """Yield the comparison records of all ranks at one moment, in rank order."""
+        """Yield the observations of all ranks at one moment, in rank order."""
         for file, one in enumerate(self._written):
             for slot, kept in one.moments.get(moment, ()):
                 where = (kept, "") if isinstance(kept, int) else (None, kept)
@@ -174,7 +174,7 @@ class Trace:
     def held(
         self, moment: Moment, kinds: Collection[str]
     ) -> Mapping[str, Mapping[str, list[Entry]]]:
-        """Return all ranks' comparison records at one moment, of given kinds, by kind and name."""
+        """Return all ranks' observations at one moment, of given kinds, by kind and name."""
         held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
         for entry in self.entries(moment):
             if entry.kind in kinds:
@@ -203,7 +203,7 @@ class Trace:
         )
 
     def tensor(self, entry: Entry) -> Tensor:
-        """Return a comparison record's values, a view of the memory-mapped file.
+        """Return an observation's values, a view of the memory-mapped file.
 
         Raises:
             ValueError: only a digest was kept.
@@ -215,7 +215,7 @@ class Trace:
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 
     def same_bytes(self, entry: Entry, other: Trace, theirs: Entry) -> bool:
-        """Return whether two comparison records have equal bytes, by digest or in mapped memory."""
+        """Return whether two observations have equal bytes, by digest or in mapped memory."""
         if entry.nbytes != theirs.nbytes:
             return False
         if entry.digest or theirs.digest:
@@ -227,7 +227,7 @@ class Trace:
         return bool(memcmp(here, there, entry.nbytes) == 0)
 
     def _digest(self, entry: Entry) -> str:
-        """Return a comparison record's digest, computed from the values if none is stored."""
+        """Return an observation's digest, computed from the values if none is stored."""
         return entry.digest or digest(self.tensor(entry))
 
 

@@ -34,7 +34,7 @@ those that the last step has left. Below it, writing again costs less than a dig
 
 
 class TraceWriter:
-    """Writes one rank's comparison records into a trace folder.
+    """Writes one rank's observations into a trace folder.
 
     Args:
         folder: an existing folder.
@@ -65,7 +65,7 @@ class TraceWriter:
         *,
         digests: bool | None = None,
     ) -> None:
-        """Write a moment's comparison records to the trace, in place of any earlier ones of it.
+        """Write a moment's observations to the trace, in place of any earlier ones of it.
 
         A tensor that occurs twice among them is written once.
 
@@ -127,7 +127,7 @@ class TraceWriter:
 
     @property
     def observations(self) -> int:
-        """Return the number of comparison records written so far."""
+        """Return the number of observations written so far."""
         return sum(map(len, self._moments.values()))
 
     def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:

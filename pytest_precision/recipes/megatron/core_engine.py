@@ -187,7 +187,7 @@ class MegatronEngine(Engine):
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield comparison records of what a phase of a train step made, such as reduced gradients.
+        """Yield observations of what a phase of a train step made, such as reduced gradients.
 
         Reduced gradients are copies from before the update.
         """
@@ -200,7 +200,7 @@ class MegatronEngine(Engine):
                 yield from self._operand("used_quantized", held, held.operand.part, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield comparison records of all tensors kept between steps, with quantized bytes."""
+        """Yield observations of all tensors kept between steps, with quantized bytes."""
         yield from super().observe_state(capture)
         weights = self.model.named_parameters()
         for held in memory.weights_in_memory(self._parts, weights):
@@ -222,7 +222,7 @@ class MegatronEngine(Engine):
                 yield name, gradient.detach().flatten()[start:stop]
 
     def _pieces(self, kind: str, name: str, tensor: Tensor) -> Iterator[Observation]:
-        """Yield a comparison record of each of the model's tensors in a parameter or shard."""
+        """Yield an observation of each of the model's tensors in a parameter or shard."""
         return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
@@ -250,7 +250,7 @@ class MegatronEngine(Engine):
         return placement.split_pieces(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return a tensor's comparison record, with its range in the flattened whole tensor."""
+        """Return a tensor's observation, with its range in the flattened whole tensor."""
         if isinstance(name, placement.PieceName):
             _, shape, start, stop = name.piece
             return Observation(kind, str(name), tensor, tuple(shape), Span(start, stop), local)
@@ -259,7 +259,7 @@ class MegatronEngine(Engine):
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield comparison records of a tensor's values, dequantized if it is quantized."""
+        """Yield observations of a tensor's values, dequantized if it is quantized."""
         values = values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 

@@ -73,7 +73,7 @@ class LocatedTensor(NamedTuple):
         local: bool = False,
         gathers_shards: bool = False,
     ) -> Iterator[Observation]:
-        """Yield comparison records of a tensor with the parameter's layout, such as a moment.
+        """Yield observations of a tensor with the parameter's layout, such as a moment.
 
         Args:
             kind: see `Observation`.

@@ -76,7 +76,7 @@ class LoopReader(LoopObjects):
         return None not in self._names(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:
-        """Yield (name, comparison records) of weights in `module` itself that its forward reads."""
+        """Yield (name, observations) of weights in `module` itself that its forward reads."""
         for name, parameter in self.names.own(module):
             yield name, self._show("used_param", self._held(name, parameter), parameter)
 
@@ -143,7 +143,7 @@ class LoopReader(LoopObjects):
         return chain.from_iterable(seen for _, seen in self.weights_of_models())
 
     def weights_of_models(self) -> NamedObservations:
-        """Yield (name, comparison records) of each parameter, buffer and extra state."""
+        """Yield (name, observations) of each parameter, buffer and extra state."""
         for name, parameter in self.names.parameters():
             yield name, self._show("param", self._held(name, parameter), parameter)
         for name, buffer in self.names.buffers():
@@ -235,7 +235,7 @@ class LoopReader(LoopObjects):
 
 
 def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:
-    """Yield comparison records, without repeats of the same kind, name and range in the tensor."""
+    """Yield observations, without repeats of the same kind, name and range in the tensor."""
     shown = set()
     for one in seen:
         held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one

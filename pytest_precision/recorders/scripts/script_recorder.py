@@ -228,7 +228,7 @@ def finished(
     way: WayIn,
     meter: UpdateMeter | None = None,
 ) -> int:
-    """Finish a script's trace and the logs beside it; return the number of comparison records."""
+    """Finish a script's trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.rank)
     (meter or UpdateMeter()).write(folder, trace.rank)
     trace.writer.finish(
