@@ -95,7 +95,7 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def weak_storage(tensor: Tensor) -> Any:
-    """Return a weak reference to a storage; while it exists, no new storage gets the same key."""
+    """Return a weak reference to a tensor's storage; while referred to, its id is not reused."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

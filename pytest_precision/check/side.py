@@ -109,7 +109,7 @@ class Side:
         return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
     def computes_as(self, other: Side) -> bool:
-        """Return whether this run computes the same as another, though maybe on other ranks.
+        """Return whether this run has the same set-up as another; only its rank needs may differ.
 
         What they may leave on ranks makes no difference either.
         """

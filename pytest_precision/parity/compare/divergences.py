@@ -257,7 +257,7 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
 
 
 def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
-    """Return the kinds of rank-local tensors if the runs' world sizes differ; else an empty dict.
+    """Map kinds of rank-local tensors to why world sizes forbid a comparison; {} if sizes agree.
 
     Such tensors cannot be compared then; each kind comes with that reason.
     """

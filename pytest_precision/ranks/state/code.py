@@ -82,7 +82,7 @@ class Code:
         return tuple(leak for saved in self._saved() for leak in saved.changes())
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Restore torch's and the user's saved attributes, except names that match `but`."""
+        """Restore saved attributes of torch's and the user's code, except names matching `but`."""
         for saved in self._saved():
             for namespace in saved.namespaces:
                 namespace.put_back(but)
@@ -99,7 +99,7 @@ class Code:
 
 
 class _Saved:
-    """The attributes of many modules, classes and functions, compared all at once.
+    """The saved attributes of many modules, classes and functions; finds changes in all at once.
 
     A process of many tests has thousands of them, and a function call rarely changes one.
     """

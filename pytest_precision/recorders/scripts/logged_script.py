@@ -40,7 +40,7 @@ def log_script(
     segment: Segment | None,
     wanted: Wanted,
 ) -> int:
-    """Run a script's training up to one step or load, and log the tensor operations of that one.
+    """Run a script up to one step or checkpoint load, and log the tensor operations in it.
 
     Args:
         script: takes the cell and a `Record`.

@@ -83,7 +83,7 @@ def resumes(function: object) -> bool:
 
 
 def resumed(function: Function) -> Function:
-    """Return the function that resumes a script, with the arguments of a `partial` bound."""
+    """Return the `resume=` function of a script; it gets the arguments that a `partial` binds."""
     if isinstance(function, functools.partial):
         return functools.partial(resumed(function.func), *function.args, **function.keywords)
     resume: Function = function.resume  # type: ignore[attr-defined]
