@@ -34,8 +34,8 @@ def exports(
     def getattribute(name: str) -> Any:
         new = (renamed or {}).get(name)
         if new is not None:
-            told = f"{package}.{name} will go with the next minor version; write {package}.{new}"
-            warnings.warn(told, DeprecationWarning, stacklevel=2)
+            told = f"{package}.{name} will be removed in the next minor version"
+            warnings.warn(f"{told}; write {package}.{new}", DeprecationWarning, stacklevel=2)
             name = new
         if name not in found:
             raise AttributeError(

@@ -12,7 +12,7 @@ def test_an_old_name_works_and_names_the_new_form() -> None:
     homes = {"errors": ("RankError",)}
     found, names = _lazy.exports("pytest_precision", homes, {"RankFailure": "RankError"})
     words = (
-        r"^pytest_precision\.RankFailure will go with the next minor version; "
+        r"^pytest_precision\.RankFailure will be removed in the next minor version; "
         r"write pytest_precision\.RankError$"
     )
     with pytest.warns(DeprecationWarning, match=words) as told:

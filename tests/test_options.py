@@ -333,7 +333,7 @@ def test_a_former_option_warns_and_works(
     assert setting(pytester, "mutate", *args) == 0.9
     (warning,) = recwarn
     assert str(warning.message) == (
-        "command line: --precision-min-kill will go with the next release; "
+        "command line: --precision-min-kill will be removed in the next release; "
         "write --precision-mutate=SHARE"
     )
 

@@ -60,13 +60,15 @@ class TrainingSetup:
                         f"at least one {what}",
                         ", ".join(type(part).__name__ for parts in given for part in parts)
                         or "nothing",
-                        "give it what your training loop is built of",
+                        "give audit the model and the optimizer of your training loop",
                     )
                 )
         if any(is_lazy(own) for model in found.models for own in model.parameters()):
             raise NoSetupError(
                 expected_but_got(
-                    "parameters with a shape", "a lazy module", "call the model once before"
+                    "a model whose parameters have shapes",
+                    "a lazy module before its first forward",
+                    "call the model once before audit",
                 )
             )
         alone = len(found.models) == 1

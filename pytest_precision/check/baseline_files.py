@@ -13,7 +13,7 @@ from urllib.parse import quote
 import xxhash
 
 from pytest_precision._whole_file import put_whole
-from pytest_precision.check.baseline_text import FIRST_LINE, CheckBaseline
+from pytest_precision.check.baseline_text import FIRST_LINE, UPDATE, CheckBaseline
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.parity.verdict import cell_of
 
@@ -84,8 +84,8 @@ class BaselinePlace:
         except FileNotFoundError as error:
             raise NoBaselineError(self._lacking(key)) from error
         if dict(found.key) != dict(key):
-            got = f"{self.file(key)}, whose key says otherwise"
-            raise BaselineError(expected_but_got("the baseline of this environment", got))
+            got = f"{self.file(key)}, whose `key` lines describe another one"
+            raise BaselineError(expected_but_got("the baseline of this environment", got, UPDATE))
         return found
 
     def write(self, baseline: CheckBaseline) -> bool:

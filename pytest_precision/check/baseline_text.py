@@ -19,7 +19,7 @@ from pytest_precision.trace.moment import Moment
 
 FIRST_LINE = "pytest-precision baseline 1"
 
-UPDATE = "make it again with --precision-baseline=update"
+UPDATE = "make the baseline again with --precision-baseline=update"
 
 _FORMS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "bool": "<?"}
 """Dtypes of which a few elements are also written as numbers, for readers."""
@@ -110,13 +110,14 @@ class CheckBaseline:
         """
         lines = text.splitlines()
         if lines[:1] != [FIRST_LINE]:
-            raise BaselineError(expected_but_got(repr(FIRST_LINE), f"{lines[:1]}", UPDATE))
+            what = f"{FIRST_LINE!r} as the first line"
+            raise BaselineError(expected_but_got(what, f"{lines[:1]}", UPDATE))
         found = cls("", {}, {})
         for number, line in enumerate(lines[1:], 2):
             try:
                 found._take(line)
             except (ValueError, KeyError, IndexError) as error:
-                got = f"line {number}, {line[:80]!r}"
+                got = f"line {number}, {line[:80]!r}, which cannot be read"
                 raise BaselineError(expected_but_got("a baseline", got, UPDATE)) from error
         return found
 

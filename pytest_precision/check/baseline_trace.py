@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pytest_precision.check.baseline_text import KeptMoment, KeptSide, WholeTensor
+from pytest_precision.check.baseline_text import UPDATE, KeptMoment, KeptSide, WholeTensor
 from pytest_precision.engine.observation import Chunk, Observation
 from pytest_precision.errors import BaselineError, expected_but_got
 from pytest_precision.parity.compare.criteria import Criteria
@@ -30,7 +30,7 @@ VALUE_BYTES = 1 << 20
 
 
 def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
-    """Convert a run to a baseline: values of tensors if small or under a tolerance, else hashes.
+    """Convert a run to a baseline's form: small or tolerated tensors as values, others as hashes.
 
     Args:
         trace: whose pieces form whole tensors.
@@ -54,7 +54,8 @@ def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
     if valued > VALUE_BYTES:
         raise BaselineError(
             expected_but_got(
-                f"at most {VALUE_BYTES} bytes of tensors under a tolerance",
+                f"at most {VALUE_BYTES} bytes of tensors under a tolerance, whose values a "
+                "baseline keeps,",
                 f"{valued} of {layout} with {criteria}",
                 "compare bit for bit, leave kinds to unchecked(reason=...), or train a smaller "
                 "workload for fewer steps",
@@ -89,7 +90,11 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
         one = assemble(trace, pieces)
         if one.fault is not None:
             raise BaselineError(
-                expected_but_got("pieces that form a whole", f"{kind} of {name}: {one.fault.text}")
+                expected_but_got(
+                    "tensors that are whole, with equal bits on all ranks that hold them,",
+                    f"{kind} of {name}: {one.fault.text}",
+                    "let the ranks agree on it, or leave the kind to unchecked(reason=...)",
+                )
             )
         first = one.pieces[0]
         held = one.tensor
@@ -108,7 +113,8 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
 def _observation(one: WholeTensor) -> Observation:
     dtype = getattr(torch, one.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise BaselineError(expected_but_got("a dtype of torch", f"{one.dtype!r} of {one.name}"))
+        got = f"{one.dtype!r} of {one.name}"
+        raise BaselineError(expected_but_got("a dtype that this torch has", got, UPDATE))
     place = Chunk((0,) * len(one.shape), one.shape)
     local = one.rank is not None
     if one.value.startswith("#"):
@@ -116,7 +122,8 @@ def _observation(one: WholeTensor) -> Observation:
         return Observation(one.kind, one.name, tensor, one.shape, place, local, one.value[1:])
     held = bytearray.fromhex(one.value[1:])
     if len(held) != math.prod(one.shape) * dtype.itemsize:
-        raise BaselineError(expected_but_got(f"{one.shape} of {dtype}", f"{len(held)} bytes"))
+        what = f"the bytes of {one.name}, {one.shape} of {dtype},"
+        raise BaselineError(expected_but_got(what, f"{len(held)} bytes", UPDATE))
     tensor = torch.frombuffer(held, dtype=torch.uint8) if held else torch.empty(0)
     tensor = tensor.view(dtype) if held else tensor.to(dtype)
     return Observation(one.kind, one.name, tensor.view(one.shape), one.shape, place, local)

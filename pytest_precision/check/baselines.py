@@ -63,7 +63,7 @@ class KeptCheck:
         number: int,
         golden: str,
     ) -> KeptCheck:
-        """Return a check that knows where its baseline is stored and whether to overwrite it.
+        """Return a check, with where its baseline is stored and whether to write that anew.
 
         Args:
             settings: of the test.
@@ -125,7 +125,7 @@ class KeptCheck:
         if criteria.noise_runs:
             advice = "noise() trains the reference again: use norm(rel=) with a baseline"
             raise BaselineError(
-                expected_but_got("a criterion that a baseline can be held to", criteria, advice)
+                expected_but_got("a criterion that works with a baseline", criteria, advice)
             )
         return criteria
 
@@ -134,7 +134,8 @@ class KeptCheck:
     ) -> tuple[Ruling, dict[str, Any]]:
         if mine.sides.keys() != kept.sides.keys():
             ours, theirs = (" and ".join(one.sides) for one in (mine, kept))
-            raise BaselineError(expected_but_got(f"a baseline of {ours}", theirs, self._advice))
+            what, got = f"a baseline with results of {ours}", f"one with those of {theirs}"
+            raise BaselineError(expected_but_got(what, got, self._advice))
         with self._traces(mine) as here, self._traces(kept) as then:
             found = {
                 name: own

@@ -40,7 +40,7 @@ def compare_recordings(
     axes: Mapping[str, AxisValue] | None = None,
     repeat: str = "",
 ) -> Verdict:
-    """Compare two recordings on disk, and return the same kind of verdict as `parity.check`.
+    """Compare two recordings on disk, and return the result as a parity check does.
 
     Args:
         candidate: the folder of the recording under test.
@@ -126,7 +126,7 @@ def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
     if ours != theirs:
         raise RecordingError(
             expected_but_got(
-                "two recordings of as many train steps",
+                "two recordings with the same number of train steps",
                 f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
                 f"record both with --steps {min(ours, theirs)}",
             )
@@ -156,7 +156,7 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
             expected_but_got(
                 "two recordings of the same tensors and steps",
                 f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
-                "record both alike",
+                "record both with the same --only and --every",
             )
         )
     patterns = candidate.manifest.only if candidate.manifest is not None else ()
@@ -209,7 +209,7 @@ def expect_no_noise(criteria: Criteria) -> None:
     if criteria.noise_runs:
         raise RecordingError(
             expected_but_got(
-                "criteria that two recordings can be held to",
+                "criteria that work with two recordings",
                 f"{criteria}",
                 "noise() trains the reference again: use it in parity.check, or norm(rel=) here",
             )

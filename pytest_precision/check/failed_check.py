@@ -28,7 +28,7 @@ def enough_ranks(lacking: WorldSizeError) -> Ruling | None:
 @gate
 def baseline_there(lacking: NoBaselineError) -> Ruling | None:
     """Return a failed outcome for the error that this environment has no baseline."""
-    return Ruling(outcome="error", reason=f"{lacking}; --precision-require forbids to skip it")
+    return Ruling(outcome="error", reason=f"{lacking}; --precision-require makes this an error")
 
 
 @gate
@@ -45,7 +45,7 @@ def recorded(failed: SideFailed) -> Ruling | None:
 
 @gate
 def readable(failed: OSError) -> Ruling | None:
-    """Return the outcome of a check whose recording could not be read: an error with its text."""
+    """Return a failed outcome for an error from reading a recording."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
 

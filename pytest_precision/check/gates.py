@@ -81,7 +81,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 
 @gate
 def contract(case: Case) -> Ruling | None:
-    """Fail the check if a run's tensors lack required dtypes or break what its engine promises."""
+    """Fail the check if a run breaks a contract: the dtypes and other promises required of it."""
     for side in case.judged:
         declared = side.trace.header.violations
         if declared:
@@ -133,7 +133,7 @@ def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
     for contract in contracts:
         for path in contract.paths:
             if path not in trace.header.paths:
-                return f"the {path} path was not taken"
+                return f"the contract asks for the path {path}, which was not taken"
         for kind in contract.dtypes:
             if kind not in held:
                 return f"the contract names the dtype of {kind}, which was not observed"
@@ -156,7 +156,7 @@ def declared_rule(case: Case) -> Ruling | None:
 
 @gate
 def consistent(case: Case) -> Ruling | None:
-    """Fail the check if an identity, such as weight = cast master, fails within one of the runs."""
+    """Fail the check if an identity fails within a run, as a weight that is not its cast master."""
     found = case.contradictions()
     if not found:
         return None
@@ -204,7 +204,7 @@ def lost_updates(case: Case) -> Ruling | None:
 
 @gate
 def hidden_kinds(case: Case) -> Ruling | None:
-    """Fail the check if a run could not record a kind of tensor and the test does not exempt it."""
+    """Fail the check if an engine hides kinds of tensors and the test has not accepted that."""
     for side in case.judged:
         found = hidden(side.trace, case.terms.criteria, case.compared)
         if found:
@@ -220,7 +220,7 @@ def hidden_kinds(case: Case) -> Ruling | None:
 @gate
 def compared(case: Case) -> Ruling | None:
     """Fail the check if candidate and reference have no tensor in common to be compared."""
-    return None if case.judgement.observations else _vacuous("nothing was compared")
+    return None if case.judgement.observations else _vacuous("no tensor of both sides was compared")
 
 
 @gate

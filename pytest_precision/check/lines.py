@@ -126,7 +126,7 @@ def recorded_lines(
     lacking = [side for side in sides if not _has_logs(side)]
     imported = [s.name for s in lacking if s.manifest is not None and s.manifest.is_imported]
     if imported:
-        told = f"No line is named: the {imported[0]} was imported, and files have no operations"
+        told = f"No line is named: the {imported[0]} was imported, without a log of operations"
         return Named(None, told)
     if lacking:
         return Named(None, _to_record(lacking, max(side.cell.world_size for side in sides)))
@@ -162,7 +162,7 @@ def _ranks(side: Recording) -> range:
 
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
-    """Read all ranks' operation logs of a run: of its last logged segment if restarts split it."""
+    """Read the logs of all ranks of a run, from the last part between restarts that was logged."""
     segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(segment.world_size for segment in segments)
     found = [

@@ -91,7 +91,7 @@ class Parity(CheckedTest):
         terms = self._terms(Terms.of(criterion, max_lost_updates, contract, oracle))
         if isinstance(reference, str):
             if reference_cell is not None:
-                wanted = "no cell of a reference that is a baseline"
+                wanted = "no reference_cell beside a reference that is a baseline"
                 got = named("reference_cell", reference_cell)
                 raise ValueError(expected_but_got(wanted, got, "leave it out"))
             sides: tuple[Side, ...] = (self._alone(candidate, workload, self.cell, terms),)
@@ -120,7 +120,7 @@ class Parity(CheckedTest):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Verdict:
-        """Run a layout several times; raise unless each rank records the same bytes in all runs.
+        """Run a layout several times; raise unless each rank has the same bytes in all runs.
 
         The second run is on the ranks of the first one, the third on new ranks with another seed of
         Python's hashes, and so on in turn. On several GPUs there is one more, in which each rank

@@ -19,7 +19,7 @@ from pytest_precision.recorders.scripts.script import unrecordable
 
 @gate
 def unpatched(definitions: Definitions | None) -> Ruling | None:
-    """Fail the check if the test has monkeypatches, which its ranks' processes do not see.
+    """Fail the check if the test has monkeypatches, which its ranks do not see.
 
     Args:
         definitions: what modules of this process defined; None where it runs the sides itself, or
@@ -29,8 +29,7 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
     if not replaced:
         return None
     reason = expected_but_got(
-        "modules as they define themselves, since ranks import them anew and would not see a "
-        "monkeypatch of this process,",
+        "no monkeypatches, which ranks would not see since they import modules anew,",
         listed(replaced, 1),
         "make it an axis of the matrix or an environment variable that the layout reads, or "
         "run with --precision-ranks=inline",
@@ -44,13 +43,13 @@ def distinct(same: bool, what: str) -> Ruling | None:
     if not same:
         return None
     reason = f"the candidate and the reference are the same {what}"
-    advice = "Whether it has the same bits in each run, parity.repeat(layout, ...) asks."
+    advice = "To ask whether it has the same bits in each run, use parity.repeat(layout, ...)."
     return Ruling(outcome="vacuous", reason=reason, details=(advice,))
 
 
 @gate
 def recordable(*sides: Side) -> Ruling | None:
-    """Fail the check if a script cannot run the sequence of steps, saves and loads asked for."""
+    """Fail the check if a script cannot run its cell's sequence, such as one that swaps engines."""
     for side in sides:
         lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
         if side.way_in != LAYOUT and lacking:
@@ -66,10 +65,10 @@ def equal_steps(candidate: Side, reference: Side) -> Ruling | None:
     if ours == theirs:
         return None
     reason = expected_but_got(
-        "as many train steps on both sides",
+        "the same number of train steps on both sides",
         f"{ours} in the candidate's sequence={cells[0].sequence!r} and {theirs} in the "
         f"reference's sequence={cells[1].sequence!r}",
-        f"give reference_cell one that trains {ours}",
+        f"give reference_cell a sequence with {ours} train steps",
     )
     return Ruling(outcome="error", reason=reason)
 
@@ -79,7 +78,7 @@ PRECONDITIONS = (unpatched, distinct, recordable, equal_steps)
 
 
 def before(sides: Sequence[Side], definitions: Definitions | None) -> Ruling | None:
-    """Return a failed outcome if candidate and reference cannot be compared; None to go on.
+    """Return a failed outcome if the sides of a check cannot be compared; None to go on.
 
     Args:
         sides: the side under test, and the one that it must agree with if there is one.

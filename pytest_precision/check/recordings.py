@@ -182,7 +182,7 @@ class Recordings:
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return the reference's log of checked gradients; empty if useless for the candidate."""
+        """Return the reference's gradient log if it applies to the candidate, else an empty one."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))
@@ -194,7 +194,7 @@ class Recordings:
     def _record(
         self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
     ) -> Sources:
-        """Record one run, each segment on a group of ranks; return the files that the ranks read.
+        """Record one run, part by part on groups of ranks; return the files that it read.
 
         Args:
             side: which.
@@ -210,9 +210,9 @@ class Recordings:
         ):
             raise RanksSkipped(
                 expected_but_got(
-                    f"new processes, with which sequence={side.cell.sequence!r} goes on,",
+                    f"ranks in new processes, which sequence={side.cell.sequence!r} needs,",
                     "--precision-ranks=inline, which has only the calling process",
-                    "leave it out",
+                    "leave that option out",
                 )
             )
         sources = Sources()

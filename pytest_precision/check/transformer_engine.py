@@ -54,12 +54,12 @@ def skip_without(settings: Settings, device: str) -> None:
 def _obstacle(settings: Settings) -> str:
     if settings.te == "off":
         return expected_but_got(
-            "GPUs, or the stand-in for its kernels", f"{OPTION}=off", f"use {OPTION}=auto"
+            "a GPU, or the stand-in for its kernels,", f"{OPTION}=off", f"use {OPTION}=auto"
         )
     if settings.ranks == "inline":
         return expected_but_got(
-            "ranks in processes of their own, since the stand-in stays in its process,",
+            "ranks in separate processes, since the stand-in changes its process for good,",
             "--precision-ranks=inline",
-            "use reuse or fresh",
+            "use --precision-ranks=reuse or fresh",
         )
     return te.refusal()

@@ -117,7 +117,7 @@ def _function(name: str) -> Callable[[], Any]:
         try:
             inspect.signature(found).bind()
         except TypeError as error:
-            advice = f"{error}: wrap it in a function that knows them"
+            advice = f"{error}: wrap it in a function that passes them"
             raise _refused("a function without arguments", name, advice) from None
     made: Callable[[], Any] = found
     return made
@@ -129,7 +129,7 @@ def _module(place: str, name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{place}.".startswith(f"{missing}."):  # else the module lacks another one
-            advice = f"there is no {missing} in {os.getcwd()}, nor installed"
+            advice = f"there is no {missing} in {os.getcwd()} or installed: set PYTHONPATH"
             raise _refused("a module that can be imported", name, advice) from None
         raise _refused(
             f"{place} to be imported", name, f"it raised {type(error).__name__}: {error}"
@@ -141,7 +141,7 @@ def _refused(what: str, name: str, advice: str) -> NoSetupError:
 
 
 def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
-    """Audit what `build` returns on each rank; return the audit, and whether this rank prints."""
+    """Check what `build` returns on each rank; return all findings, and whether to print here."""
     import torch.distributed as dist
 
     from pytest_precision.auditing.audit import audit_built

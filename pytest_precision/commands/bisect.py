@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
 
 
 def _found(against: Against) -> int:
-    """Bisect; print the commit found and how it changed the results, and return the exit status."""
+    """Bisect, print the commit and what it changed, and return the exit status."""
     given = against.given
     sides = against.sides
     if sides.peers.world_size > 1:
@@ -66,7 +66,7 @@ def _found(against: Against) -> int:
 
 
 class RecordedCommits:
-    """Judges commits: good if a script computes the same there as in the commit known to be good.
+    """Commits that are good or bad by what a recorded script computes in them.
 
     Args:
         against: has the script.
@@ -88,7 +88,11 @@ class RecordedCommits:
         if self.is_good(bad):
             given = self._against.given
             raise RevisionError(
-                expected_but_got(f"other numbers at {given.bad} than at {given.good}", "the same")
+                expected_but_got(
+                    f"other numbers at {given.bad} than at {given.good}",
+                    "the same",
+                    "give an earlier GOOD or a later BAD",
+                )
             )
 
     def is_good(self, commit: str) -> bool:
@@ -144,9 +148,9 @@ def _expect_more(log: str, before: str) -> None:
     if possible := _POSSIBLE.findall(log):
         raise RevisionError(
             expected_but_got(
-                "one first commit with other numbers",
-                f"one of {', '.join(commit[:12] for commit in possible)}",
-                "the script cannot be recorded in some of them; what it prints is above",
+                "one commit as the first with other numbers",
+                f"several that may be it, {', '.join(commit[:12] for commit in possible)}",
+                "some of them were skipped, for the reasons printed above",
             )
         )
     if log == before:
@@ -167,7 +171,7 @@ _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "
 
 
 class ChecksOfCommits:
-    """Judges commits by a test: bad if its numbers there are the working tree's, else good.
+    """Judges commits by a test: bad if it computes the working tree's numbers there, else good.
 
     Args:
         against: has the node id of the test, and pytest's further arguments.
@@ -186,7 +190,7 @@ class ChecksOfCommits:
                 raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Raise RevisionError unless the test computes the same here as at `bad`, not as at `good`.
+        """Raise RevisionError unless the test computes the working tree's numbers in BAD alone.
 
         Raises:
             RevisionError: it computes otherwise, or the test cannot be compared with one of them.
@@ -197,7 +201,7 @@ class ChecksOfCommits:
             raise RevisionError(expected_but_got(wanted, "other numbers", "check that commit out"))
         if not self.is_good(good):
             wanted = f"other numbers here than at {given.good}"
-            raise RevisionError(expected_but_got(wanted, "the same"))
+            raise RevisionError(expected_but_got(wanted, "the same", "give an earlier GOOD"))
 
     def is_good(self, commit: str) -> bool:
         """Return whether the test computes other numbers in a commit than in the working tree.

@@ -81,7 +81,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def terms_of(given: argparse.Namespace) -> Terms:
-    """Return the terms of a comparison from the command line: how equal tensors must be."""
+    """Return the terms of a comparison, as how equal tensors must be, from the command line."""
     from pytest_precision.check.terms import Terms
 
     criteria = dict(map(keyed_criterion, given.criterion))
@@ -156,12 +156,12 @@ def keyed_criterion(text: str) -> tuple[str, Criterion]:
     found = _KEYED.fullmatch(text)
     try:
         if found is None:
-            raise ValueError("that is no call")
+            raise ValueError("a criterion is written as a call, such as ulp(2)")
         return found["key"] or "default", _called(found["call"])
     except (SyntaxError, TypeError, ValueError) as error:
         raise argparse.ArgumentTypeError(
             expected_but_got(
-                "[KIND[:NAMES]=]CRITERION, such as exp_avg=ulp(2)",
+                "[KIND[:NAMES]=]CRITERION, such as exp_avg=ulp(2),",
                 f"{text!r}: {error}",
                 f"criteria are {', '.join(sorted(CALLS))}",
             )
@@ -181,4 +181,4 @@ def _plain(argument: ast.expr) -> object:
     try:
         return ast.literal_eval(argument)
     except ValueError:
-        raise ValueError(f"{ast.unparse(argument)} is no number and no text") from None
+        raise ValueError(f"{ast.unparse(argument)} is neither a number nor a quoted text") from None

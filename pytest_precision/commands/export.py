@@ -34,7 +34,10 @@ def export(given: argparse.Namespace) -> int:
     from pytest_precision.recorders.exchange import export_recording, sidecar_of
 
     if given.out.suffix == ".json":
-        given.parser.error("expected --out to name a safetensors file but got one with .json")
+        given.parser.error(
+            f"expected --out to name a safetensors file but got {given.out}; name it "
+            "*.safetensors: the JSON file is written beside it"
+        )
     try:
         export_recording(given.recording, given.out)
     except (RecordingError, OSError) as error:
@@ -50,7 +53,9 @@ def take(given: argparse.Namespace) -> int:
     try:
         given.out.mkdir(parents=True, exist_ok=True)
         if any(given.out.iterdir()):
-            given.parser.error(f"expected a new or empty folder but got --out={given.out}")
+            given.parser.error(
+                f"expected a new or empty folder but got --out={given.out}; name another folder"
+            )
         import_recording(given.file, given.out)
     except (RecordingError, OSError) as error:
         given.parser.error(visible(str(error)))

@@ -135,7 +135,8 @@ def run(given: argparse.Namespace) -> int:
     if given.moved:
         expect_moved(*given.moved)
     if done < given.steps:
-        print(f"pytest_precision: {given.script[0]} ended after {done} steps", file=sys.stderr)
+        steps = f"{done} steps, of {given.steps} to record"
+        print(f"pytest_precision: {given.script[0]} ended after {steps}", file=sys.stderr)
     _leave_threads(before)
     return 0
 
@@ -172,7 +173,7 @@ def _recorded(given: argparse.Namespace) -> int:
         if error.errno == errno.EEXIST:
             began = f"--out={given.out}, in which another one began {Path(error.filename).name}"
             advice = "name another; two recordings in one folder would be a mixture of both"
-            parser.error(expected_but_got("a folder that is this recording's own", began, advice))
+            parser.error(expected_but_got("a folder for this recording alone", began, advice))
         if error.errno not in _NO_ROOM:
             raise
         advice = "make room, and record it again into another folder"
@@ -212,8 +213,9 @@ def _expect_steps(given: argparse.Namespace) -> None:
     """End with an error if --values names a step after the last recorded one."""
     beyond = [step for step in given.values if step > given.steps]
     if beyond:
-        wanted = f"--values up to the last step, {given.steps}"
-        given.parser.error(expected_but_got(wanted, beyond[0], "record more --steps"))
+        wanted = f"--values up to the last step, {given.steps},"
+        advice = "name steps up to it, or record more --steps"
+        given.parser.error(expected_but_got(wanted, beyond[0], advice))
 
 
 def _let_stand_in(given: argparse.Namespace) -> None:
@@ -248,7 +250,7 @@ def _leave_threads(before: list[threading.Thread]) -> None:
     alive = [thread.name for thread in left if thread.is_alive()]
     if alive:
         names = ", ".join(alive)
-        print(f"pytest_precision: the script's threads {names} still run", file=sys.stderr)
+        print(f"pytest_precision: done, though threads {names} still run", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -276,7 +278,7 @@ def _expect_empty(given: argparse.Namespace) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(expected_but_got("a number from 1", repr(text)))
+        raise argparse.ArgumentTypeError(expected_but_got("a whole number from 1", repr(text)))
     return int(text)
 
 

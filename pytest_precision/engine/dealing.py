@@ -188,7 +188,7 @@ def expect_sum(workload: str, given: object) -> None:
 
 
 def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
-    """Return the data-parallel (rank, size): `given`, checked, or the rank among all ranks if None.
+    """Return (rank, size) of the data-parallel dimension, checked; those of all ranks by default.
 
     Raises:
         ValueError: the size does not divide the number of ranks, or the rank is not below it.
@@ -199,7 +199,7 @@ def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[in
     if size < 1 or world_size % size or not 0 <= rank < size:
         raise ValueError(
             expected_but_got(
-                f"a rank below a size that divides {world_size}",
+                f"(rank, size) with a size that divides {world_size} ranks, and a rank below it,",
                 named("data_parallel", given),
                 "give the rank and the size of the data-parallel dimension of the mesh",
             )

@@ -139,8 +139,8 @@ class Restorable(Observable):
             shapes = ", ".join(str([*one.shape]) for one in foreign[:3])
             raise ValueError(
                 expected_but_got(
-                    "an optimizer of parameters of the engine's model, by which a checkpoint of "
-                    "torch's names its state,",
+                    "an optimizer of parameters of the engine's model alone, by which a checkpoint "
+                    "of torch names its state,",
                     f"{type(self.optimizer).__name__} with {len(foreign)} others, of shapes "
                     f"{shapes}{', ...' * (len(foreign) > 3)}",
                     "make it of the model's parameters, or override state_dict and load_state_dict "

@@ -103,7 +103,9 @@ def element_named(name: str) -> Element:
     if name not in ELEMENT_OF_NAME:
         raise ValueError(
             expected_but_got(
-                "an element", named("element", name), f"use one of {', '.join(ELEMENT_OF_NAME)}"
+                "the name of an element type",
+                named("element", name),
+                f"use one of {', '.join(ELEMENT_OF_NAME)}",
             )
         )
     return ELEMENT_OF_NAME[name]

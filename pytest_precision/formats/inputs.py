@@ -61,7 +61,7 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
     if x.is_meta:
         raise ValueError(
             expected_but_got(
-                "x with values",
+                "x with data",
                 f"x.device={x.device} (device)",
                 "give a tensor on a CPU or GPU",
             )
@@ -70,7 +70,7 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
 
 
 def checked_usage(usage: Usage) -> tuple[bool, bool]:
-    """Return (rowwise, columnwise): whether `usage` asks for each operand; raise if it is unknown.
+    """Return whether `usage` asks for the rowwise and the columnwise operand; raise if unknown.
 
     Raises:
         ValueError: `usage` is not one of `USAGES`.
@@ -100,7 +100,7 @@ RandomBits = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: str) -> RandomBits:
-    """Return `random_bits` if it is a pair with the tensors that `usage` needs; raise otherwise.
+    """Return a pair of random-bit tensors if it has those that `usage` needs; raise otherwise.
 
     Raises:
         TypeError: `random_bits` is not a pair, or what `usage` needs is not a uint8 tensor.

@@ -37,7 +37,7 @@ def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> t
 
 
 def gemm_ready_scale(scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """Return the fp32 scale of a blockwise fp8 operand as Transformer Engine's kernels store it.
+    """Return the fp32 scale of a blockwise fp8 operand as the kernels store it.
 
     A scale that needs no change may be returned itself.
 
@@ -110,7 +110,7 @@ def _matrix(scale: torch.Tensor) -> torch.Tensor:
             expected_but_got(
                 "a matrix of scales",
                 f"scale.shape={tuple(scale.shape)} (Size)",
-                "a format with one scale per tensor stores it as it is",
+                "use this one unchanged: a single scale per tensor is not swizzled",
             )
         )
     return scale

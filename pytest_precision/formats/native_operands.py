@@ -135,7 +135,7 @@ def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
 
 
 def _no_quantizer(got: str) -> ValueError:
-    expected = "a format of Transformer Engine's quantizers"
+    expected = "a format that Transformer Engine's quantizers have"
     return ValueError(expected_but_got(expected, got, "emulate it"))
 
 

@@ -76,12 +76,16 @@ class Nvfp4(Reducible):
         alone = self.two_dimensional or self.reduce_amax is not None
         choices = (self.error, self.scale_maximum, self.scaled_error) != ("MAE", 448, False)
         for problem, expected in (
-            (self.row_scaled and (other or alone), "an amax per tensor, or 1-D blocks on one rank"),
-            (self.four_over_six and other, "one scale per block, or 4over6 alone"),
-            (choices and not self.four_over_six, "4over6 with its options, or neither"),
+            (
+                self.row_scaled and (other or alone),
+                "row_scaled without hadamard, stochastic, torchao, two_dimensional or reduce_amax",
+            ),
+            (self.four_over_six and other, "four_over_six without hadamard, stochastic or torchao"),
+            (choices and not self.four_over_six, "options of 4over6 with four_over_six=True only"),
         ):
             if problem:
-                raise ValueError(expected_but_got(expected, repr(self), "choose one of them"))
+                advice = "leave out the options that do not go together"
+                raise ValueError(expected_but_got(expected, repr(self), advice))
 
     @property
     def block_multiple(self) -> int:
@@ -208,7 +212,8 @@ class Nvfp4(Reducible):
         if self.hadamard or self.stochastic or self.row_scaled or self.four_over_six:
             raise ValueError(
                 expected_but_got(
-                    "a format whose amaxes are those of the tensor and of its blocks alone",
+                    "a format whose scales follow from amaxes of the tensor and its blocks, "
+                    "without Hadamard transform, stochastic rounding, row scales or 4over6,",
                     f"{self.name} (Nvfp4)",
                     "quantize the whole matrix",
                 )

@@ -46,8 +46,8 @@ def by_name(name: str, **options: Any) -> Format:
             raise ValueError(
                 expected_but_got(
                     f"options that {name} leaves open",
-                    named(option, value),
-                    "use the name in names() that determines it",
+                    f"{named(option, value)}, which the name determines",
+                    "leave it out, or choose another of names()",
                 )
             )
     return _FORMATS[name](name=name, **options)

@@ -81,6 +81,6 @@ def expect_saved_dtype(name: str, own: Tensor, saved: Tensor) -> None:
             expected_but_got(
                 f"{name} to be {own.dtype}",
                 saved.dtype,
-                "load what an engine of the same primary weight saved",
+                "load a checkpoint of a layout with the same primary_weight",
             )
         )

@@ -93,7 +93,7 @@ class ExactStateEngine(Engine):
 
 
 class FusedAdamEngine(ExactStateEngine):
-    """Training with `FusedAdam`: gradients are reduced in parameters' dtype, then cast to fp32."""
+    """Training with `FusedAdam`: gradients are reduced in the parameters' dtype, used in fp32."""
 
     optimizer: FusedAdam
 
@@ -204,8 +204,7 @@ def _expect_masters(
             expected_but_got(
                 "bf16 parameters with master weights",
                 f"master_weights={master_weights!r} and {storage} parameters",
-                "without them, master_weight_dtype and store_param_remainders have no effect: "
-                "leave them out",
+                "leave out master_weight_dtype and store_param_remainders, which have no effect",
             )
         )
     if remainders and master_weight_dtype != "fp32":

@@ -99,7 +99,7 @@ def _crossed(
         if cell_id in cells:
             raise MatrixError(
                 expected_but_got(
-                    "cells with ids of their own",
+                    "a different id for each cell",
                     f"{cell_id!r} twice",
                     "change one of the values that give the same id",
                 )
@@ -108,9 +108,9 @@ def _crossed(
     if not cells:
         raise MatrixError(
             expected_but_got(
-                "a cell that makes sense",
+                "at least one valid combination of axis values",
                 f"none: {', '.join(not_made)}",
-                "add a value that goes with the others",
+                "add a value that is valid with those of the other axes",
             )
         )
     return Matrix(tuple(cells.values()), tuple(cells), not_made)
@@ -126,7 +126,11 @@ def _variables(given: object) -> Variables:
 def _check_name(name: str, values: object, options: Sequence[str]) -> None:
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         raise MatrixError(
-            expected_but_got("an axis whose name is an ASCII identifier", f"{name!r}")
+            expected_but_got(
+                "an axis whose name is an ASCII identifier",
+                f"{name!r}",
+                "rename it with letters, digits and underscores",
+            )
         )
     if name.startswith("_") or hasattr(Cell, name):
         raise MatrixError(
@@ -166,14 +170,16 @@ def _values(name: str, values: object, options: Sequence[str]) -> tuple[AxisValu
         )
     if not values:
         raise MatrixError(
-            expected_but_got("values", f"{name}=[]", "add one, or leave the axis out")
+            expected_but_got("at least one value", f"{name}=[]", "add one, or leave the axis out")
         )
     for value in values:
         _check_value(name, value)
     for value, again in Counter(map(repr, values)).items():
         if again > 1:
             raise MatrixError(
-                expected_but_got(f"each value of {name} once", f"{value} {again} times", "drop it")
+                expected_but_got(
+                    f"each value of {name} once", f"{value} {again} times", "write it once"
+                )
             )
     return tuple(values)
 
@@ -194,7 +200,11 @@ def _check_value(name: str, value: Any) -> None:
             raise MatrixError(f"{error}") from None
         if known != value:
             raise MatrixError(
-                expected_but_got("a value", f"{name}={value!r}", "leave the axis out")
+                expected_but_got(
+                    f"a value for {name}",
+                    f"{name}={value!r}",
+                    "leave the axis out to have its default",
+                )
             )
 
 

@@ -43,7 +43,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True)
 class Contract:
-    """The dtypes and code paths, such as `quantized` parameters, that a run's recording must show.
+    """The dtypes and features, such as `quantized` parameters, that a run must be seen to use.
 
     Attributes:
         dtypes: kind of observation to the dtype, one of `DTYPE_NAMES`, that all of its tensors must
@@ -69,9 +69,9 @@ class Contract:
             if path not in PATHS:
                 raise ValueError(
                     expected_but_got(
-                        f"paths of {', '.join(PATHS)}",
+                        f"each of paths to be one of {', '.join(PATHS)}",
                         f"{path!r} ({type(path).__name__})",
-                        "use the paths that engines declare",
+                        "correct it, or leave it out",
                     )
                 )
         for name, given in (("dtypes", self.dtypes), ("some", self.some)):

@@ -125,7 +125,11 @@ def parse(text: str) -> tuple[str, ...]:
         SequenceError: the text is not a sequence; the message has the position of the mistake.
     """
     if not isinstance(text, str):
-        raise SequenceError(expected_but_got("a sequence", f"{text!r} ({type(text).__name__})"))
+        raise SequenceError(
+            expected_but_got(
+                "a sequence such as 'train2-eval'", f"{text!r} ({type(text).__name__})"
+            )
+        )
     return _operations(text)
 
 
@@ -139,7 +143,9 @@ def _operations(text: str) -> tuple[str, ...]:
         if match is None or operation is None or (match[2] and not operation.counted):
             raise _refused(text, position, f"{word!r} is no operation")
         if match[3] and not operation.needs_save:
-            raise _refused(text, position, f"{word!r} loads nothing, and so stays on its ranks")
+            raise _refused(
+                text, position, f"{word!r} loads nothing, and so cannot change the number of ranks"
+            )
         if match[3] and (len(match[3]) > len(str(MOST_RANKS)) or int(match[3]) > MOST_RANKS):
             raise _refused(text, position, f"{word!r} has more than {MOST_RANKS} ranks")
         if operation.needs_save and "save" not in operations:

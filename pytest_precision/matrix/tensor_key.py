@@ -156,7 +156,7 @@ def resident_kind(kind: str) -> str:
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether a kind, such as `master_param_scale`, is optimizer state about masters."""
+    """Return whether a kind, such as `master_param_scale`, is optimizer state of masters."""
     return kind.startswith("master_")
 
 
@@ -176,7 +176,7 @@ def unwrapped(name: str) -> str:
 
 
 def expect_one_name_each(names: Iterable[str]) -> None:
-    """Raise if two tensors' names are equal once wrapper modules, such as `_orig_mod`, are removed.
+    """Raise if two tensors of a model have one name without wrapper modules, such as `_orig_mod`.
 
     Args:
         names: of its logical tensors, with wrappers.
@@ -193,8 +193,8 @@ def expect_one_name_each(names: Iterable[str]) -> None:
             child = " and ".join(wrappers)
             raise ValueError(
                 expected_but_got(
-                    "tensors of different names without those of wrapper modules",
+                    "tensors whose names differ once names of wrapper modules are left out",
                     f"{first} and {name}, which are both {unwrapped(name)} without {child}",
-                    f"give the child {child} another name, or its tensors by `logical`",
+                    f"rename the child module {child}, or its tensors by `logical` of the engine",
                 )
             )

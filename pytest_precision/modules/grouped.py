@@ -54,7 +54,9 @@ class GroupedLinear(Layer):
         if experts < 1:
             raise ValueError(
                 expected_but_got(
-                    "experts from 1", named("experts", experts), "leave a layer without experts out"
+                    "at least one expert",
+                    named("experts", experts),
+                    "leave a layer without experts out",
                 )
             )
         super().__init__()

@@ -97,7 +97,7 @@ class QuantizedParameter(ReadOnly):
             raise ValueError(
                 expected_but_got(
                     f"a format for each of {matrices} matrices",
-                    f"{len(each)} (list)",
+                    f"{len(each)} formats",
                     "make one per matrix, since a format may have a state",
                 )
             )
@@ -122,7 +122,7 @@ class QuantizedParameter(ReadOnly):
         if not (isinstance(value, QuantizedParameter) and value._storage is self._storage):
             raise TypeError(
                 expected_but_got(
-                    "copy_ or requantize_",
+                    "quantized data to be changed by copy_ or requantize_",
                     f"data of {value.dtype} on {value.device} ({type(value).__name__})",
                     "move and cast a model before it is quantized",
                 )
@@ -145,8 +145,8 @@ class QuantizedParameter(ReadOnly):
         if self._storage.grouped:
             raise ValueError(
                 expected_but_got(
-                    "one matrix",
-                    f"{len(self.members)} (QuantizedParameter)",
+                    "a parameter that is one matrix",
+                    f"one of {len(self.members)} matrices (QuantizedParameter)",
                     "use one of .members",
                 )
             )

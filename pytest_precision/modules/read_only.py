@@ -48,7 +48,7 @@ class ReadOnly(Tensor):
                 )
                 raise TypeError(
                     expected_but_got(
-                        "copy_ or requantize_",
+                        "quantized data to be changed by copy_ or requantize_",
                         f"{func} (OpOverload) on {what}",
                         "update a master in high precision and copy all of it",
                     )

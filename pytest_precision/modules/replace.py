@@ -61,17 +61,17 @@ def quantize_linears(
         if precision != UNQUANTIZED:
             raise ValueError(
                 expected_but_got(
-                    "bf16 or a quantized precision",
+                    "bf16 or a quantized precision for fuse_wgrad_accumulation=True",
                     named("precision", precision),
-                    "with other precisions, the GEMM does not accumulate weight gradients",
+                    "leave it out: the GEMMs of other precisions do not accumulate",
                 )
             )
     taking_part = dict(_linears(model))
     if not taking_part:
         raise ValueError(
             expected_but_got(
-                "an nn.Linear that takes part",
-                f"none ({type(model).__name__})",
+                "an nn.Linear that can be quantized",
+                f"{type(model).__name__}, which has none",
                 "put the layers to be quantized into `blocks`, as modules of class nn.Linear "
                 "itself",
             )

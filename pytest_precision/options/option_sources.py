@@ -74,7 +74,7 @@ def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
     """Yield the parsed value of an option from the first source that has one, if any."""
     for given, name, where, folder in _sources(option, config):
         if option.instead and (name != option.key or option in FORMER):
-            words = f"{where}: {name} will go with the next release; write {option.instead}"
+            words = f"{where}: {name} will be removed in the next release; write {option.instead}"
             warnings.warn(pytest.PytestDeprecationWarning(words), stacklevel=2)
         value = option.parsed(given, name, where)
         yield folder / value if isinstance(value, Path) else value
@@ -84,7 +84,7 @@ def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
 def _sources(
     option: Option, config: pytest.Config
 ) -> Iterator[tuple[Sequence[object], str, str, Path]]:
-    """Yield (values, name, source, base folder) of the option in each source, by precedence."""
+    """Yield (values, name, source, folder) of each source, highest precedence first."""
     here = config.invocation_params.dir
     given = config.getoption(option.key)
     if given is not None:

@@ -80,27 +80,27 @@ def _expect_possible(settings: Settings) -> None:
     if settings.baseline is not None:
         raise pytest.UsageError(
             expected_but_got(
-                "one comparison in time",
-                f"another commit or interpreter and --precision-baseline={settings.baseline}",
-                "run them one after the other",
+                "one of --precision-baseline and --precision-against[-python]",
+                f"both, with --precision-baseline={settings.baseline}",
+                "run pytest once with each",
             )
         )
     flag = "--precision-against" if settings.against else "--precision-against-python"
     if settings.ranks == "inline":
         raise pytest.UsageError(
             expected_but_got(
-                f"ranks in processes of their own with {flag}",
+                f"ranks in separate processes with {flag}",
                 "--precision-ranks=inline",
-                "leave it out",
+                "leave that option out",
             )
         )
     launch = Launch.of(os.environ)
     if launch is not None:
         raise pytest.UsageError(
             expected_but_got(
-                f"pytest alone with {flag}, which starts the ranks of both sides,",
-                f"processes of {launch.launcher}",
-                "run `pytest` without it, or compare a script: "
+                f"one pytest process with {flag}, which starts the ranks of both sides,",
+                f"{launch.world_size} processes of {launch.launcher}",
+                f"run `pytest` without {launch.launcher}, or compare a script: "
                 "torchrun … -m pytest_precision diff REVISION -- train.py",
             )
         )
@@ -114,9 +114,9 @@ def _expect_own_root(config: pytest.Config) -> None:
     if option in config.invocation_params.args and is_elsewhere:
         raise pytest.UsageError(
             expected_but_got(
-                "an ini file of pytest that is yours",
+                "pytest to find the ini file of your project",
                 f"rootdir {config.rootpath}",
-                f"write {option}=PATH: after a space, pytest searches PATH for an ini file, too",
+                f"write {option}=PATH with `=`: after a space, pytest takes PATH for a test path",
             )
         )
 

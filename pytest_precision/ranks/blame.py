@@ -52,7 +52,7 @@ class Evidence:
 
     @property
     def aborted(self) -> list[int]:
-        """The aborted ranks: they died after their stacks were taken, as when NCCL aborts them."""
+        """The aborted ranks: their process died after its stacks were taken, as NCCL aborts it."""
         died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Ended))
         return [rank for rank in died if rank in self.stacks]
 
@@ -118,8 +118,8 @@ def require_nonce(expected: str, echoes: Sequence[str], doing: str) -> None:
         if echo != expected:
             raise RankError(
                 f"rank {rank} of {len(echoes)} in {doing} gave no proof that it ran: expected the "
-                f"nonce {expected!r} of this job but got nonce={echo!r}; does the function write "
-                "to descriptors that are not its own?",
+                f"nonce {expected!r} of this job but got nonce={echo!r}; let the function write to "
+                "no file descriptors that it did not open",
                 rank,
                 "unproven",
             )
@@ -139,8 +139,8 @@ def require_observations(counts: Sequence[int], doing: str) -> None:
         if type(count) is not int or count < 1:
             raise RankError(
                 f"rank {rank} of {len(counts)} in {doing} gave no proof that it trained: "
-                f"expected observations but got count={count!r}; what does the engine's `observe` "
-                "yield?",
+                f"expected observations but got count={count!r}; let the engine's `observe` yield "
+                "some",
                 rank,
                 "unproven",
             )

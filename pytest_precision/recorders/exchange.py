@@ -140,7 +140,7 @@ def _import(file: Path, folder: Path) -> None:
     course = [*_course(steps)]
     if unknown := seen.keys() - {(moment.step, moment.phase) for moment in course}:
         step, phase = min(unknown)
-        phases = f"init at step 0, {', '.join(STEP_PHASES)}, or {END} of the last step"
+        phases = f"init at step 0, {', '.join(STEP_PHASES)}, or {END} of the last step,"
         raise ValueError(expected_but_got(phases, f"{phase!r} at step {step}"))
     manifest = Manifest.now(sidecar_of(file), (), steps, range(steps + 1))
     manifest.write(folder, ranks)

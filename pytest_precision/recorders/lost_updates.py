@@ -144,7 +144,8 @@ def _decoupled(optimizer: torch.optim.Optimizer, before: Hyperparameters) -> boo
         return bool(optimizer.adam_w_mode)
     if isinstance(optimizer, optim.AnyPrecisionAdamW):
         return True
-    raise NotMeasurableError(f"{type(optimizer).__name__} does not say where its weight decay goes")
+    words = "does not say whether its weight decay is decoupled, as in AdamW"
+    raise NotMeasurableError(f"{type(optimizer).__name__} {words}")
 
 
 class UpdateMeter:
@@ -217,7 +218,7 @@ class UpdateMeter:
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
-    """Return counts of updates and lost ones, sums of |update|, |lost one|, update^2, error^2."""
+    """Count a shard's updates and those lost; return the counts, and sums of sizes and errors."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]

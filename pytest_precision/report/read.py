@@ -17,7 +17,7 @@ from pytest_precision.report.status import count
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The content of one report.json: test results, environment, duration, whether it is finished.
+    """The content of one report.json: its cells, environment, duration and whether it is finished.
 
     Attributes:
         finished: whether all planned cells ran.
@@ -91,7 +91,7 @@ def read_report(path: Path) -> dict[str, Any]:
             expected_but_got(
                 "entries as the schema of report.json describes them",
                 f"{file} ({error})",
-                "write the report again",
+                "run pytest again, with --precision-report=DIR",
             )
         ) from error
     return dict(data)

@@ -35,7 +35,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def called(revision: str, commit: str, python: Path | None) -> str:
-    """Return how messages name a commit, with the interpreter `python` if that is given."""
+    """Return what messages call a commit, and the interpreter `python` if one is given."""
     name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
     return f"{name} with {python}" if python else name
 
@@ -100,7 +100,11 @@ class Installation:
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise RevisionError(
-                expected_but_got("a Python interpreter", f"{flag}={self.python} ({error})")
+                expected_but_got(
+                    "a Python interpreter that starts",
+                    f"{flag}={self.python} ({error})",
+                    "give the path of one, such as .venv/bin/python",
+                )
             ) from error
         lacks = json.loads(done.stdout)
         if lacks:

@@ -88,7 +88,7 @@ class Sides:
             yield Installation(name, python or Path(sys.executable), (root, tree))
 
     def record(self, side: Installation, name: str, options: Sequence[str] = ()) -> Path:
-        """Record the script, run by `side` in new processes, one per rank; return the folder.
+        """Run and record the script in a new process on each rank; return the recording's folder.
 
         What the script prints goes to this process's standard error.
 
@@ -166,13 +166,17 @@ def _link(path: Path, root: Path, tree: Path) -> None:
     if not there.exists() or not there.is_relative_to(root):
         raise RevisionError(
             expected_but_got(
-                f"a path in {root}", f"--link={path}", "name a file or folder of the repository"
+                f"a path in {root}", f"--link={path}", "name a file or folder that is there"
             )
         )
     link = tree / there.relative_to(root)
     if os.path.lexists(link):
         raise RevisionError(
-            expected_but_got("data that git does not track", f"--link={path}, which the commit has")
+            expected_but_got(
+                "data that git does not track",
+                f"--link={path}, which the commit has",
+                "leave this --link out",
+            )
         )
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(there)

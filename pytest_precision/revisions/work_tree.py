@@ -115,7 +115,9 @@ def git(folder: Path, *words: str, keep: Sequence[int] = ()) -> str:
             env=environment,
         )
     except OSError as error:
-        raise RevisionError(expected_but_got("git", f"{error.strerror}", "install it")) from error
+        raise RevisionError(
+            expected_but_got("git to start", f"{error.strerror}", "install git")
+        ) from error
     if done.returncode:
         last = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
         raise RevisionError(f"git {words[0]}: {last}")
@@ -147,6 +149,6 @@ def _expect_fetched(submodule: Path, commit: str) -> None:
             expected_but_got(
                 f"commit {commit:.12} of the submodule {submodule}",
                 "none",
-                f"git -C {submodule} fetch",
+                f"fetch it with git -C {submodule} fetch",
             )
         ) from None

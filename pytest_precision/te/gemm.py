@@ -203,7 +203,7 @@ def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) 
 
 
 def _scales_blocks(a: Any, b: Any) -> bool:
-    """Return whether operands in blocks of 128 elements use cuBLAS's GEMM for them (before sm_100).
+    """Return whether a GPU would use cuBLAS's GEMM with 128-blocks (compute capability below 10).
 
     From 10.0 on, Transformer Engine computes the products of such operands with MXFP8's GEMM.
     """
@@ -247,8 +247,8 @@ def _refuse_blocks(
     for text, is_there in problems.items():
         if is_there:
             raise RuntimeError(
-                f"expected a block-scaled GEMM that a GPU computes but got one of which it says: "
-                f"{text}; pad sizes to multiples of 16, and apply a refused epilogue afterwards"
+                "expected a block-scaled GEMM that a GPU computes but got one that it refuses with "
+                f"{text!r}; pad sizes to multiples of 16, and apply bias or GELU by themselves"
             )
 
 

@@ -162,9 +162,9 @@ def nvfp4_multi_tensor_2d_partial_cast(
     ):
         if start % 2 or shard.numel() % 2:
             raise NotImplementedError(
-                f"expected a shard of whole bytes but got start_offset={start} and "
-                f"{shard.numel()} elements, two of which share a byte in NVFP4; the stand-in for "
-                "Transformer Engine 2.20 lacks such shards"
+                "expected a shard of whole bytes, each of two elements, but got "
+                f"start_offset={start} and {shard.numel()} elements; the stand-in for "
+                "Transformer Engine 2.20 lacks others: divide weights at even elements"
             )
         multipliers = _multipliers(scale, global_scale)
         shape, block = (rows, columns), (block_len, block_len)

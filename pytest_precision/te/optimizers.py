@@ -21,7 +21,7 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
-    """Update parameters by Adam; fp32 masters in a fifth list are updated and rounded to them.
+    """Update parameters by Adam; with fp32 masters in a fifth list, update those and round them.
 
     The rounded masters are written to the parameters.
     """
@@ -204,7 +204,7 @@ def _expect_memory(tensor_lists: Lists) -> None:
             raise RuntimeError(
                 expected_but_got(
                     "tensors with memory of their own",
-                    f"a {type(tensor).__name__}",
+                    f"a {type(tensor).__name__}, whose data are in other tensors",
                     "update an fp32 master and store it in the parameter",
                 )
             )

@@ -256,7 +256,7 @@ def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> 
     if not even or group_topk > num_groups or topk // group_topk > size:
         raise RuntimeError(
             expected_but_got(
-                "groups of equal size, of which group_topk give equally many of the topk experts,",
+                "num_groups groups of equal size, of which group_topk share topk experts evenly,",
                 f"topk={topk}, group_topk={group_topk}, num_groups={num_groups}, {experts} experts",
                 "choose a group_topk that divides topk, and num_groups that divides the experts",
             )
@@ -284,4 +284,6 @@ def _check(logits: Tensor, topk: int, score_function: str, expert_bias: Tensor |
     }
     for expected, got in problems.items():
         if got:
-            raise RuntimeError(expected_but_got(expected, got, "change the router"))
+            raise RuntimeError(
+                expected_but_got(expected, got, "change this argument of the router")
+            )

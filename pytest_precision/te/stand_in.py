@@ -136,9 +136,9 @@ def install_without_gpu() -> None:
     if multiprocessing.parent_process() is None:
         raise RuntimeError(
             expected_but_got(
-                "what uses Transformer Engine to run on ranks, since torch is changed for good,",
-                "a call in pytest's own process",
-                "give it to parity.check or ranks.run, or call te.install() first",
+                "a process of a rank, since the stand-in changes torch for good,",
+                "pytest's own process",
+                "run this by parity.check or ranks.run, or call te.install() first",
             )
         )
     install()

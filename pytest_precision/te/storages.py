@@ -140,7 +140,7 @@ def _held(tensor: Any, side: Side) -> Operand:
     if held is None:
         raise RuntimeError(
             f"expected {side} data but got a {type(tensor).__name__} without them; "
-            "keep this usage of its quantizer"
+            f"let its quantizer make the {side} usage, too"
         )
     return held
 

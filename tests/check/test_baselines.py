@@ -90,7 +90,7 @@ def test_a_candidate_without_a_reference_has_a_baseline(check: Check, tmp_path: 
     of_another_machine.write_text(text.replace("key seed 1234", "key seed 99"))
     with pytest.raises(pytest.skip.Exception, match="but one for seed 99, not 1234; make one"):
         check("check", layout, "golden/mine")
-    with pytest.raises(ParityError, match="--precision-require forbids") as failed:
+    with pytest.raises(ParityError, match="--precision-require makes this an error") as failed:
         check("check", layout, "golden/mine", require=True)
     assert failed.value.verdict.gate == "baseline_there"
 
@@ -116,7 +116,7 @@ def test_sides_that_move_have_their_verdicts(check: Check, tmp_path: Path) -> No
     file.write_text(f"<<<<<<< HEAD\n{file.read_text()}")
     gate, said = reason(check, "check", *sides)
     assert gate == "error baseline_sound"
-    assert "make it again with --precision-baseline=update" in said
+    assert "make the baseline again with --precision-baseline=update" in said
     assert check("update", *sides).baseline["state"] == "written"
     assert check("check", *sides).baseline["state"] == "as kept"
 

@@ -196,8 +196,8 @@ def test_the_report_has_the_verdict(
     ("text", "message"),
     [
         ("exp_avg=near(1)", "'exp_avg=near(1)': there is no such criterion; criteria are bitwise"),
-        ("ulp", "'ulp': that is no call"),
-        ("ulp(open('train.py'))", "open('train.py') is no number and no text"),
+        ("ulp", "'ulp': a criterion is written as a call, such as ulp(2)"),
+        ("ulp(open('train.py'))", "open('train.py') is neither a number nor a quoted text"),
         ("ulp(-1)", "'ulp(-1)': expected"),
     ],
 )

@@ -33,7 +33,7 @@ def test_what_is_exported_and_imported_agrees(record: RecordFile, capsys: Output
     assert main(["compare", "changed", "mine"]) == 1
     said = capsys.readouterr().out
     assert "exp_avg differs at step 2 after optimizer_step" in said
-    assert "No line is named: the candidate was imported, and files have no operations" in said
+    assert "No line is named: the candidate was imported, without a log of operations" in said
     assert "-m pytest_precision record" not in said
 
 

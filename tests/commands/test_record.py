@@ -196,7 +196,7 @@ def test_of_two_recordings_in_one_folder_the_second_is_refused(
     with pytest.raises(SystemExit, match="2"):
         main(["record", "--out", "a", "--", "train.py", "0.01", "9"])
     assert (
-        "a folder that is this recording's own but got --out=a, in which another one began "
+        "a folder for this recording alone but got --out=a, in which another one began "
         "rank0.bin; name another; " in capsys.readouterr().err
     )
     assert (in_folder / "a" / "rank0.bin").read_bytes() == b"of another"
@@ -248,7 +248,7 @@ def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Pat
         (["--out", "a", "--", "none.py"], "expected a script file but got script='none.py'"),
         (["--out", "a", "--values", "3-1", "--", "train.py"], "expected steps such as 3 or 0,3-5"),
         (["--out", "a", "--values", "11", "--", "train.py"], "--values up to the last step, 10"),
-        (["--out", "a", "--steps", "0", "--", "train.py"], "expected a number from 1 but got '0'"),
+        (["--out", "a", "--steps", "0", "--", "train.py"], "expected a whole number from 1 but"),
     ],
 )
 def test_bad_options_are_refused(

@@ -32,7 +32,7 @@ REFUSED = """Traceback (most recent call last):
     train()
   File "own.py", line 9, in train
     loss.backward()
-RuntimeError: expected steps of an optimizer but got """
+RuntimeError: expected steps of a torch.optim.Optimizer but got """
 
 IN_LIBRARY = """Traceback (most recent call last):
   File "own.py", line 2, in <module>

@@ -276,7 +276,7 @@ def test_two_weights_of_one_name_are_refused() -> None:
     engine = Engine(workloads.mlp(), CELL, model, torch.optim.AdamW(model.parameters()))
     words = (
         r"names .* but got 0\.weight and 0\._orig_mod\.weight, which are both 0\.weight without "
-        r"_orig_mod; give the child _orig_mod another name"
+        r"_orig_mod; rename the child module _orig_mod, or its tensors"
     )
     with pytest.raises(ValueError, match=words):
         engine.start(Capture())

@@ -83,11 +83,11 @@ def test_a_block_of_fives_and_a_six() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"row_scaled": True, "two_dimensional": True}, "an amax per tensor, or 1-D blocks"),
-        ({"row_scaled": True, "reduce_amax": abs}, "an amax per tensor, or 1-D blocks"),
-        ({"four_over_six": True, "hadamard": True}, "one scale per block, or 4over6 alone"),
-        ({"four_over_six": True, "stochastic": True}, "one scale per block, or 4over6 alone"),
-        ({"scale_maximum": 256}, "4over6 with its options, or neither"),
+        ({"row_scaled": True, "two_dimensional": True}, "row_scaled without hadamard"),
+        ({"row_scaled": True, "reduce_amax": abs}, "row_scaled without hadamard"),
+        ({"four_over_six": True, "hadamard": True}, "four_over_six without hadamard"),
+        ({"four_over_six": True, "stochastic": True}, "four_over_six without hadamard"),
+        ({"scale_maximum": 256}, "options of 4over6 with four_over_six=True only"),
     ],
 )
 def test_what_the_kernels_do_not_combine_is_refused(

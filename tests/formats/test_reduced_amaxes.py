@@ -94,7 +94,7 @@ def test_a_nan_is_cast_as_ever(name: str) -> None:
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_has_no_parts_is_refused(name: str) -> None:
     """A transform or a row mixes elements of several ranks; others need a whole matrix."""
-    with pytest.raises(ValueError, match="expected a format whose amaxes are those of the tensor"):
+    with pytest.raises(ValueError, match="a format whose scales follow from amaxes of the tensor"):
         reducible(name).amaxes(sample(0))
 
 

@@ -133,7 +133,7 @@ def test_unknown_recipes_are_refused(arguments: tuple[str, ...]) -> None:
             r"got x\.dtype=torch\.float64 .* cast",
         ),
         (torch.ones(2, 16, 16), ValueError, r"got x\.shape=\(2, 16, 16\) \(Size\); flatten"),
-        (torch.ones(16, 16, device="meta"), ValueError, r"expected x with values but got"),
+        (torch.ones(16, 16, device="meta"), ValueError, r"expected x with data but got"),
     ],
 )
 def test_unfit_inputs_are_refused(

@@ -122,7 +122,7 @@ def test_ids_are_unique(axes: dict[str, list[Any]]) -> None:
         ({"glu": 32}, r"got glu=32 \(int\).*or one of the options .*timeout"),
         ({"glu": {1, 2}}, r"\(set\)"),
         ({"glu": range(2)}, r"\(range\)"),
-        ({"glu": []}, r"expected values but got glu=\[\]"),
+        ({"glu": []}, r"expected at least one value but got glu=\[\]"),
         ({"glu": [1, 2, 1]}, "expected each value of glu once but got 1 2 times"),
         ({"glu": [[1]]}, r"str, int, float, bool or None but got glu=\[1\] \(list\)"),
         ({"glu": [object]}, r"glu=<class 'object'> \(type\)"),
@@ -147,7 +147,7 @@ def test_ids_are_unique(axes: dict[str, list[Any]]) -> None:
         ({"a": ["1", "1-b_2"], "b": ["3", "2-b_3"]}, "got 'a_1-b_2-b_3' twice"),
         (
             {"precision": ["bf16"], "primary_weight": ["quantized"]},
-            "makes sense but got none: precision bf16 has no quantized format",
+            "valid combination of axis values but got none: precision bf16 has no quantized format",
         ),
     ],
 )

@@ -49,7 +49,7 @@ def test_both_ends_hold_the_key(server: socket.socket) -> None:
 def test_a_caller_with_another_key(server: socket.socket) -> None:
     """Neither end gets a connection."""
     thread, found = accepted(server)
-    with pytest.raises(OSError, match=r"did not show within .* that it knows the key"):
+    with pytest.raises(OSError, match=r"did not prove within .*, by the key of this run,"):
         wire.dial(*server.getsockname(), b"of another launch")
     thread.join()
     assert found == [None]

@@ -173,5 +173,5 @@ def test_tokens_of_another_length_are_refused() -> None:
 @pytest.mark.parametrize("experts", [0, -1])
 def test_a_layer_has_experts(experts: int) -> None:
     """Without any it has no parameter."""
-    with pytest.raises(ValueError, match=f"expected experts from 1 but got experts={experts}"):
+    with pytest.raises(ValueError, match=f"at least one expert but got experts={experts}"):
         GroupedLinear(experts, IN, OUT, precision="mxfp8")

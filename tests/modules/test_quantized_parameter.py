@@ -179,7 +179,7 @@ def test_delayed_scaling_moves_on_with_each_master() -> None:
 def test_what_would_change_bytes_in_another_way_is_refused() -> None:
     """An optimizer that adds to the parameter itself has no master to add to."""
     weight = parameter()
-    with torch.no_grad(), pytest.raises(TypeError, match="expected copy_ or requantize_ but got"):
+    with torch.no_grad(), pytest.raises(TypeError, match="by copy_ or requantize_ but got"):
         weight.add_(1)
     with pytest.raises(ValueError, match="expected a value of shape"):
         weight.requantize_(values(0, (3, 3)))

@@ -41,7 +41,7 @@ def test_an_optimizer_without_masters_is_refused(
     weights: list[Any] = [nn.Parameter(torch.ones(3)), parameter()]
     for weight in weights:
         weight.grad = torch.ones_like(weight)
-    with pytest.raises(TypeError, match="expected copy_ or requantize_ but got aten"):
+    with pytest.raises(TypeError, match="by copy_ or requantize_ but got aten"):
         optimizer(weights).step()
 
 
@@ -62,7 +62,7 @@ def test_an_optimizer_without_masters_is_refused(
 )
 def test_a_write_that_would_be_lost_is_refused(write: Callable[[Tensor], object]) -> None:
     """To it, to a view of it, to a list that it is in, and as an output."""
-    with torch.no_grad(), pytest.raises(TypeError, match="expected copy_ or requantize_ but got"):
+    with torch.no_grad(), pytest.raises(TypeError, match="by copy_ or requantize_ but got"):
         write(parameter())
 
 

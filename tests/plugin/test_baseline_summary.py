@@ -38,4 +38,4 @@ def test_one_comparison_in_time(pytester: pytest.Pytester) -> None:
     both = ("--precision-baseline=check", "--precision-against=HEAD")
     refused = pytester.runpytest_inprocess(*OPTIONS[:1], *both)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*another commit or interpreter and --precision-baseline=check*"])
+    refused.stderr.fnmatch_lines(["*but got both, with --precision-baseline=check; run pytest*"])

@@ -127,9 +127,9 @@ def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) ->
     [
         (["--precision-against=nowhere"], "but got REVISION='nowhere' (str)"),
         (["--precision-against=HEAD", "-o", "precision_against_build=exit 3"], "status 3"),
-        (["--precision-against=HEAD", "--precision-ranks=inline"], "ranks in processes of their"),
+        (["--precision-against=HEAD", "--precision-ranks=inline"], "ranks in separate processes"),
         (["--precision-against-python", sys.executable], "write --precision-against-python=PATH"),
-        (["--precision-against-python=/nowhere"], "expected a Python interpreter but got"),
+        (["--precision-against-python=/nowhere"], "expected a Python interpreter that starts"),
     ],
 )
 def test_what_cannot_be_compared_ends_the_session_first(

@@ -69,5 +69,5 @@ def test_an_unknown_layer_is_refused() -> None:
 def test_ddp_with_fused_accumulation_is_refused() -> None:
     """DDP reduces what autograd makes, and a fused GEMM adds to another buffer."""
     cell = Cell("bf16", grad_accum_fusion=True)
-    with pytest.raises(ValueError, match="expected gradients that DDP reduces but got grad_accum"):
+    with pytest.raises(ValueError, match="gradients that DDP can reduce but got grad_accum_fusion"):
         EngineInDdp(GPT(), cell, GPT().model(cell))

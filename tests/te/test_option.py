@@ -64,7 +64,7 @@ def test_it_can_be_turned_off() -> None:
 @pytest.mark.usefixtures("with_wheel")
 def test_it_never_runs_in_the_process_of_pytest() -> None:
     """What it patches cannot be put back, so inline ranks cannot have it."""
-    assert "--precision-ranks=inline; use reuse or fresh" in skipped(Settings(ranks="inline"))
+    assert "inline; use --precision-ranks=reuse or fresh" in skipped(Settings(ranks="inline"))
 
 
 @pytest.mark.usefixtures("with_wheel")
@@ -129,6 +129,6 @@ def test_a_process_that_has_transformer_engine_or_a_gpu_is_refused(
 def test_a_layout_that_is_called_in_pytests_own_process_is_refused() -> None:
     """All tests after it would have a torch that calls the CPU `cuda`."""
     device = torch.device
-    with pytest.raises(RuntimeError, match="a call in pytest's own process; give it to parity"):
+    with pytest.raises(RuntimeError, match="but got pytest's own process; run this by parity"):
         stand_in.install_without_gpu()
     assert torch.device is device

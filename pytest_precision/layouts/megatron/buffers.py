@@ -117,10 +117,11 @@ class Buffer:
             if grad_dtype.itemsize < dtype.itemsize:
                 raise ValueError(
                     expected_but_got(
-                        f"gradients at least as wide as the {dtype} parameters that are gathered "
-                        "in their memory",
+                        f"gradients at least as wide as {dtype}, since parameters are gathered in "
+                        "their memory,",
                         grad_dtype,
-                        "give them memory of their own",
+                        "choose a wider main_grads_dtype, or leave "
+                        "reuse_grad_buffer_for_param_gather out",
                     )
                 )
             self.params = self.grads.view(dtype)[:size]

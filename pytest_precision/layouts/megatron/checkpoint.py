@@ -52,7 +52,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
         raise ValueError(
             expected_but_got(
                 f"a checkpoint {wanted}",
-                f"one of {', '.join(sorted(state))} (dict)",
+                f"one with {', '.join(sorted(state))} (dict)",
                 "load what an engine of the same options saved",
             )
         )
@@ -76,7 +76,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
 
 
 def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
-    """Yield the original model's parameters and buffers by name, as views of engine memory."""
+    """Yield the original model's parameters and buffers, by name, as views of what is stored."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
         if isinstance(parameter, QuantizedParameter):

@@ -43,7 +43,7 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
         raise ValueError(
             expected_but_got(
                 "a model with mixture.Experts",
-                f"none ({type(model).__name__})",
+                f"{type(model).__name__}, which has none",
                 "use workloads.moe, or layouts.distributed_optimizer",
             )
         )

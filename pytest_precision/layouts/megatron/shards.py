@@ -100,7 +100,7 @@ def adam_on_masters(
                     expected_but_got(
                         f"all logical tensors in {name} to be in one parameter group",
                         f"{parts[inside.index(False)].name} in another one",
-                        "store them by themselves",
+                        "store the tensors of each group separately",
                     )
                 )
             if all(inside) and name in masters:

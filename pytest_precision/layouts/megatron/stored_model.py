@@ -98,9 +98,9 @@ class Options:
         if type(size) is not int or size < 1:
             raise ValueError(
                 expected_but_got(
-                    "a number of elements from 1",
+                    "a whole number of elements from 1",
                     named("bucket_size", size),
-                    "leave it out for a few buckets of the built-in workloads",
+                    "leave it out to have the default",
                 )
             )
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch.distributed import local_chunk
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.replicated import InDdp, sum_of_ranks
 from pytest_precision.layouts.sharded import FSDP2Engine, shard
 from pytest_precision.layouts.transformer_engine.kernels_there import recipe_of
@@ -152,21 +152,21 @@ def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
         if columns % WHOLE_BLOCKS or rows % (WHOLE_BLOCKS * ranks) or (rows and ranks == 1):
             raise ValueError(
                 expected_but_got(
-                    "weights in blocks on two ranks or more, whose columns, and rows of each rank, "
+                    "two ranks or more, and block-scaled weights whose columns, and rows per rank, "
                     f"are multiples of {WHOLE_BLOCKS},",
-                    f"{name} of {rows} x {columns} on {ranks}",
+                    f"{name} of {rows} x {columns} with world_size={ranks}",
                     "give the workload another width, or use ddp=True",
                 )
             )
 
 
 def _expect_no_buffers(by: str, cell: Cell) -> None:
-    """Raise ValueError for fused gradient accumulation: DDP and FSDP2 do not reduce `main_grad`."""
+    """Raise ValueError for fused gradient accumulation: DDP and FSDP2 reduce no such buffers."""
     if cell.grad_accum_fusion:
         raise ValueError(
             expected_but_got(
-                f"gradients that {by} reduces",
-                named("grad_accum_fusion", cell.grad_accum_fusion),
-                "leave it out of the matrix: GEMMs add to buffers of their own then",
+                f"gradients that {by} can reduce",
+                f"grad_accum_fusion={cell.grad_accum_fusion!r}, which adds to other buffers",
+                "leave this value out of the matrix",
             )
         )

@@ -264,6 +264,8 @@ def expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
     if not found:
         raise ValueError(
             expected_but_got(
-                f"a model with {what}", f"none ({type(model).__name__})", "use another workload"
+                f"a model with {what}",
+                f"{type(model).__name__}, which has none",
+                "use another workload",
             )
         )

@@ -37,7 +37,7 @@ class Criterion:
 
     @property
     def left_out(self) -> str:
-        """Return why tensors with this criterion are not compared; empty if they are compared."""
+        """Return why tensors with this criterion are left out of the comparison; empty if not."""
         return ""
 
     @property
@@ -164,7 +164,7 @@ def finite_from_0(name: str, value: object) -> float:
             expected_but_got(
                 "a finite number from 0",
                 named(name, value),
-                "what should not be compared is unchecked(reason=)",
+                "to leave tensors out of the comparison, use unchecked(reason=)",
             )
         )
     return float(value)

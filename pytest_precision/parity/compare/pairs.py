@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether this and `other` cover different elements of the same full tensor."""
+        """Return whether this and `other` hold unlike parts of a tensor, and not both all of it."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -99,7 +99,7 @@ class LogicalTensor:
 
 @dataclass(frozen=True)
 class Pair:
-    """One tensor of both runs at one step and phase: candidate's and reference's, None if missing.
+    """One tensor as the candidate and the reference have it at one moment; None where one lacks it.
 
     Attributes:
         moment: the candidate's moment.
@@ -128,7 +128,7 @@ class Pair:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor] | None:
-        """Return both full tensors; None if a run lacks it, or recorded no complete values."""
+        """Return both full tensors; None if a side lacks it, or shows no values of it."""
         if self.candidate is None or self.reference is None:
             return None
         ours, theirs = self.candidate.tensor, self.reference.tensor
@@ -160,7 +160,8 @@ def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Mom
     if {key for key in ours.keys() ^ theirs.keys() if key[1] != END}:
         raise RecordingError(
             f"expected both sides to train the same steps but the candidate trains "
-            f"{max(step for step, _ in ours)} and the reference {max(step for step, _ in theirs)}"
+            f"{max(step for step, _ in ours)} and the reference {max(step for step, _ in theirs)}; "
+            "record both for the same steps"
         )
     return [(moment, theirs[key]) for key, moment in ours.items() if key in theirs]
 

@@ -56,7 +56,7 @@ class Exempt:
             return cls()
         if isinstance(given, Unchecked):
             return cls(given.reason)
-        wanted = "unchecked(reason=...), which turns it off, or a mapping from kinds to such"
+        wanted = "unchecked(reason=...) or {kind: unchecked(reason=...)}"
         advice = "leave it out to judge updates by the workload's optimizer_rule"
         expect_type("oracle", given, Mapping, wanted, advice)
         for key, own in given.items():
@@ -67,9 +67,9 @@ class Exempt:
                 known = ", ".join(JUDGED)
                 raise ValueError(
                     expected_but_got(
-                        "a kind that is judged",
-                        f"{rule.kind!r} as a key of oracle",
-                        f"there are {known}; oracle=unchecked(reason=...) is for all of them",
+                        f"a key of oracle to be one of {known}",
+                        f"{rule.kind!r}",
+                        "oracle=unchecked(reason=...) without kinds turns all of them off",
                     )
                 )
         return cls(kinds=kinds)
@@ -86,6 +86,6 @@ class Exempt:
         return not self.all and "grad" not in self.reasons()
 
     def reasons(self) -> dict[str, str]:
-        """Return the reason for each kind of tensor left out; empty also if `all` is the reason."""
+        """Return the reason for each kind of tensor left out; empty if all or none are left out."""
         found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
         return {key: own.reason for key, own in found if isinstance(own, Unchecked)}

@@ -151,7 +151,8 @@ def _greeted(address: Address) -> Host:
     asked = time.monotonic()
     control.send(Hello())
     if not control.poll(wire.CONNECT_SECONDS):
-        raise ConnectionError(f"rank {address.rank}, {address.name}, does not answer")
+        whose = f"rank {address.rank}, {address.name},"
+        raise ConnectionError(f"{whose} does not answer; look at its output")
     welcome: Welcome = control.recv()
     answered = time.monotonic()
     ahead = welcome.clock - (asked + answered) / 2

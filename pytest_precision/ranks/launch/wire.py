@@ -70,8 +70,8 @@ def dial(address: str, port: int, key: bytes) -> Connection:
         return _connection(caller, key, asked=False)
     except Exception as error:
         raise ConnectionAbortedError(
-            f"{address}:{port} did not show within {CONNECT_SECONDS:g} s that it knows the key: "
-            f"{type(error).__name__}: {error}"
+            f"{address}:{port} did not prove within {CONNECT_SECONDS:g} s, by the key of this run, "
+            f"that it belongs to it: {type(error).__name__}: {error}"
         ) from error
 
 

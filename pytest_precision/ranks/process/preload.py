@@ -60,5 +60,5 @@ with uncollected(), lifeline.tied_imports(_controller, _leave):
         before_jobs_of_process()
     except Exception:
         # The import fails again in the ranks, perhaps before they can report why.
-        print("precision: what ranks are made from is broken:", file=sys.stderr)
+        print("precision: the code that every rank starts with failed:", file=sys.stderr)
         traceback.print_exc()

@@ -63,9 +63,9 @@ def data_parallel() -> tuple[int, int]:
         if size > 1:
             raise ValueError(
                 expected_but_got(
-                    f"ranks that share no {shared}",
+                    f"ranks that do not divide {shared} among them",
                     f"{what}_parallel_size={size}",
-                    "leave it out of recipe.initialize, or record a script that trains so",
+                    "leave it out of recipe.initialize, or record a script that trains like this",
                 )
             )
     return state.get_data_parallel_rank(), state.get_data_parallel_world_size()
@@ -103,7 +103,7 @@ def together(optimizers: Sequence[Any], workload: Workload) -> Any:
     if workload.scheduler(optimizers[0]) is not None:
         raise ValueError(
             expected_but_got(
-                "a constant learning rate where Megatron-core makes an optimizer of experts alone",
+                "a constant learning rate where Megatron-core gives experts their own optimizer",
                 f"a scheduler of {type(workload).__name__}",
                 "leave the scheduler or expert_model_parallel_size out",
             )

@@ -52,13 +52,13 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
     more = _options(own) - _options(claimed)
     if own is not claimed and _step(own) is not _step(claimed) and more:
         raise NotMeasurableError(
-            f"{own.__name__} has a step of its own, with {', '.join(sorted(more))}, beside "
-            f"{claimed.__name__}'s"
+            f"{own.__name__} overrides the step of {claimed.__name__}, and has further options: "
+            f"{', '.join(sorted(more))}"
         )
 
 
 def is_one_of(kind: type, names: Collection[str]) -> type | None:
-    """Return the first of a class and its bases whose name is in `names`; None if there is none."""
+    """Return the first class in a class's bases that has one of the names; None if none has."""
     return next((base for base in kind.__mro__ if base.__name__ in names), None)
 
 
@@ -94,9 +94,9 @@ def expect_plain(optimizer: Optimizer, group: Mapping[str, Any]) -> None:
     kind = type(optimizer).__name__
     switches = {name for name in group.keys() & optimizer.defaults.keys() if group[name] is True}
     if group.get("bias_correction") is False:
-        raise NotMeasurableError(f"{kind} has bias_correction=False, which no rule declares")
+        raise NotMeasurableError(f"{kind} has bias_correction=False, which no known rule has")
     for name in sorted(switches - NEUTRAL):
-        raise NotMeasurableError(f"{kind} has {name}=True, which no rule declares")
+        raise NotMeasurableError(f"{kind} has {name}=True, which no known rule has")
 
 
 def _measurable(name: str, value: Any) -> bool:
@@ -113,7 +113,7 @@ def _step(kind: type) -> Any:
 # Asked for each weight in each step, and a signature takes as long as a small update.
 @lru_cache(maxsize=64)
 def _options(kind: type) -> frozenset[str]:
-    """Return the names of an optimizer class's constructor arguments after the first (`params`)."""
+    """Return the names of an optimizer class's constructor arguments, without the parameters."""
     _, *names = signature(kind).parameters.values()
     named = (one for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
     return frozenset(one.name for one in named)

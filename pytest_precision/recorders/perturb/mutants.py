@@ -64,7 +64,7 @@ def planted(name: str, engine: Engine) -> None:
             expected_but_got(
                 f"an engine that takes the planted defect {name!r}",
                 f"{type(error).__name__}: {error}",
-                "give its optimizer what torch's have, or leave --precision-mutate out",
+                "derive its optimizer from torch.optim.Optimizer, or leave --precision-mutate out",
             )
         ) from error
 

@@ -15,7 +15,7 @@ from pytest_precision.engine import attributes, groups
 from pytest_precision.engine.modes import modes, module_settings, thawed, trained
 from pytest_precision.engine.observation import Observation
 from pytest_precision.engine.training_state import UpdatedTensor, of_optimizer
-from pytest_precision.errors import expect_type, expected_but_got, named
+from pytest_precision.errors import expect_type, expected_but_got
 from pytest_precision.recorders.scripts.located import (
     Locate,
     LocatedTensor,
@@ -76,7 +76,7 @@ class LoopReader(LoopObjects):
         return None not in self._names(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:
-        """Yield (name, observations) of weights in `module` itself that its forward reads."""
+        """Yield each weight that `module` holds directly, as its forward reads it."""
         for name, parameter in self.names.own(module):
             yield name, self._show("used_param", self._held(name, parameter), parameter)
 
@@ -113,7 +113,9 @@ class LoopReader(LoopObjects):
         expect_type("tensor", tensor, Tensor, "a tensor", "wrap a number in torch.tensor")
         if local and of is not None:
             raise ValueError(
-                expected_but_got("a piece of a tensor of all ranks", named("local", local))
+                expected_but_got(
+                    "of= or local=True", "both", "leave local out for a piece of a sharded tensor"
+                )
             )
         held = located(name, tensor, None if of is None else [(name, *of)])
         return held.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
@@ -152,7 +154,7 @@ class LoopReader(LoopObjects):
             yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
     def flags(self) -> Iterator[Observation]:
-        """Yield training modes, and module settings and `requires_grad` changed since the start."""
+        """Yield which modules are in training mode, and whose `requires_grad` has changed."""
         for root, prefix in self.names.roots.items():
             yield from modes(self.names.modules(root), prefix, self.since.settings)
         yield from thawed(trained(self.names.parameters()), self.since.trained)
@@ -197,7 +199,7 @@ class LoopReader(LoopObjects):
         return gone
 
     def _names(self, optimizer: Optimizer) -> dict[str | None, int]:
-        """Map an optimizer's parameters, by name (None for nameless ones), to their Python ids."""
+        """Map the names of an optimizer's parameters to their ids; the key is None if nameless."""
         self.names.learn()
         return {self.names.of(tensor): id(tensor) for tensor in groups.updated_tensors(optimizer)}
 
@@ -207,7 +209,7 @@ class LoopReader(LoopObjects):
         return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
 
     def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer may update a tensor; false for a frozen parameter."""
+        """Return whether an optimizer may update a tensor: one that is not frozen."""
         used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
         return used or self.names.of(tensor) is None  # masters may require no gradient
 
@@ -235,7 +237,7 @@ class LoopReader(LoopObjects):
 
 
 def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:
-    """Yield observations, without repeats of the same kind, name and range in the tensor."""
+    """Yield observations, without repeats of the same kind, name and place."""
     shown = set()
     for one in seen:
         held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one

@@ -74,7 +74,7 @@ class LoopRules(LoopEvents):
         self._copies_gradients = False
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Report gradients, left from the last step or non-finite, that a step is about to read."""
+        """Report stale or infinite gradients that an optimizer's step is about to read."""
         if closure:
             return
         members = updated_tensors(optimizer)
@@ -149,11 +149,11 @@ class LoopRules(LoopEvents):
         ]
 
     def forward(self, module: nn.Module) -> None:
-        """Record that a forward ran, so that the next step is not reported as a repeated one."""
+        """Record that a forward ran, so that the next optimizer step is not called repeated."""
         self._just_stepped.clear()
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Watch whether a backward adds to gradients that a step has read or a scaler unscaled."""
+        """Check before a backward which old gradients are unchanged, to which it will add."""
         self._just_stepped.clear()
         self._old.backward()
         self._divided.backward()
@@ -235,11 +235,10 @@ class ByHand:
         if self._moves > self._steps:
             raise RuntimeError(
                 expected_but_got(
-                    "steps of an optimizer",
+                    "steps of a torch.optim.Optimizer",
                     f"{backwards} backwards, between which weights moved {self._moves} times, and "
                     "no step",
-                    "no torch.optim.Optimizer stepped; is the update by hand? Put it into the "
-                    "step() of a torch.optim.Optimizer",
+                    "put an update that is made by hand into the step() of a torch.optim.Optimizer",
                 )
             )
 

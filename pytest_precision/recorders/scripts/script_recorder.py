@@ -87,8 +87,8 @@ class Record(CurrentRecord):
     def _expect_open(self) -> None:
         if not self._opened:
             raise RuntimeError(
-                "expected record.see in the block of record() but got it before; move it into "
-                "the loop"
+                "expected record.see in the block of record() but got a call before it; move it "
+                "into the loop"
             )
 
     @contextmanager

@@ -94,7 +94,7 @@ class Steps(LoopEvents):
             raise RuntimeError(
                 expected_but_got(
                     "record() before the first forward of the loop",
-                    "it after that",
+                    "a call after it",
                     "move it up, to where the model and the optimizer have been made",
                 )
             )

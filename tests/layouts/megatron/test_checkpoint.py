@@ -119,7 +119,7 @@ def test_a_checkpoint_of_other_masters_is_refused(parity_in: ParityIn, stored: b
         for kept in (stored, not stored)
     )
     words = "without separate masters" if stored else "with masters"
-    with pytest.raises(ParityError, match=f"expected a checkpoint {words} but got one of "):
+    with pytest.raises(ParityError, match=f"expected a checkpoint {words} but got one with "):
         parity_in(cell).check(*sides, workload=workloads.mlp)
 
 

@@ -53,7 +53,7 @@ def test_an_update_by_hand_ends_after_the_steps_that_were_asked_for(
 ) -> None:
     """It would run to its end, and nothing would be recorded."""
     made: list[int] = []
-    words = r"no torch\.optim\.Optimizer stepped; is the update by hand\?"
+    words = r"and no step; put an update that is made by hand into the step\(\) of a torch\.optim"
     with pytest.raises(RuntimeError, match=words):
         recorded(by_hand(update, made), steps=STEPS)
     assert len(made) == STEPS + 1
