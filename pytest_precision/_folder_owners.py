@@ -71,7 +71,7 @@ class Owner:
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether the owner may be on another machine, whose locks this one cannot see."""
+        """Return whether the owner may be on another machine, whose locks cannot be seen here."""
         return self.boot != _boot() and self.machine != socket.gethostname()
 
 
@@ -185,7 +185,7 @@ def lock_new(folder: Path) -> int | None:
 
 
 def _locked(file: Path, flags: int = 0) -> int | None:
-    """Lock a file, and return the descriptor that holds the lock; None if that is not possible."""
+    """Lock a file and return its descriptor; None if the file cannot be opened or locked."""
     try:
         descriptor = os.open(file, os.O_RDWR | flags, 0o600)
     except OSError:

@@ -134,13 +134,13 @@ SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def folders_of_controllers() -> set[str]:
-    """Return the folders in which a process that controls ranks makes its temporary folders."""
+    """Return the folders in which the process that starts ranks makes its temporary folders."""
     temporary = tempfile.gettempdir()
     return {temporary, short_folder(temporary)}
 
 
 def short_folder(wanted: str, others: tuple[str, ...] = SHORT_FOLDERS) -> str:
-    """Return `wanted`, or else one of `others`, with a path short enough for a Unix socket in it.
+    """Return the first writable one of `wanted` and `others` whose path leaves room for a socket.
 
     Raises:
         OSError: none of the paths does.

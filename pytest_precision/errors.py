@@ -96,7 +96,7 @@ def catchable(kind: _Error) -> _Error:
 
 @catchable
 class ParityError(AssertionError):
-    """The candidate does not agree with its reference, or comparing the two proved nothing.
+    """The candidate does not agree with its reference, or no meaningful comparison was possible.
 
     `parity.check` raises it for every verdict except `pass`. The first line names the defect; the
     command at the end of the message repeats the cell.
@@ -116,7 +116,7 @@ class NotPlantedError(RuntimeError):
 
 @catchable
 class AuditError(AssertionError):
-    """A model or its optimizer, read without a step, has a problem as bad as `fail_on` or worse.
+    """An audit found a problem of severity `fail_on` or worse in a model or its optimizer.
 
     Each finding ends with its remedy; where it is meant, give `fail_on` a worse severity.
     """
@@ -255,7 +255,7 @@ class BaselineError(ValueError):
 
 
 class NoBaselineError(LookupError):
-    """No expected results are stored for a test in this environment; the message lists what is."""
+    """A test lacks expected results in this environment; the message says which ones have some."""
 
 
 class ReportError(ValueError):

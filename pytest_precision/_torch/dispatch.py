@@ -106,10 +106,10 @@ def returns_view(func: Any) -> bool:
 
 
 def memory_on_cpu(tensor: Tensor) -> Tensor:
-    """Return a tensor in CPU memory: itself if it lies there, even if its `device` says `cuda`.
+    """Return a tensor in CPU memory: itself if it is there, even as a simulated `cuda` tensor.
 
-    Over the stand-in for Transformer Engine it says `cuda`, and `Tensor.cpu` copies it. The class
-    that torch's derives from has no public name, and the stand-in does not patch it.
+    Over the stand-in for Transformer Engine, `device` is `cuda`, and `Tensor.cpu` copies it. The
+    class that torch's derives from has no public name, and the stand-in does not patch it.
     """
     return torch._C.TensorBase.cpu(tensor)
 
@@ -138,7 +138,7 @@ def without_functions_seen() -> Any:
 
 
 def map_devices(mapped: Callable[[Any], Any]) -> None:
-    """Make torch use `mapped(device)` for each device in device contexts and wrapper subclasses.
+    """Make `with torch.device(device)` and new wrapper-subclass tensors use `mapped(device)`.
 
     It does so for the rest of the process. A wrapper subclass is one without storage; a device
     context is a `with torch.device(...)` or `torch.set_default_device`.

@@ -58,7 +58,7 @@ def whole_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def leave_to_ddp(model: nn.Module, ignored: Sequence[str]) -> None:
-    """Exclude named parameters and buffers from DDP; call this before DDP wraps the model."""
+    """Make DDP ignore the parameters and buffers named in `ignored`; call this before it wraps."""
     from torch.nn.parallel import DistributedDataParallel
 
     name = "_set_params_and_buffers_to_ignore_for_model"

@@ -46,7 +46,7 @@ def call_first(module: nn.Module, handle: Any) -> None:
 
 
 def function_that_scales() -> tuple[Any, str]:
-    """Return (object, attribute name) where torch stores the function that scales down gradients.
+    """Return (object, attribute name) of the function by which `clip_grad_norm_` scales gradients.
 
     `clip_grad_norm_` finds it by its private name.
     """

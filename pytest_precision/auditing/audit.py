@@ -72,7 +72,7 @@ class Audit:
 
     @classmethod
     def together(cls, audits: Iterable[Audit]) -> Audit:
-        """Merge the findings and tables of several ranks; equal entries appear once."""
+        """Merge the findings, tensors, sharded modules and stages of ranks; drop duplicates."""
         parts = [*audits]
         return cls(
             tuple(worst_first(finding for part in parts for finding in part.findings)),
@@ -136,7 +136,7 @@ def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
 
 
 def audit_built(build: Callable[[], Any]) -> Audit:
-    """Audit the parts that a function builds; a known failure of the function becomes a finding.
+    """Audit what `build` returns, such as model and optimizer; a known error becomes a finding.
 
     Args:
         build: returns the parts of a training loop.

@@ -118,7 +118,7 @@ def _table_rows(
 
 
 def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
-    """Return the audit table's columns about the optimizer: master, states, optimizer's name."""
+    """Return a tensor's columns in the audit: master, state dtypes and name of its optimizer."""
     states = one.holder.states(one.tensor, one.group) or {}
     return (
         _master(one, states),

@@ -52,7 +52,7 @@ class Updated:
 
 
 class Ownership:
-    """The tensors that a setup's optimizers update, with the parameters that each stands for.
+    """The tensors that optimizers update, each with the parameters that it is, or is the master of.
 
     Args:
         setup: what the loop was built of.
@@ -75,7 +75,7 @@ class Ownership:
 
     @cached_property
     def updated(self) -> list[Updated]:
-        """Every tensor that an optimizer updates, with the parameters that it stands for."""
+        """Every tensor that an optimizer updates, with the parameters it is, or is master of."""
         return [*self._updated()]
 
     @cached_property
@@ -157,7 +157,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _runs(flat: Tensor) -> Iterator[Tensor]:
-    """Yield a few slices of a flat tensor to look for in another one, preferably not uniform."""
+    """Yield slices of a flat tensor to look for in another; a constant one only if all are."""
     size = min(RUN, flat.numel())
     last = flat.numel() - size
     runs = [

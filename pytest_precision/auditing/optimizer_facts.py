@@ -47,7 +47,7 @@ PRECISE = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Holder:
-    """An optimizer that wraps no other one, its name, and whether a framework's object contains it.
+    """An innermost optimizer, its name, and whether a framework, such as Megatron, wraps it.
 
     Attributes:
         optimizer: has `param_groups` and `state`.

@@ -39,7 +39,7 @@ class SquaredNorms(NamedTuple):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How far gradients or updates of one run are from fp64, now and in an earlier version.
+    """How far a run's gradients or updates are from fp64, with this code and at another revision.
 
     Attributes:
         here: norm of the error of all tensors now, as a share of that of the exact ones.
@@ -58,7 +58,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
-        """Compute how far a run's tensors are from fp64, now (`here`) and earlier (`there`)."""
+        """Compute a run's distance from fp64: now (`here`) and at another revision (`there`)."""
         names = [name for name in here if name in there]
         now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
         grown = {name: now[name].error - then[name].error for name in names}
@@ -80,7 +80,7 @@ class Accuracy:
         return _grown(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
-        """Return a sentence on how far a `kind` is from fp64 now, and how far it was at `then`."""
+        """Say how far `kind`, such as gradients, is from fp64 now and was at revision `then`."""
         said = (
             f"{kind} of the first step are {self.here:.2g} of their norm from fp64 here, "
             f"{self.there:.2g} at {then}: {_times(self.ratio)} as far"
@@ -113,7 +113,7 @@ Accuracies = Mapping[str, Mapping[str, Accuracy | str]]
 
 
 def measured(made: Mapping[str, Recordings]) -> Accuracies:
-    """Measure how far candidate and reference are from fp64, now and in an earlier version.
+    """Measure how far candidate and reference are from fp64, now and at another revision.
 
     Args:
         made: each side to its recordings: as the candidate now, and as the reference then.
@@ -150,7 +150,7 @@ def as_builtins(found: Accuracies) -> dict[str, Any]:
 
 
 def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
-    """Yield sentences on whether candidate and reference are as close to fp64 as they were.
+    """Yield sentences on how far candidate and reference are from fp64, now and at `then`.
 
     Args:
         found: see `measured`.

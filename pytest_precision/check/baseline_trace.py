@@ -30,7 +30,7 @@ VALUE_BYTES = 1 << 20
 
 
 def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
-    """Convert a run to a baseline's form: small or tolerated tensors as values, others as hashes.
+    """Convert a run to a baseline: values of tensors if small or under a tolerance, else hashes.
 
     Args:
         trace: whose pieces form whole tensors.

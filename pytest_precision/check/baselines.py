@@ -63,7 +63,7 @@ class KeptCheck:
         number: int,
         golden: str,
     ) -> KeptCheck:
-        """Return a check, with where its baseline is stored and whether to write that anew.
+        """Return a check that knows where its baseline is stored and whether to overwrite it.
 
         Args:
             settings: of the test.

@@ -117,7 +117,7 @@ class Case:
 
     @property
     def judged(self) -> tuple[Recording, ...]:
-        """Return the runs to check one by one besides comparing them: both, or a lone candidate."""
+        """Return the runs that are also checked individually: both, or a lone candidate."""
         return (self.candidate,) if self._alone else self.sides
 
     def recorded(self) -> list[tuple[Side, Recording]]:
@@ -144,7 +144,7 @@ class Case:
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
-        """Return a meter of the reference's rounding noise, from extra runs; None if not needed."""
+        """Measure the reference's rounding noise; None if not needed or if it cannot run again."""
         runs = self.terms.criteria.noise_runs
         if self.again is None or not runs:
             return None
@@ -160,7 +160,7 @@ class Case:
 
     @cached_property
     def consistency(self) -> dict[str, Consistency]:
-        """Check identities within each run, as weight = cast master; {} if the test exempts all."""
+        """Check identities, such as weight = cast master, in each run; {} if all are exempt."""
         exempt = self.terms.exempt
         if exempt.all:
             return {}
@@ -186,7 +186,7 @@ class Case:
         return ours[0].breach if ours and not theirs else None
 
     def around(self, step: int) -> Case:
-        """Record both runs again with tensor values around a step, if there are only hashes.
+        """Return this check with tensor values around a step; record again if it has only hashes.
 
         It is the same check where there are values already, or where none can be recorded.
         """
@@ -198,7 +198,7 @@ class Case:
         return closer
 
     def otherwise_started(self) -> Case | None:
-        """Record candidate and reference from other initial weights; None if impossible.
+        """Record both runs from other initial weights; None without a workload or a way to rerun.
 
         Raises:
             SideFailed: if that run failed.
@@ -234,7 +234,7 @@ class Case:
         return case
 
     def contracts(self, side: Recording) -> list[Contract]:
-        """List the dtypes and code paths required of a run, by its cell and by the test.
+        """List the dtypes and code paths that matrix axes and, for the candidate, the test require.
 
         Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
         """

@@ -68,7 +68,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """Return the saved functions that reveal monkeypatches; None if ranks run in-process."""
+        """Return what modules defined, to find monkeypatches; None if ranks run in this process."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
@@ -112,7 +112,7 @@ class CheckedTest:
         return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Call `rule`, which records and compares, unless `refused`; exceptions become outcomes.
+        """Return `refused`, or if None call `rule` to record and compare; errors become outcomes.
 
         Args:
             refused: why nothing is recorded; None if something is.

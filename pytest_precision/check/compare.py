@@ -40,7 +40,7 @@ def compare_recordings(
     axes: Mapping[str, AxisValue] | None = None,
     repeat: str = "",
 ) -> Verdict:
-    """Compare two recordings on disk, and return the result as a parity check does.
+    """Compare two recordings on disk, and return the same kind of verdict as `parity.check`.
 
     Args:
         candidate: the folder of the recording under test.

@@ -24,7 +24,7 @@ PARTITIONED = (
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
-    """Return a failed outcome: how the sides of a check disagree at `first`, and the code at fault.
+    """Return a failed outcome that describes the difference `first` and names the code at fault.
 
     Args:
         case: both sides, as they were compared.
@@ -65,7 +65,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
 
 
 def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
-    """Return the lines that describe a difference: statistics, explanation, and how it spreads."""
+    """Return lines on a difference: statistics, explanation, and which kinds and steps differ."""
     return (
         *wording.name_lines(found.finding, closer.judgement, *case.sides),
         *wording.statistics_lines(found.finding),
@@ -90,9 +90,9 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
 
 
 def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
-    """Yield advice on the training loop's mistakes, and on how to record what is missing.
+    """Yield advice on the training loop's mistakes, and on how to record missing values and names.
 
-    These are values instead of digests, and what lies in tensors that no module holds.
+    Values are missing where only digests were kept; names, where no module holds a tensor.
     """
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
@@ -107,7 +107,7 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
 
 
 def _unrepeatable(case: Case) -> str:
-    """Run a failing candidate again; say in words how that run differs, empty if it does not.
+    """Run a failing candidate again; return words on how its two runs differ, or an empty text.
 
     A race, memory that nobody initialised and an order that threads decide look like any other
     divergence in one run.

@@ -45,7 +45,7 @@ def recorded(failed: SideFailed) -> Ruling | None:
 
 @gate
 def readable(failed: OSError) -> Ruling | None:
-    """Return a failed outcome for an error from reading a recording."""
+    """Return the outcome of a check whose recording could not be read: an error with its text."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
 
 

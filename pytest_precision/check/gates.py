@@ -81,7 +81,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 
 @gate
 def contract(case: Case) -> Ruling | None:
-    """Fail the check if a run breaks a contract: the dtypes and other promises required of it."""
+    """Fail the check if a run's tensors lack required dtypes or break what its engine promises."""
     for side in case.judged:
         declared = side.trace.header.violations
         if declared:
@@ -156,7 +156,7 @@ def declared_rule(case: Case) -> Ruling | None:
 
 @gate
 def consistent(case: Case) -> Ruling | None:
-    """Fail the check if an identity fails within a run, as a weight that is not its cast master."""
+    """Fail the check if an identity, such as weight = cast master, fails within one of the runs."""
     found = case.contradictions()
     if not found:
         return None
@@ -204,7 +204,7 @@ def lost_updates(case: Case) -> Ruling | None:
 
 @gate
 def hidden_kinds(case: Case) -> Ruling | None:
-    """Fail the check if an engine hides kinds of tensors and the test has not accepted that."""
+    """Fail the check if a run could not record a kind of tensor and the test does not exempt it."""
     for side in case.judged:
         found = hidden(side.trace, case.terms.criteria, case.compared)
         if found:

@@ -162,7 +162,7 @@ def _ranks(side: Recording) -> range:
 
 
 def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
-    """Read the logs of all ranks of a run, from the last part between restarts that was logged."""
+    """Read all ranks' operation logs of a run: of its last logged segment if restarts split it."""
     segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
     sizes = tuple(segment.world_size for segment in segments)
     found = [

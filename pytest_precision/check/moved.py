@@ -49,11 +49,11 @@ class Moves:
 
     @cached_property
     def disagreement(self) -> Ruling | None:
-        """Return how the two sides disagreed at the earlier commit; None if they agreed."""
+        """Return how candidate and reference differed at the revision; None if they agreed."""
         return self.apart()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return as a dict for report.json how both have moved since the other revision."""
+        """Return as a dict for report.json how both runs have changed since the other revision."""
         moved = {name: ruling.reason for name, ruling in self.rulings.items()}
         found = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
         measured = self.__dict__.get("accuracy")
@@ -61,7 +61,7 @@ class Moves:
 
 
 def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
-    """Return the outcome and report data of a check whose runs may have moved since a revision.
+    """Return the outcome and report data of a check whose runs may have changed since a revision.
 
     It comes with data for the report.
     """
@@ -71,7 +71,7 @@ def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
 
 @gate
 def moved(now: Ruling, moves: Moves) -> Ruling | None:
-    """Fail the check if one side, or the agreement of both, changed since another revision."""
+    """Fail the check if one run alone, or the agreement of both, changed since another revision."""
     found = moves.rulings
     lost = now.gate == agreement.__name__
     if not found or (now.outcome != "pass" and not lost):
@@ -137,7 +137,7 @@ def _unmoved(now: Ruling, moves: Moves) -> Ruling:
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
-    """Return the ruling with lines added which say that it compares a run with its earlier self."""
+    """Return the ruling with lines added which say that it compares a run at two revisions."""
     return replace(
         ruling,
         details=(
@@ -149,7 +149,7 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
 
 
 def _others(now: Ruling, moves: Moves) -> Iterator[str]:
-    """Yield a line if both sides disagree, now or earlier, and one for a second side that moved."""
+    """Yield a line if candidate and reference differ, now or then, and one if both have changed."""
     if now.outcome == "fail":
         yield f"Now the two sides differ: {now.reason}"
     elif moves.disagreement is not None:

@@ -120,7 +120,7 @@ class Parity(CheckedTest):
         contract: Contract | None = None,
         oracle: Unchecked | Mapping[str, Unchecked] | None = None,
     ) -> Verdict:
-        """Run a layout several times; raise unless each rank has the same bytes in all runs.
+        """Run a layout several times; raise unless each rank records the same bytes in all runs.
 
         The second run is on the ranks of the first one, the third on new ranks with another seed of
         Python's hashes, and so on in turn. On several GPUs there is one more, in which each rank

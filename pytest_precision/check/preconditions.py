@@ -19,7 +19,7 @@ from pytest_precision.recorders.scripts.script import unrecordable
 
 @gate
 def unpatched(definitions: Definitions | None) -> Ruling | None:
-    """Fail the check if the test has monkeypatches, which its ranks do not see.
+    """Fail the check if the test has monkeypatches, which its ranks' processes do not see.
 
     Args:
         definitions: what modules of this process defined; None where it runs the sides itself, or
@@ -49,7 +49,7 @@ def distinct(same: bool, what: str) -> Ruling | None:
 
 @gate
 def recordable(*sides: Side) -> Ruling | None:
-    """Fail the check if a script cannot run its cell's sequence, such as one that swaps engines."""
+    """Fail the check if a script cannot run the sequence of steps, saves and loads asked for."""
     for side in sides:
         lacking = unrecordable(side.layout.name, side.cell, resumes=side.resumes)
         if side.way_in != LAYOUT and lacking:
@@ -78,7 +78,7 @@ PRECONDITIONS = (unpatched, distinct, recordable, equal_steps)
 
 
 def before(sides: Sequence[Side], definitions: Definitions | None) -> Ruling | None:
-    """Return a failed outcome if the sides of a check cannot be compared; None to go on.
+    """Return a failed outcome if candidate and reference cannot be compared; None to go on.
 
     Args:
         sides: the side under test, and the one that it must agree with if there is one.

@@ -22,7 +22,7 @@ OF_ANOTHER_START = "They hold for other weights and data, too."
 
 
 def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
-    """Yield lines that propose a `criterion=` to paste, and how it was tried, or say why not.
+    """Yield lines that propose a `criterion=` and say on which data it was tried, or why not.
 
     Args:
         case: with values of both sides.
@@ -59,7 +59,7 @@ def _noise(case: Case) -> ComparedRun:
 
 
 def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
-    """Return tight enough tolerances under which all runs pass, or else why there are none."""
+    """Return tolerances that all `cases` satisfy but arbitrary values do not, or why none exist."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
     for floors in (True, False):
@@ -75,7 +75,7 @@ def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criter
 def _without_freedom(
     case: Case, criteria: dict[str, Criterion]
 ) -> tuple[dict[str, Criterion], str]:
-    """Drop proposed tolerances that any value satisfies; say so if a kind has no other."""
+    """Exempt tensors whose tolerance any value satisfies; report a whole kind's in words."""
     candidate, reference = (side.trace for side in case.sides)
     for free in proves_nothing(candidate, reference, Criteria.of(criteria), case.compared):
         if criteria.get(free.kind) == free.tolerance:

@@ -182,7 +182,7 @@ class Recordings:
         return folder
 
     def _known(self, window: Window | None) -> GradientLog:
-        """Return the reference's gradient log if it applies to the candidate, else an empty one."""
+        """Return the reference's log of checked gradients; empty if useless for the candidate."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
         found = self._references.get((self.reference, window))
@@ -194,7 +194,7 @@ class Recordings:
     def _record(
         self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
     ) -> Sources:
-        """Record one run, part by part on groups of ranks; return the files that it read.
+        """Record one run, each segment on a group of ranks; return the files that the ranks read.
 
         Args:
             side: which.

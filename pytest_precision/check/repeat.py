@@ -47,7 +47,7 @@ class FurtherRun(NamedTuple):
 def further_runs(
     side: Side, runs: int, threads: int | None, mode: str, devices: Sequence[str] = ()
 ) -> Iterator[FurtherRun]:
-    """Yield further runs, which must have the first one's bits under other conditions.
+    """Yield reruns that must give the first run's bits, such as on new ranks or other devices.
 
     Args:
         side: what is recorded first.
@@ -90,7 +90,7 @@ def devices_of(side: Side, sharing: int) -> tuple[str, ...]:
 def repeated(
     runs: Sequence[FurtherRun], first: Side, terms: Terms, record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Run a layout repeatedly; return the outcome of comparing the runs, and measurements.
+    """Run a layout repeatedly; return the outcome of comparing the runs, and data for report.json.
 
     Args:
         runs: further runs, at least one.
@@ -119,7 +119,7 @@ def repeated(
 
 @gate
 def repeats(case: Case, where: str) -> Ruling | None:
-    """Fail the check if a repeated run of a layout has other bits than the first one.
+    """Fail the check if a tensor of a repeated run differs in any bit from the first run's.
 
     Args:
         case: a further run, as the candidate, and the first.

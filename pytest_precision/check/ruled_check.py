@@ -23,7 +23,7 @@ FurtherRule = Callable[[Ruling, Case], tuple[Ruling, dict[str, Any]]]
 def ruled_check(
     sides: tuple[Side, ...], terms: Terms, further: Sequence[FurtherRule], record: MakeRecordings
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Record candidate and reference; return the check's outcome and measurements.
+    """Record candidate and reference; return the check's outcome, and figures for report.json.
 
     Args:
         sides: the candidate and the reference, or the candidate alone.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """The candidate or the reference: a layout or script to run in one cell of the matrix.
+    """The candidate or the reference: a layout or script, and the axis values with which it runs.
 
     Equal sides give equal recordings.
 
@@ -81,7 +81,7 @@ class Side:
         way_in: WayIn = LAYOUT,
         resumes: bool = False,
     ) -> Side:
-        """Make a candidate or reference from import paths and a matrix cell.
+        """Make a candidate or reference from import paths and the axis values (cell) to run with.
 
         The other side's layout is a part of it only if the sequence has a `swap`.
 
@@ -109,14 +109,14 @@ class Side:
         return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
     def computes_as(self, other: Side) -> bool:
-        """Return whether this run computes the same as another, though maybe on other ranks.
+        """Return whether this run has the same set-up as another; only its rank needs may differ.
 
         What they may leave on ranks makes no difference either.
         """
         return self._has_variables_of(other) and replace(self, needs=other.needs) == other
 
     def judges_as(self, other: Side) -> bool:
-        """Return whether two runs' gradients are checked alike: equal ones then need one check.
+        """Return whether a gradient check of one run also holds for the other where bits are equal.
 
         That is so of the same workload in the same cell, for a step that shows the same bits. Ranks
         of another commit judge by their own code.
@@ -201,7 +201,7 @@ class Side:
         return log_script(script, self.cell, folder, window, segment, self.logged)
 
     def _skip_unless_there(self) -> None:
-        """Skip the test on a rank of another commit that lacks the layout or the workload."""
+        """Skip the test if the commit whose code this rank runs lacks the layout or workload."""
         paths = (self.layout, self.other, self.workload)
         lacking = [path.lacking() for path in paths if path is not None]
         if any(lacking):

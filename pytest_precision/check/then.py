@@ -24,7 +24,7 @@ from pytest_precision.ranks.pool import RankPool
 
 @dataclass(frozen=True)
 class Then:
-    """The other commit or installation with whose results a check compares the present code's.
+    """The commit or installation against whose results a check compares those of the current code.
 
     Attributes:
         name: what messages call it.
@@ -64,7 +64,7 @@ def since_then(
 
 
 def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStack) -> Moves:
-    """Record candidate and reference at another revision; return how they have moved.
+    """Record candidate and reference at another revision; return how their results differ from now.
 
     Args:
         now: both sides now, or the candidate alone.
@@ -102,7 +102,7 @@ def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStac
 
 
 def _moved_of(case: Case) -> Ruling | None:
-    """Return how a run moved: how it differs from that at another revision; None if it does not.
+    """Return how a run differs from the same run at another revision; None if it does not.
 
     Of a tensor in which ranks disagree at both ends there is no whole one to compare, so that each
     rank is compared with itself.

@@ -131,7 +131,7 @@ class Against:
             return self.compared(*folders, candidate.name, reference.name, lines=lines)
 
         def parted() -> str:
-            """Compare the recordings; return the first step that differs, or an empty text."""
+            """Compare both recordings; return the first differing step as text, empty if none."""
             verdicts.append(between(ours, theirs, lines=False))
             divergence = verdicts[0].divergence
             return "" if divergence is None else str(max(1, divergence.step))

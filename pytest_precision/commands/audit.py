@@ -141,7 +141,7 @@ def _refused(what: str, name: str, advice: str) -> NoSetupError:
 
 
 def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
-    """Check what `build` returns on each rank; return all findings, and whether to print here."""
+    """Audit what `build` returns on each rank; return the audit, and whether this rank prints."""
     import torch.distributed as dist
 
     from pytest_precision.auditing.audit import audit_built

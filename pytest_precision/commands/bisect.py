@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
 
 
 def _found(against: Against) -> int:
-    """Bisect, print the commit and what it changed, and return the exit status."""
+    """Bisect; print the commit found and how it changed the results, and return the exit status."""
     given = against.given
     sides = against.sides
     if sides.peers.world_size > 1:
@@ -66,7 +66,7 @@ def _found(against: Against) -> int:
 
 
 class RecordedCommits:
-    """Commits that are good or bad by what a recorded script computes in them.
+    """Judges commits: good if a script computes the same there as in the commit known to be good.
 
     Args:
         against: has the script.
@@ -171,7 +171,7 @@ _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "
 
 
 class ChecksOfCommits:
-    """Judges commits by a test: bad if it computes the working tree's numbers there, else good.
+    """Judges commits by a test: bad if its numbers there are the working tree's, else good.
 
     Args:
         against: has the node id of the test, and pytest's further arguments.
@@ -190,7 +190,7 @@ class ChecksOfCommits:
                 raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
-        """Raise RevisionError unless the test computes the working tree's numbers in BAD alone.
+        """Raise RevisionError unless the test computes the same here as at `bad`, not as at `good`.
 
         Raises:
             RevisionError: it computes otherwise, or the test cannot be compared with one of them.

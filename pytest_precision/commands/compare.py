@@ -81,7 +81,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def terms_of(given: argparse.Namespace) -> Terms:
-    """Return the terms of a comparison, as how equal tensors must be, from the command line."""
+    """Return the terms of a comparison from the command line: how equal tensors must be."""
     from pytest_precision.check.terms import Terms
 
     criteria = dict(map(keyed_criterion, given.criterion))

@@ -46,7 +46,7 @@ def of_torch(module: nn.Module) -> bool:
 
 
 def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
-    """Yield attributes of modules of user-defined classes, and the number of hooks of every module.
+    """Yield the hook count of each module, and attributes of modules of user-defined classes.
 
     What torch's own modules keep is shown as `flag`. A wrapper does its own bookkeeping, by which
     nothing is computed.
@@ -95,7 +95,7 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
 
 
 def observed(kind: str, name: str, leaf: Any) -> Observation:
-    """Return a number, text or tensor as an observation of a tensor that this rank holds whole."""
+    """Convert a number, text or tensor to an observation of an unsharded tensor."""
     held = as_tensor(leaf)
     assert held is not None
     return whole(kind, name, held)

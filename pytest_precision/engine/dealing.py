@@ -188,7 +188,7 @@ def expect_sum(workload: str, given: object) -> None:
 
 
 def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
-    """Return (rank, size) of the data-parallel dimension, checked; those of all ranks by default.
+    """Return the data-parallel (rank, size): `given`, checked, or the rank among all ranks if None.
 
     Raises:
         ValueError: the size does not divide the number of ranks, or the rank is not below it.

@@ -23,7 +23,7 @@ Decisions = Mapping[str, tuple[Tensor, Tensor]]
 
 
 def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Observation]:
-    """Yield observations of discrete choices, such as experts chosen, and of how close each was."""
+    """Yield observations of discrete choices, such as experts chosen, and of their margins."""
     for name, (chosen, margin) in given.items():
         key = TensorKey(unwrapped(name), microbatch=microbatch)
         yield whole("decision", key.name("decision"), chosen.detach().long())

@@ -33,7 +33,7 @@ EVALUATION_STEP = 0
 
 
 class Engine(Dealing):
-    """Plain data-parallel training: every rank holds everything, gradients are summed over ranks.
+    """Plain data-parallel training: each rank has all weights; gradients are summed over ranks.
 
     A subclass overrides only what differs. Every rank calls, in this order:
 
@@ -256,7 +256,7 @@ class Engine(Dealing):
             scale_down(owners, self.max_norm, self.grad_norm)
 
     def total_norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the L2 norm of the gradients of all ranks together, an fp64 scalar."""
+        """Return the L2 norm of all gradients as one vector, over all ranks' shards, in fp64."""
         return total_norm(gradients)
 
     def optimizer_step(self) -> None:

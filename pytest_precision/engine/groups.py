@@ -115,7 +115,7 @@ def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:
 
 
 def _options_of(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, value) for a group's options except `lr`, `step` and ones like `fused`."""
+    """Yield (name, value) for a group's options except `lr`, `step` and flags such as `fused`."""
     for key in sorted(group.keys() - GROUP_ELSEWHERE - SWITCHES):
         yield from ((f"{key}{path}", value) for path, value in _options(group[key]))
 

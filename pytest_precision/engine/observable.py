@@ -136,7 +136,7 @@ class Observable:
         return self.model
 
     def paths(self) -> set[str]:
-        """Return which of `fused`, `grouped` and `quantized` the model's layers have used."""
+        """Return which of the code paths `fused`, `grouped`, `quantized` the layers have taken."""
         layers = (module for module in self.model.modules() if isinstance(module, Layer))
         return {path for layer in layers for path in layer.taken}
 
@@ -152,7 +152,7 @@ class Observable:
         return {unwrapped(path): module for path, module in self.model.named_modules()}.items()
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (parameter name, tensor) for each tensor that the optimizer updates, in order.
+        """Yield (parameter name, tensor) for each tensor that the optimizer updates, by group.
 
         A tensor that is no parameter of `optimized_model` is named by its position there.
         """

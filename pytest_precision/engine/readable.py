@@ -136,7 +136,7 @@ def expect_known(model: nn.Module) -> None:
 
 
 def _like(tensor: Tensor, value: Tensor) -> Tensor:
-    """Return a tensor as a DTensor with `tensor`'s sharding, if `tensor` is a DTensor."""
+    """Return `value` as a DTensor with `tensor`'s sharding, unchanged if `tensor` is plain."""
     if not is_dtensor(tensor):
         return value
     return type(tensor).from_local(

@@ -74,7 +74,7 @@ class TrainingState(ABC):
 
 
 class UpdatedTensor(NamedTuple):
-    """A tensor that an optimizer updates, its parameters' names, and functions to show its state.
+    """A tensor that an optimizer updates, its parameters' names, and functions that observe it.
 
     Attributes:
         tensor: the tensor.

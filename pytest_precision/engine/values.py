@@ -167,7 +167,7 @@ def text_bytes(value: str | bytes | bytearray) -> Tensor:
 
 
 def number(value: Any) -> Tensor | None:
-    """Return a number or other value as a tensor; numbers become float64, so that 0 equals 0.0.
+    """Convert a number, text or tensor to a tensor; numbers become float64, so that 0 equals 0.0.
 
     None gives None: it stands for what an optimizer then chooses.
     """

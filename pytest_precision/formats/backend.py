@@ -115,7 +115,7 @@ def release_of(version: str) -> Release:
 
 
 def native_refusal(precision: str, got: str) -> str:
-    """Return the error message that a machine has `got`, not what native `precision` requires.
+    """Return the error message that a machine, which has `got`, cannot run `precision` natively.
 
     Args:
         precision: a quantized precision.

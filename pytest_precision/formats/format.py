@@ -98,7 +98,7 @@ class Format(ABC):
         """Advance the state of delayed scaling by one step; other formats do nothing."""
 
     def leave_updates_to_owner(self) -> None:  # noqa: B027
-        """Mark this format as updated by a quantized weight's owner, so that layers do not."""
+        """Mark this format as updated when its weight is quantized, so that layers skip it."""
 
 
 class Reducible(Format):
@@ -135,7 +135,7 @@ class Reducible(Format):
         """Quantize a matrix by the amaxes that a caller passes, not by ones computed from x."""
 
     def _reduced(self, amaxes: torch.Tensor) -> torch.Tensor:
-        """Return the amaxes from which `quantize` computes scales; here its argument unchanged."""
+        """Return the amaxes that `quantize` uses: `amaxes` unless a subclass reduces them."""
         return amaxes
 
     def of_masters(self) -> Reducible:

@@ -77,7 +77,7 @@ def _each(per_block: torch.Tensor) -> torch.Tensor:
 
 
 def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
-    """Add up the rounding errors of each block in the order in which the kernels add.
+    """Add up each block's rounding errors in the order in which Transformer Engine's kernels do.
 
     The 16 errors of a row of the operand (a column of the source if `along` is one) are added one
     after the other. The sums of the 16 rows of a square block are added in halves: the first to the

@@ -70,7 +70,7 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
 
 
 def checked_usage(usage: Usage) -> tuple[bool, bool]:
-    """Return whether `usage` asks for the rowwise and the columnwise operand; raise if unknown.
+    """Return (rowwise, columnwise): whether `usage` asks for each operand; raise if it is unknown.
 
     Raises:
         ValueError: `usage` is not one of `USAGES`.
@@ -100,7 +100,7 @@ RandomBits = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: str) -> RandomBits:
-    """Return a pair of random-bit tensors if it has those that `usage` needs; raise otherwise.
+    """Return `random_bits` if it is a pair with the tensors that `usage` needs; raise otherwise.
 
     Raises:
         TypeError: `random_bits` is not a pair, or what `usage` needs is not a uint8 tensor.

@@ -37,7 +37,7 @@ def padded_scale(scale: torch.Tensor, multiples: tuple[int, int] = SWIZZLE) -> t
 
 
 def gemm_ready_scale(scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
-    """Return the fp32 scale of a blockwise fp8 operand as the kernels store it.
+    """Return the fp32 scale of a blockwise fp8 operand as Transformer Engine's kernels store it.
 
     A scale that needs no change may be returned itself.
 

@@ -47,7 +47,7 @@ def as_written(operand: Tensor) -> AbstractContextManager[Any]:
 
 
 def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = False) -> Tensor:
-    """Return a @ b in fp32; each operand is transposed if asked."""
+    """Return a @ b in fp32, with a transposed first if `turn_a`, and b if `turn_b`."""
     left, right = (a.values.t() if turn_a else a.values), (b.values.t() if turn_b else b.values)
     with as_written(left):
         amaxes = [one.amax for one in (a, b) if one.amax is not None]
@@ -64,5 +64,5 @@ def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = F
 def matmul(
     left: Operand, right: Operand, *, turn_left: bool = False, turn_right: bool = False
 ) -> Tensor:
-    """Return the product of quantized matrices in fp32; each is transposed if asked."""
+    """Multiply quantized matrices in fp32; `turn_left` and `turn_right` transpose them first."""
     return multiply(factored(left), factored(right), turn_a=turn_left, turn_b=turn_right)

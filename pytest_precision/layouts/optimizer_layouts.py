@@ -93,7 +93,7 @@ class ExactStateEngine(Engine):
 
 
 class FusedAdamEngine(ExactStateEngine):
-    """Training with `FusedAdam`: gradients are reduced in the parameters' dtype, used in fp32."""
+    """Training with `FusedAdam`: gradients are reduced in parameters' dtype, then cast to fp32."""
 
     optimizer: FusedAdam
 

@@ -129,7 +129,7 @@ class MainGradEngine(MasterEngine):
         super().forward_backward(step)
 
     def microbatch_done(self) -> None:
-        """Add gradients that no GEMM has added yet to `main_grad`, and record the sums."""
+        """Add gradients to `main_grad` unless a GEMM has already done so, and record the sums."""
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is None:

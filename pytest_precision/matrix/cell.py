@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def swaps(self) -> bool:
-        """Whether the sequence has a `swap`, after which training goes on in the other layout."""
+        """Whether the sequence has a `swap`: training then goes on in the other run's layout."""
         return "swap" in self.operations
 
     @property

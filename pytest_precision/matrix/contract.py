@@ -43,7 +43,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True)
 class Contract:
-    """The dtypes and features, such as `quantized` parameters, that a run must be seen to use.
+    """The dtypes and code paths, such as `quantized` parameters, that a run's recording must show.
 
     Attributes:
         dtypes: kind of observation to the dtype, one of `DTYPE_NAMES`, that all of its tensors must

@@ -156,7 +156,7 @@ def resident_kind(kind: str) -> str:
 
 
 def is_beside_masters(kind: str) -> bool:
-    """Return whether a kind, such as `master_param_scale`, is optimizer state of masters."""
+    """Return whether a kind, such as `master_param_scale`, is optimizer state about masters."""
     return kind.startswith("master_")
 
 
@@ -176,7 +176,7 @@ def unwrapped(name: str) -> str:
 
 
 def expect_one_name_each(names: Iterable[str]) -> None:
-    """Raise if two tensors of a model have one name without wrapper modules, such as `_orig_mod`.
+    """Raise if two tensors' names are equal once wrapper modules, such as `_orig_mod`, are removed.
 
     Args:
         names: of its logical tensors, with wrappers.

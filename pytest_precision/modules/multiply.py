@@ -35,7 +35,7 @@ class Product(Protocol):
     """The interface of one weight's forward and backward GEMMs."""
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Any]:
-        """Compute x times weight plus bias, bf16 [rows, out], and what a backward needs if asked.
+        """Return x times weight plus bias, bf16 [rows, out], and the tensors its backward needs.
 
         Returns:
             y, and what `backward` needs; the latter is complete only if `backward` is true.

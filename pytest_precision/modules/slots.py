@@ -48,7 +48,7 @@ class DelayedScalingState(nn.Module, Reducible):
         return True
 
     def leave_updates_to_owner(self) -> None:
-        """Mark this state as updated by the weight's owner: `finish_step` skips it."""
+        """Mark this state as updated when its weight is quantized; `finish_step` then skips it."""
         self.of_primary_weight = True
 
     def quantize(
@@ -81,7 +81,7 @@ class DelayedScalingState(nn.Module, Reducible):
 
 
 class Quantizers(nn.Module):
-    """The number formats of the three operands of one linear layer.
+    """The number formats of the input, the weight and the output gradient of one linear layer.
 
     Attributes:
         input: format of the layer's input.
@@ -130,7 +130,7 @@ class Quantizers(nn.Module):
 
 
 def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]]:
-    """Yield name and module of each state of delayed scaling in a model."""
+    """Yield name and module of each `DelayedScalingState` (scale and amax history) in a model."""
     for name, module in model.named_modules():
         if isinstance(module, DelayedScalingState):
             yield name, module

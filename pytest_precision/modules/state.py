@@ -16,7 +16,7 @@ _KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 
 
 def quantized_state(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield (kind, name, tensor) for quantized tensors of a model that are kept between steps.
+    """Yield (kind, name, tensor) of quantized bytes, scales and amaxes kept between steps.
 
     A quantized parameter has bytes (kind `quantized`), scales (`scale`) and amaxes (`amax`), with
     names such as `up.weight.rowwise`. A state of delayed scaling has a `scale`; a history (`amax`),

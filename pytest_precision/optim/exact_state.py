@@ -112,7 +112,7 @@ class ExactStateOptimizer(Optimizer):
 
 
 def check_group(group: Mapping[str, Any], param_dtypes: Sequence[torch.dtype]) -> None:
-    """Raise ValueError for a parameter group that Adam cannot update.
+    """Raise ValueError if Adam cannot update a parameter group: a value or dtype is not allowed.
 
     Args:
         group: a group with `params`, `lr`, `betas`, `eps` and `weight_decay`.

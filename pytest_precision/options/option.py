@@ -18,7 +18,7 @@ REPEATABLE: Mapping[str, Callable[[str], list[str]]] = {
 
 
 class Option(NamedTuple):
-    """One option of the plugin, with its names on the command line, in ini files and elsewhere.
+    """One option of the plugin, with its flag, its environment variable and its key in ini files.
 
     Its name is `--precision-NAME` on the command line, `PRECISION_NAME` in the environment,
     `precision_name` in ini files and, if allowed there, `name` in the marker.

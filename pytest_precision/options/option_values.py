@@ -33,7 +33,7 @@ def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
 
 
 def selection(text: str) -> tuple[str, tuple[str, ...]]:
-    """Parse `AXIS=VALUE,VALUE` into axis and values."""
+    """Parse `AXIS=VALUE,VALUE` into the name of a matrix axis and the selected values."""
     axis, _, values = text.partition("=")
     _expect(bool(axis) and all(values.split(",")), text)
     return axis, tuple(values.split(","))
@@ -72,7 +72,7 @@ def share(text: str) -> float:
 
 
 def planted_share(text: str) -> float | None:
-    """Parse the share of planted defects that a check must notice; None to plant none."""
+    """Parse the share of deliberate defects that a check must notice; None if none are planted."""
     if text.lower() in _FLAGS and text != "1":
         return 0.0 if _FLAGS[text.lower()] else None
     return share(text)

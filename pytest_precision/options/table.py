@@ -7,7 +7,7 @@ from pytest_precision.options.option import Option
 
 
 def key(name: str, value: str) -> str:
-    """Return in words how to set an option that only the ini file has."""
+    """Return in words how to set an option without a flag: in the ini file, or by pytest's `-o`."""
     return f"precision_{name} in the ini file, or -o precision_{name}={value}"
 
 

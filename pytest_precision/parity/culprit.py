@@ -50,7 +50,7 @@ class Following(NamedTuple):
 
 
 class ModuleErrors(NamedTuple):
-    """Relative L2 errors of a module's output and of the gradient that it returned."""
+    """Relative L2 errors of a module's last result in forward and of its last one in backward."""
 
     module: str
     forward: float | None

@@ -210,7 +210,7 @@ class Verdict(Figures):
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Return the failure's lines below the first one; on a pass, how environments differ."""
+        """Return the failure's lines below the first; on a pass, how run environments differ."""
         if self.outcome == "pass":
             return self.ruling.details
         lines = (

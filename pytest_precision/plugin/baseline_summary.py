@@ -38,7 +38,7 @@ class BaselineSummary:
         self._test_files: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record which baseline files a finished test used, and what became of them."""
+        """Record which baseline files a finished test used, and their state, such as `written`."""
         if report.when != "teardown":
             return
         self._test_files.add(report.nodeid.partition("::")[0])

@@ -19,7 +19,7 @@ from pytest_precision.report.status import count
 
 
 class CellCounts(NamedTuple):
-    """How many cells the matrices of a session have, how many run, and why others do not.
+    """How many cells (axis combinations) a session's matrices have, how many run, and why not all.
 
     Attributes:
         made: number of cells of all matrix tests, selected or not.
@@ -38,7 +38,7 @@ class CellCounts(NamedTuple):
     formats: Sequence[str] = ()
 
     def line(self, settings: Settings) -> str:
-        """Return the text above the test results: how many matrix cells run, by which options.
+        """Return the text above the results: how many matrix cells run, and what selected them.
 
         Args:
             settings: settings of the session.

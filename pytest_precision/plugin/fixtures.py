@@ -134,7 +134,7 @@ def ranks_fixture(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
 
 
 def take_in_definitions(config: pytest.Config) -> None:
-    """Save the functions and classes of new modules, to find what tests patch later."""
+    """Save the functions and classes of newly imported modules, to find what tests patch later."""
     if DEFINITIONS in config.stash:
         config.stash[DEFINITIONS].take_in()
     else:

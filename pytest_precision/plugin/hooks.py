@@ -157,7 +157,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Save the functions and classes of new modules, before fixtures can patch them."""
+    """Save the functions and classes of newly imported modules, before fixtures can patch them."""
     if item.config.stash[COLLECTION].cell_to_run(item) is not None:
         from pytest_precision.plugin import fixtures
 
@@ -255,7 +255,7 @@ class Controller:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Write how many matrix cells xdist workers collected, or that none ran."""
+    """Write how many matrix cells xdist workers collected, or that no cell was left to run."""
     for line in config.stash[COLLECTION].summary(config.get_verbosity()):
         terminalreporter.write_line(line)
 

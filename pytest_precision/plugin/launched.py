@@ -52,7 +52,7 @@ class Process:
             self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
     def refuse(self) -> None:
-        """Refuse the session: tell the other launched processes of collection errors, if any."""
+        """Tell the other launched processes of errors in test collection, if there are any."""
         failures = [*self._failures, *self.collection.errors]
         if failures:
             refuse_rank(self.launch, "\n".join(failures))
@@ -118,7 +118,7 @@ class RankHolder(Process):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Show buffered output if no test needs ranks; end on errors of collection."""
+        """Show buffered output if no test needs ranks; end the process on collection errors."""
         if not needs_ranks(session.items, self.collection):
             self._let_go()
         elif self.collection.errors:  # rank 0 reports them
@@ -162,7 +162,7 @@ class RankHolder(Process):
 
 
 def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
-    """Return whether any test needs rank processes, in a cell or by the fixture `ranks`."""
+    """Return whether any test needs rank processes: a matrix test, or one with fixture `ranks`."""
     return any(
         collection.cell_to_run(item) is not None
         or ("ranks" in getattr(item, "fixturenames", ()) and item.get_closest_marker("world_size"))

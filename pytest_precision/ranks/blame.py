@@ -52,7 +52,7 @@ class Evidence:
 
     @property
     def aborted(self) -> list[int]:
-        """The aborted ranks: their process died after its stacks were taken, as NCCL aborts it."""
+        """The aborted ranks: they died after their stacks were taken, as when NCCL aborts them."""
         died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Ended))
         return [rank for rank in died if rank in self.stacks]
 

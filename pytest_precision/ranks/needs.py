@@ -48,7 +48,7 @@ class Needs:
 def code_of(
     layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
-    """Return import paths of a run's code that may not share rank processes with other code.
+    """Return import paths of a run's code, if it may not share rank processes with other code.
 
     Args:
         layout: layout that runs.

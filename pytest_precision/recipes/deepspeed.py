@@ -21,7 +21,7 @@ Flat = Iterator[tuple[Tensor, list[PieceFields]]]
 
 
 def locate(engine: Any) -> Locate:
-    """Return a function that tells `record` which parameters lie in a DeepSpeed optimizer's tensor.
+    """Return a function that tells the recorder which parameters DeepSpeed keeps in a tensor.
 
     Parameters of the model that ZeRO 3 has not gathered are not shown; their masters are.
 

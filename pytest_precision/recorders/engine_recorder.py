@@ -190,7 +190,7 @@ class EngineRecorder:
         return self.products if watched else nullcontext()
 
     def _updating(self, call: str) -> AbstractContextManager[object]:
-        """Return a context that checks the weight update, if all steps are to be recorded."""
+        """Return a context that measures and checks weight updates if the run is recorded whole."""
         if self.watcher is None:
             return nullcontext()
         return self.watcher.around(self.engine, call, self.step)
@@ -248,7 +248,7 @@ class EngineRecorder:
         self.observe("load")
 
     def swap(self) -> None:
-        """Build the other layout's engine, and continue from the last checkpoint in it."""
+        """Build an engine of the other run's layout, and load the last checkpoint into it."""
         self.layout, self.other = self.other, self.layout
         self.load()
 

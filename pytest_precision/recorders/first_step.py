@@ -76,7 +76,7 @@ class FirstStepRun(EngineRecorder):
         self.gradients.updating(lambda: effective_weights(self.engine))
 
     def judged(self, ranks: list[list[ShownStep]]) -> StepAccuracy:
-        """Return the step's gradients and updates with fp64 ones, or why these do not exist."""
+        """Return the step's gradients and updates with fp64 ones, or why the fp64 step failed."""
         devices = [torch.cuda.current_device()] if self.cell.device == "cuda" else []
         with torch.random.fork_rng(devices):
             try:

@@ -20,7 +20,7 @@ Layout = Callable[[Workload, Cell], Engine]
 
 
 class Perturbation(NamedTuple):
-    """The deliberate changes to one run, such as delays or a planted defect; none by default.
+    """The deliberate changes to one training run, such as delays or a planted defect; default none.
 
     Attributes:
         pause: called before each phase of a train step, see `delays`; None in a run without delays.
@@ -55,7 +55,7 @@ class Perturbation(NamedTuple):
             planted(self.mutant, engine)
 
     def rounding(self, engine: Engine, phase: str, step: int) -> AbstractContextManager[object]:
-        """Return a context for one phase; in a run with noise, operations in it round at random.
+        """Return a context that rounds operations inside at random; a null context without `noise`.
 
         Args:
             engine: that runs it.
@@ -106,7 +106,7 @@ class LayoutJob(NamedTuple):
         return place
 
     def own_workload(self) -> Workload:
-        """Make the model-and-data workload of this run, with another seed for a perturbed start."""
+        """Make this run's workload; add `perturbation.start` to its seed if it is built-in."""
         workload = self.workload()
         if isinstance(workload, TrainingRecipe):
             workload.seed += self.perturbation.start

@@ -65,7 +65,7 @@ class LoggedRun(EngineRecorder):
             super().restore()
 
     def run_operation(self) -> None:
-        """Run one step, load or save of the sequence, unless it comes after the one to log."""
+        """Run the next operation, such as a step or save, unless it comes after the one to log."""
         if self.op == self._wanted.op:
             self._logger.give(state_of_engine(self.engine))
         if self.op <= self._wanted.op:

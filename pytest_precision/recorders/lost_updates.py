@@ -218,7 +218,7 @@ class UpdateMeter:
 
 
 def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
-    """Count a shard's updates and those lost; return the counts, and sums of sizes and errors."""
+    """Return counts of updates and lost ones, sums of |update|, |lost one|, update^2, error^2."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]

@@ -50,7 +50,7 @@ FILE_PLACES = ("_DIR", "_HOME", "_PATH")
 
 
 def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
-    """Return the cell with native or emulated number formats chosen as its backend, and why."""
+    """Return a test's cell with number formats set to native or emulated, and the reason."""
     if not PRECISIONS[cell.precision].quantized:
         return replace(cell, backend="emulated"), {}
     choice = decide(cell.backend, cell.precision, cell.device)
@@ -58,7 +58,7 @@ def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
 
 
 def environment_of(cell: Cell) -> dict[str, str]:
-    """Return the versions, torch settings and environment variables that can change bits."""
+    """Return versions, torch settings and environment variables that can change computed bits."""
     declared = dict(cell.environment)
     stand_in = {"transformer_engine": te.running()} if te.running() else {}
     # A script chooses its device itself.

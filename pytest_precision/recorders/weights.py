@@ -59,7 +59,7 @@ class Weight:
 
 
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
-    """Return this rank's pieces of the model's tensors, cut from `tensor`, as observations."""
+    """Cut `tensor` into this rank's pieces of model tensors; return their observations."""
     parts = engine.logical_parts(name, tensor)
     return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
 
@@ -130,7 +130,7 @@ class KeptWeights:
                     self._left.add((one.weight.name, number))
 
     def read_back(self, step: int) -> list[ReadBack]:
-        """Return weights found rounded to bf16 or fp16 before a step's update, each only once."""
+        """Return weights found rounded to bf16 or fp16 since the last call, marked with `step`."""
         found, self._found = self._found, []
         return [replace(own, step=step) for own in found]
 
@@ -140,7 +140,7 @@ class KeptWeights:
 
 
 def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None:
-    """Return the worst element if a shard was rounded to bf16 or fp16 since the last update.
+    """Return the element that moved most, if a shard was rounded to bf16 or fp16; else None.
 
     A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
     hold a few numbers within limits. Neither makes each of many numbers its own rounding. A weight

@@ -88,7 +88,7 @@ class CellResult:
 
     @property
     def position(self) -> tuple[str, int, int]:
-        """A sort key by file, line and position in the matrix, the same with or without workers."""
+        """A sort key by file, line and position in the matrix, the same with or without xdist."""
         return self.test.partition("::")[0], self.line, self.number
 
     @property
@@ -103,7 +103,7 @@ class CellResult:
 
     @property
     def passing(self) -> bool:
-        """Whether all checks of the test passed, also those with tolerances or tensors left out."""
+        """Whether all checks passed, perhaps with tolerances or with tensors left uncompared."""
         return self.status in PASSING
 
     @property

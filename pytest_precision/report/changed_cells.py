@@ -43,7 +43,7 @@ class ChangedCells:
 
     @classmethod
     def of(cls, old: Report, new: Report) -> ChangedCells:
-        """Return the cells that fail, are fixed, gone or slower in `new`, compared with `old`."""
+        """Compare two reports; return tests that newly or still fail, are fixed, gone or slower."""
         before = {_key(cell): cell for cell in old.cells}
         after = {_key(cell): cell for cell in new.cells}
         known = tuple(cell for cell in new.failing if _alike(cell, before.get(_key(cell))))
@@ -64,7 +64,7 @@ class ChangedCells:
 
     @property
     def words(self) -> str:
-        """Return a phrase with the numbers of new, known and fixed failures and of slower tests."""
+        """Return a text that counts new, known (in both reports), fixed failures, slower tests."""
         kinds = {"new": self.new, "known": self.known, "fixed": self.fixed, "slower": self.slower}
         return ", ".join(f"{len(cells)} {name}" for name, cells in kinds.items())
 

@@ -180,7 +180,7 @@ def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str,
 
 
 def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
-    """Return the ends of a test that none of its checks reports, such as an error in teardown."""
+    """Return a test's outcomes that none of its checks reports, such as an error in teardown."""
     found = []
     for when, (word, reason) in run.phases.items():
         if word == "error":

@@ -61,7 +61,7 @@ def fixed(cells: Sequence[CellResult]) -> str:
 
 
 def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
-    """Return the lines of a test's table of results; a single mark if no axis varies.
+    """Return the lines of a test's table of results; a single status mark if no axis varies.
 
     Args:
         cells: cells of one test; of several at one place (repeats) the worst is shown.
@@ -187,7 +187,7 @@ class GridTable:
         return starts, end
 
     def _label(self, level: int, value: GridPlace) -> int:
-        """Return the width in characters of an axis value above columns; 1 if there is none."""
+        """Return the width in characters of an axis value above columns; 1 if `value` is empty."""
         return len(self.axes[self.columns[level]].values[value[0]]) if value else 1
 
     @property

@@ -168,7 +168,7 @@ class JsonFile:
 
 
 def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove from a report entry the versions and variables that both sides have in common."""
+    """Remove a report entry's versions and variables that candidate and reference share."""
     unlike = differing(entry.get("environment", {}))
     others = {name: value for name, value in entry.items() if name != "environment"}
     return others | ({"environment": unlike} if unlike else {})
@@ -201,7 +201,7 @@ def _strict(value: Any) -> Any:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove temporary files of report.json that killed sessions of this machine left."""
+    """Remove temporary files of report.json that pytest processes left when they were killed."""
     for left in folder.glob(f"{JSON_NAME}.partial*"):
         process = left.suffix.removeprefix(".partial")
         if process.isdecimal() and not lives(int(process)):

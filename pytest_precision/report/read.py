@@ -17,7 +17,7 @@ from pytest_precision.report.status import count
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The content of one report.json: its cells, environment, duration and whether it is finished.
+    """The content of one report.json: test results, environment, duration, whether it is finished.
 
     Attributes:
         finished: whether all planned cells ran.

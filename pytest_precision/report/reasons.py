@@ -131,7 +131,7 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
 
 
 def unread_axes(cells: Iterable[CellResult]) -> list[str]:
-    """Return lines on the user's axes that no code read in tests that passed or compared tensors.
+    """Return lines on user-defined axes that no code read in tests that passed or compared tensors.
 
     An axis may change what is read, so that one that some cell of its test reads is not told.
     """

@@ -128,7 +128,7 @@ def _grid(cells: Sequence[CellResult]) -> list[str]:
 
 
 def counts(report: Report) -> str:
-    """Return the outcome and the numbers of cells and failures as `name=value` lines."""
+    """Return the outcome and the numbers of tests and failures as `name=value` lines."""
     failed = len(report.failing)
     return f"outcome={_outcome(report, failed)}\ncells={len(report.cells)}\nfailed={failed}"
 

@@ -34,7 +34,7 @@ def write_summary(
     problem: str = "",
     page: Path | None = None,
 ) -> None:
-    """Write the report's terminal section: nothing if no cell ran, only failures with `-q`.
+    """Write the report's terminal section: nothing if no test ran, only failures with `-q`.
 
     Args:
         terminal: pytest's terminal reporter.
@@ -88,7 +88,7 @@ class _Section:
             self.terminal.write_line("")
 
     def fixed(self, cells: Sequence[CellResult]) -> None:
-        """Print the axes that have one fixed value in all cells of a test."""
+        """Print the axes that have the same value in all cells (parametrizations) of a test."""
         text = fixed(cells)
         if text:
             self.paragraph(f"with {text}", "  ", "  ")
@@ -255,7 +255,7 @@ class _Section:
 
 
 def _joined(line: Iterable[tuple[str, str]]) -> Line:
-    """Join neighbouring pieces of text of the same colour; blanks have any colour."""
+    """Join neighbouring pieces of text of the same colour; blanks join a piece of any colour."""
     joined: Line = []
     for text, name in line:
         if joined and (name == joined[-1][1] or not text.strip()):

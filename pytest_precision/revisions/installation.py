@@ -35,7 +35,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def called(revision: str, commit: str, python: Path | None) -> str:
-    """Return what messages call a commit, and the interpreter `python` if one is given."""
+    """Return how messages name a commit, with the interpreter `python` if that is given."""
     name = commit[:12] if commit.startswith(revision) else f"{revision} ({commit:.12})"
     return f"{name} with {python}" if python else name
 

@@ -26,7 +26,7 @@ HOST_SECONDS = 10.0
 
 
 class OtherRanks:
-    """Starts ranks that run another commit or interpreter, by way of one process that runs it.
+    """Starts ranks in another commit or interpreter, through one host process that runs in it.
 
     Args:
         installation: whose code the ranks run.
@@ -57,7 +57,7 @@ class OtherRanks:
             self._host.stdin.flush()
 
     def differences(self) -> dict[str, list[str]]:
-        """Return the packages of which the two interpreters have different versions."""
+        """Return the packages whose versions in the ranks' interpreter and in this one differ."""
         if not self._relocation.left:
             return {}
         self._answered(HOST_SECONDS)  # a rank has been started before

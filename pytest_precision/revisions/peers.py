@@ -73,7 +73,7 @@ class Peers:
 
     @contextmanager
     def environment(self, key: str) -> Iterator[dict[str, str]]:
-        """Yield environment variables by which new processes, one per rank, form one group."""
+        """Yield environment variables for new processes, one per rank, to form a process group."""
         if self._store is None:
             yield {}
             return

@@ -88,7 +88,7 @@ class Sides:
             yield Installation(name, python or Path(sys.executable), (root, tree))
 
     def record(self, side: Installation, name: str, options: Sequence[str] = ()) -> Path:
-        """Run and record the script in a new process on each rank; return the recording's folder.
+        """Record the script, run by `side` in new processes, one per rank; return the folder.
 
         What the script prints goes to this process's standard error.
 

@@ -35,7 +35,7 @@ def _product(rows: Tensor, gradient: Tensor) -> Tensor:
 
 
 def modules() -> dict[str, ModuleType]:
-    """Return the stand-in for APEX by its module's name; an empty dict if APEX is installed."""
+    """Return {module name: stand-in} for APEX's module; an empty dict if APEX is installed."""
     if find_spec(MODULE) is not None:
         return {}
     made: Any = ModuleType(MODULE, "The stand-in for APEX's module, on the CPU.")

@@ -82,7 +82,7 @@ def tp_post(
     label_smoothing: float,
     **_: Any,
 ) -> None:
-    """Combine all ranks' parts to each row's loss, largest logit and sum of exponentials."""
+    """Combine all ranks' statistics into each row's loss, largest logit and sum of exponentials."""
     total, *others = gathered_data_ptr.view(world_size, n_rows, 4).unbind(0)
     for part in others:
         largest = torch.maximum(total[:, 0], part[:, 0])

@@ -203,7 +203,7 @@ def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) 
 
 
 def _scales_blocks(a: Any, b: Any) -> bool:
-    """Return whether a GPU would use cuBLAS's GEMM with 128-blocks (compute capability below 10).
+    """Return whether operands in blocks of 128 elements use cuBLAS's GEMM for them (before sm_100).
 
     From 10.0 on, Transformer Engine computes the products of such operands with MXFP8's GEMM.
     """

@@ -98,7 +98,7 @@ def splits_to_offsets_multi(
     dtypes: list[torch.dtype],
     bulk_allocate: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the groups' row counts, int64, and their cumulative sums times each stride."""
+    """Return the groups' row counts, int64, and their cumulative sums times each of `strides`."""
     sizes = torch.as_tensor(split_sizes).to(torch.int64)
     offsets = []
     for stride, leads, dtype in zip(strides, include_leading_zero, dtypes, strict=True):

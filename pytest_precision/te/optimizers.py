@@ -21,7 +21,7 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any) -> None:
-    """Update parameters by Adam; with fp32 masters in a fifth list, update those and round them.
+    """Update parameters by Adam; fp32 masters in a fifth list are updated and rounded to them.
 
     The rounded masters are written to the parameters.
     """

@@ -142,7 +142,7 @@ def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = No
 def quantized(
     x: Tensor, quantizer: Any, sides: Sequence[Side], exact: Tensor | None = None
 ) -> QuantizedTensor:
-    """Quantize a matrix in the format that a Transformer Engine quantizer describes.
+    """Quantize a matrix rowwise, columnwise or both (`sides`) in a quantizer's format.
 
     `exact` is the fp32 matrix before it was rounded; see `quantize`.
 
@@ -258,7 +258,7 @@ def _element(quantizer: Any) -> str:
 
 
 def _reduction(quantizer: Any, exact: Tensor | None) -> ReduceAmax | None:
-    """Return a function that replaces an amax before its scale is computed; None to keep the amax.
+    """Return a function that replaces a tensor's amax before the scale is made; None to keep it.
 
     The function takes the amax of `exact` instead, if given, and then the MAX over the ranks that
     hold parts of the tensor, if the quantizer asks for it. None means the tensor's own amax.

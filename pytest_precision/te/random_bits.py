@@ -25,7 +25,7 @@ def give(quantizer: Any, bits_of: BitsOf) -> None:
 
 
 def drawn(quantizer: Any, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return random bytes for a matrix's two operands: those given in advance, or new ones."""
+    """Return random bytes to round a matrix rowwise and columnwise: those given, or new ones."""
     given: BitsOf | None = getattr(quantizer, _GIVEN, None)
     if given is not None:
         return given(shape)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
-    """Write, per block of tokens, numbers from 1 for each expert's tokens, and 0 for others."""
+    """Count each expert's tokens from 1 within each block of tokens; write 0 for other tokens."""
     *_, row_id_map, workspace, block = rest
     routed = routing_map.to(torch.int32)
     for number, start in enumerate(range(0, tokens, block)):
@@ -25,7 +25,7 @@ def row_id_map_pass_1(routing_map: Tensor, tokens: int, *rest: Any) -> None:
 
 
 def row_id_map_pass_2(row_id_map: Tensor, workspace: Tensor, tokens: int, *rest: Any) -> None:
-    """Convert pass 1's counts to numbers of rows sorted by expert; -1 where it has no count."""
+    """Convert pass 1's numbers to row indices in the order of experts, and its zeros to -1."""
     block = rest[-1]
     before = workspace.flatten().cumsum(0).view(workspace.shape) - workspace
     for number, start in enumerate(range(0, tokens, block)):

@@ -49,7 +49,7 @@ def in_order(tensor: Tensor) -> Tensor:
 
 
 def digested(seen: Observation) -> Observation:
-    """Replace an observation's values by their digest, unless they are only a few bytes."""
+    """Replace a recorded tensor's values by their digest, unless they are only a few bytes."""
     if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
         return cloned(seen)
     return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))

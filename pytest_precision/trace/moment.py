@@ -34,7 +34,7 @@ STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
 
 
 class Window(NamedTuple):
-    """The range of train steps whose values are kept; the run ends after the last one.
+    """The range of train steps whose tensor values a run stores; the run ends after the last one.
 
     Attributes:
         first: number of the first one; 0 is the state before any.

@@ -83,7 +83,7 @@ class Setting(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A digest of a tensor's content at one moment, with its dtype, shape and memory.
+    """A digest of a tensor's content at one moment; its dtype, shape, storage and byte range.
 
     Attributes:
         digest: of its bytes in row-major order; of a tensor whose elements are all the same it is

@@ -110,7 +110,7 @@ class OracleLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read how the weight updates of all ranks were checked; a script has no such log."""
+        """Read how all ranks' weight updates were checked; for a script, return an empty log."""
         paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
         if not files.has(paths[0]):
             return cls(silent="a script declares no optimizer_rule", shown_by="script")
@@ -172,5 +172,5 @@ class OracleLog:
         self.read_back = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:
-        """Keep only mistakes that explain both the earlier wrong updates and these (`rules`)."""
+        """Keep only the mistakes in `rules`: those that explain the new wrong updates as well."""
         self.fits = rules if self.fits is None else [rule for rule in self.fits if rule in rules]

@@ -174,7 +174,7 @@ class Trace:
     def held(
         self, moment: Moment, kinds: Collection[str]
     ) -> Mapping[str, Mapping[str, list[Entry]]]:
-        """Return all ranks' observations at one moment, of the given kinds, by kind and name."""
+        """Return all ranks' observations at one moment, of given kinds, by kind and name."""
         held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
         for entry in self.entries(moment):
             if entry.kind in kinds:

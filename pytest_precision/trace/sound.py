@@ -138,7 +138,7 @@ def _expect_course(moments: list[Any]) -> None:
 
 
 class _Extent(NamedTuple):
-    """The size in bytes of a tensor and its elements, and whether only its digest is stored."""
+    """The number of bytes of a tensor, and of one element, and whether only a digest is stored."""
 
     nbytes: int
     element: int

@@ -52,7 +52,7 @@ class Counts:
 
     @property
     def lost_by_size(self) -> float:
-        """Return the total size of lost updates, divided by that of all updates.
+        """Return the sum of lost updates' magnitudes, divided by that of all updates.
 
         This tells runs apart: at the end of a decaying schedule the updates are so small that fp32
         loses most of them too, and little is lost with them.

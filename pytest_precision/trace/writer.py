@@ -65,7 +65,7 @@ class TraceWriter:
         *,
         digests: bool | None = None,
     ) -> None:
-        """Write the observations of a moment to the trace, in place of any earlier ones of it.
+        """Write a moment's observations to the trace, in place of any earlier ones of it.
 
         A tensor that occurs twice among them is written once.
 

@@ -99,7 +99,7 @@ class MoeBlock(nn.Module):
         self.register_buffer("load", torch.zeros(experts, dtype=torch.int64))
 
     def forward(self, x: torch.Tensor, rare: torch.Tensor) -> torch.Tensor:
-        """Apply the block to x `[rows, length, width]`; tokens under `rare` get the last expert."""
+        """Apply the block to `[rows, length, width]`; tokens marked `rare` get the last expert."""
         rows = self.norm(x).flatten(0, -2)
         chosen, shares = self.router(rows, rare.flatten())
         experts = torch.arange(len(self.load), device=x.device)

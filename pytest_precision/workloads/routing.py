@@ -60,7 +60,7 @@ class Router(nn.Module):
 def over_capacity(
     chosen: torch.Tensor, shares: torch.Tensor, capacity: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which tokens the experts drop beyond their capacity, and by what margin.
+    """Return which tokens the experts drop beyond their capacity, and how close each decision was.
 
     An expert drops the tokens of smallest weight first, and among equal ones the later ones.
 

@@ -16,7 +16,7 @@ from pytest_precision.auditing.finding import AuditFinding
 
 
 def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield an error if an optimizer updates tensors that are not the model's, nor masters."""
+    """Yield an error if an optimizer updates tensors that are neither parameters nor masters."""
     what = {
         "foreign": "tensors that are no parameters of the model, nor round to one",
         "copy": "copies of the model's parameters, which stay as they are",
@@ -50,7 +50,7 @@ def stale(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def missing(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a warning if no optimizer updates some trainable parameters."""
+    """Yield a warning if there are trainable parameters that no optimizer updates."""
     if _is_sharded(facts):
         return
     found = [name for name, _ in facts.trained() if name not in facts.ownership.by_name]

@@ -53,7 +53,7 @@ def unknown_length(error: BaseException) -> AuditFinding | None:
 
 
 def other_optimizer(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield an error for each scheduler of an optimizer that the loop does not use."""
+    """Yield an error for each scheduler whose optimizer is none of those that the loop uses."""
     groups = {id(g) for one in facts.ownership.holders for g in one.optimizer.param_groups}
     for scheduler in facts.setup.schedulers:
         if groups.isdisjoint(map(id, _groups(scheduler))):

@@ -159,7 +159,7 @@ def _low(states: Mapping[str, torch.dtype]) -> str:
 
 
 def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
-    """Return the share of a tensor's elements that an update leaves unchanged, and how many it has.
+    """Return the share of elements that an update leaves unchanged, and the tensor's element count.
 
     Half of the elements move up and half down, so both directions count.
 

@@ -76,7 +76,7 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
 
 
 def _model(engine: GatheredEngine) -> Iterator[tuple[str, Tensor]]:
-    """Yield the original model's parameters and buffers, by name, as views of what is stored."""
+    """Yield the original model's parameters and buffers by name, as views of engine memory."""
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
         parts = engine.parts[name]
         if isinstance(parameter, QuantizedParameter):

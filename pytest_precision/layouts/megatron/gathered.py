@@ -42,7 +42,7 @@ class GatheredEngine(Engine):
 
     @property
     def has_masters(self) -> bool:
-        """Return whether fp32 masters are kept apart from parameters and from optimizer state."""
+        """Return whether fp32 masters are separate from the parameters and from optimizer state."""
         if self.options.masters_in_state:
             return False
         return any(buffer.params.dtype != torch.float32 for buffer in self.buffers)

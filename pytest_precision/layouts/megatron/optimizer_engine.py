@@ -119,7 +119,7 @@ class DistributedOptimizer(GatheredEngine):
         super().forward_backward(step)
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return an empty context; gradients may be reduced in the backward of the `last` one."""
+        """Return an empty context; the last microbatch's backward may then reduce gradients."""
         self._last_microbatch = last
         return nullcontext()
 
@@ -216,7 +216,7 @@ class DistributedOptimizer(GatheredEngine):
         split: bool = True,
         local: bool = False,
     ) -> Iterator[Observation]:
-        """Yield comparison records of a tensor; of a shard, one per original tensor in it."""
+        """Yield observations of a tensor to record; of a shard, one per original tensor in it."""
         if split or not self.names.is_sharded(name):
             yield from super().show(kind, name, tensor, capture, split=split, local=local)
             return
@@ -234,7 +234,7 @@ class DistributedOptimizer(GatheredEngine):
             yield from super().reads(prefix, module)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return a comparison record of a tensor; a shard's gives its range in the whole tensor."""
+        """Return an observation of a tensor to record; a shard's has its range in the whole one."""
         place = self.names.place(name, tensor)
         if place is None:
             return super().piece(kind, name, tensor, local=local)

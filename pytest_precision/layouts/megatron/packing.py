@@ -34,7 +34,7 @@ def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
 
 
 def held_part(whole: Span, held: Span) -> Span | None:
-    """Return the overlap of `whole` and `held`, counted from the start of `whole`; None if none."""
+    """Return the overlap of two ranges, counted from the start of `whole`; None if disjoint."""
     start, stop = max(whole.start, held.start), min(whole.stop, held.stop)
     return Span(start - whole.start, stop - whole.start) if start < stop else None
 

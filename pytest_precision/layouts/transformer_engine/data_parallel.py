@@ -161,7 +161,7 @@ def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
 
 
 def _expect_no_buffers(by: str, cell: Cell) -> None:
-    """Raise ValueError for fused gradient accumulation: DDP and FSDP2 reduce no such buffers."""
+    """Raise ValueError for fused gradient accumulation: DDP and FSDP2 do not reduce `main_grad`."""
     if cell.grad_accum_fusion:
         raise ValueError(
             expected_but_got(

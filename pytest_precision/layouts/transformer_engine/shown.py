@@ -160,7 +160,7 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
-    """Return a shard's bytes or block scales as a DTensor, and a value per tensor unchanged."""
+    """Return a shard's bytes or block scales as a DTensor, a per-tensor scale or amax unchanged."""
     kind = family(weight.to_local())
     transposed = side == "columnwise" and kind != "mxfp8"
     if kind == "tensor" and field == "data":

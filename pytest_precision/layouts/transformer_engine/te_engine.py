@@ -61,7 +61,7 @@ class TransformerEngine(Engine):
         return (part for padded in self._padded for part in padded.parts)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """Return the tensor that accumulates a gradient: the fp32 buffer if there is one."""
+        """Return the tensor that accumulates a gradient: fp32 `main_grad` if any, else `grad`."""
         found: Tensor | None = getattr(parameter, "main_grad", parameter.grad)
         return found
 
@@ -86,7 +86,7 @@ class TransformerEngine(Engine):
                 parameter.main_grad.zero_()  # type: ignore[attr-defined]
 
     def microbatch_done(self) -> None:
-        """Add gradients that no GEMM has added to their buffers; record delayed scaling's state."""
+        """Add `grad` to each `main_grad` that no GEMM updated; record delayed scaling's state."""
         for parameter in self._trained if self.cell.grad_accum_fusion else []:
             if getattr(parameter, "grad_added_to_main_grad", False):
                 self._taken.add("fused")
@@ -116,18 +116,18 @@ class TransformerEngine(Engine):
         return zip(parts, tensor.unbind(), strict=True) if len(parts) > 1 else [(parts[0], tensor)]
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return a comparison record of a tensor's dequantized values."""
+        """Return an observation of a tensor's dequantized values, to record."""
         return super().piece(kind, name, shown.values_of(tensor), local=local)
 
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield comparison records of a tensor's values, or of an fp8 moment's stored bytes."""
+        """Yield observations of a tensor's values, or of an fp8 moment's bytes, to record."""
         values = shown.codes_of(tensor) if kind in MOMENTS else shown.values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield comparison records of all state kept between steps, bytes and scales included."""
+        """Yield observations of all state kept between steps, bytes and scales included."""
         yield from super().observe_state(capture)
         for name, parameter in self.masters():
             first, _ = next(iter(self.logical(name, parameter)))
@@ -146,7 +146,7 @@ class TransformerEngine(Engine):
                 yield from self.show("used_quantized", name, tensor, capture, split=False)
 
     def paths(self) -> set[str]:
-        """Return which of `fused`, `grouped` and `quantized` the model's layers have used."""
+        """Return which of the code paths `fused`, `grouped`, `quantized` the layers have taken."""
         stored = {
             "grouped": any(map(shown.is_grouped, self._parts)),
             "quantized": any(map(shown.is_quantized, self._parts)),

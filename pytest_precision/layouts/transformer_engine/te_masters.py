@@ -198,7 +198,7 @@ BYTES = ("_data", "_rowwise_data", "_columnwise_data")
 
 
 def store_master(parameter: Any, master: Tensor) -> None:
-    """Round or quantize a master into its parameter; one by one if the parameter holds several."""
+    """Round or quantize a master into its parameter; if that is grouped, matrix by matrix."""
     if not is_group(parameter):
         parts: list[tuple[Any, Tensor]] = [(parameter, master)]
     else:

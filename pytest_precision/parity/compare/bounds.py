@@ -179,7 +179,7 @@ class Norm(Elementwise):
 
 @dataclass(frozen=True)
 class Noise(Elementwise):
-    """Allows the relative L2 error that rounding explains, measured per tensor and step.
+    """Allows `safety` times the relative L2 error that random rounding causes in the reference.
 
     The reference is recorded `runs` more times, each time with the results of its operations
     rounded at random. `rel` is None until then, and nothing but the same bytes is within it.
@@ -236,7 +236,7 @@ class Noise(Elementwise):
         return replace(self, rel=error(self.safety))
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether the relative L2 error is within the measured bound; False without one."""
+        """Return whether the L2 error is within a measured `rel`, and NaN and infinities match."""
         return self.rel is not None and within(statistics, self.rel)
 
 

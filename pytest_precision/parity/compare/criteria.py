@@ -45,7 +45,7 @@ class KeyedCriterion(NamedTuple):
 
     @property
     def specificity(self) -> tuple[bool, bool, bool, int]:
-        """Return a sort key by how narrow the criterion is: the narrowest for a tensor applies."""
+        """Return a sort key: of the criteria that fit a tensor, the one highest by it applies."""
         literal = sum(character not in WILDCARDS for character in self.pattern)
         exact = literal == len(self.pattern)
         return bool(self.pattern), self.kind != DEFAULT, exact, literal

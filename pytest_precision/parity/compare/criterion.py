@@ -37,7 +37,7 @@ class Criterion:
 
     @property
     def left_out(self) -> str:
-        """Return why tensors with this criterion are left out of the comparison; empty if not."""
+        """Return why tensors with this criterion are not compared; empty if they are compared."""
         return ""
 
     @property

@@ -94,7 +94,7 @@ def add(figures: Accumulator, start: int, candidate: Bits, reference: Bits) -> N
 
 
 def add_equal(figures: Accumulator, reference: Bits) -> None:
-    """Add elements that are equal in both tensors to the statistics; only the norm changes."""
+    """Add elements that are equal in both tensors: only the reference's L2 norm changes."""
     with np.errstate(all="ignore"):
         for begin in range(0, len(reference), DENSE_ELEMENTS):
             _add_reference(figures, reference[begin : begin + DENSE_ELEMENTS])
@@ -115,7 +115,7 @@ def _add_chunk(figures: Accumulator, start: int, c: Bits, r: Bits) -> None:
 
 
 def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
-    """Add a chunk to the statistics by numpy vectors; return False if the slower code must add it.
+    """Add a chunk to the statistics by whole-array operations; return False if it was not added.
 
     `figures` is then unchanged: few elements differ, or some differences are not finite.
 
@@ -160,7 +160,7 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
 
 
 def _plain_bounds(steps: int, r: Bits, dtype: torch.dtype) -> _Bounds | None:
-    """Return bounds on a chunk's errors; None if values are subnormal, infinite or far apart.
+    """Return upper limits of a chunk's errors; None if values are subnormal, infinite or far apart.
 
     Plain means that all references are normal numbers, and that no two patterns are an octave
     apart or as far as an infinity. Then no sign changes, since the subnormal numbers lie between,
@@ -199,7 +199,7 @@ def _max_rel(difference: Working, b: Working) -> float:
 
 
 def _bound(figures: Accumulator, b: Working) -> Working | None:
-    """Return each element's allowed difference, given |reference| `b`; None if in ulp or bytes."""
+    """Return the difference allowed at each reference value `b`; None if in ulp or bytes."""
     if figures.measure is not Measure.VALUE:
         return None
     return np.broadcast_to(figures.criterion.bound(np.abs(b)), b.shape)
@@ -254,7 +254,7 @@ def _judge(figures: Accumulator, chunk: _Chunk, count: int) -> None:
 def _judge_values(
     figures: Accumulator, chunk: _Chunk, bound: Working, largest_bound: float
 ) -> None:
-    """Count elements whose difference exceeds `bound`, recomputing doubtful ones in float64.
+    """Count elements whose difference exceeds `bound`; recompute those close to it in float64.
 
     `chunk.difference` is overwritten.
     """

@@ -183,7 +183,7 @@ def judge(
 
 
 def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
-    """Yield (side, operation index) wherever a side recorded weights that a forward read."""
+    """Yield (run, operation index) where forward's weights are recorded; run 0 is the candidate."""
     for moments in common_moments(candidate, reference):
         for side, (trace, moment) in enumerate(zip((candidate, reference), moments, strict=True)):
             if any(shows_reads(entry.kind) for entry in trace.entries(moment)):
@@ -257,7 +257,7 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
 
 
 def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:
-    """Return the kinds of tensors that are separate on each rank, if the runs' world sizes differ.
+    """Map kinds of rank-local tensors to why world sizes forbid a comparison; {} if sizes agree.
 
     Such tensors cannot be compared then; each kind comes with that reason.
     """

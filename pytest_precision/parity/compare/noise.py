@@ -44,7 +44,7 @@ class NoiseMeter:
         self._reached: dict[Moment, set[str]] = {}
 
     def bound(self, pair: Pair, moment: Moment, safety: float) -> float:
-        """Return the relative L2 error that rounding explains for one tensor.
+        """Return the relative L2 error to allow in one tensor, from its errors in the extra runs.
 
         Args:
             pair: what is compared.
@@ -81,7 +81,7 @@ class NoiseMeter:
 
 
 def weights_of(trace: Trace) -> Iterator[tuple[tuple[str, str], list[Entry]]]:
-    """Yield ((kind, name), pieces) of each weight at each moment, unless only hashes were kept."""
+    """Yield ((kind, name), ranks' pieces) of weights recorded with values, moment by moment."""
     for moment in trace.moments:
         for kind, named in trace.held(moment, STARTING_KINDS).items():
             for name, pieces in named.items():
@@ -101,7 +101,7 @@ def error_of(pair: Pair) -> float:
 
 
 def error_of_flips(tensor: Tensor, unit: float, start: Tensor | None = None) -> float:
-    """Return the relative L2 error if a few elements of a tensor are as wrong as rounding can be.
+    """Return a tensor's relative L2 error if a share `FLIPPED` of it had the worst rounding error.
 
     Args:
         tensor: any tensor; integers cannot be off.

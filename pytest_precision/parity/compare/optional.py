@@ -31,7 +31,7 @@ OF_QUANTIZED = frozenset(
 
 
 class OptionalPairs:
-    """Decides which tensors are not compared since one run may rightly lack or change them.
+    """Decides which tensors to leave uncompared since one run may lack them or have other values.
 
     What differs from the start on, of kinds whose values may, is named; what has agreed must not
     begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.
@@ -52,7 +52,7 @@ class OptionalPairs:
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
     def aside(self, pair: Pair) -> str | None:
-        """Return why not to compare a pair, "" if that is not reported, or None to compare it."""
+        """Return why not to compare a pair ("" to leave that unreported), or None to compare it."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
         if pair.unlike and pair.kind in OF_QUANTIZED:
@@ -173,7 +173,7 @@ class Uncalled:
         return replace(pair, reference=weight)
 
     def _held(self, side: str, moments: tuple[Moment, Moment], kind: str) -> Held | None:
-        """Return by name the weights that a run held just before a step; None if nothing shows it.
+        """Return a run's stored weights just before a step, by name; None if no state was recorded.
 
         Args:
             side: `candidate` or `reference`.

@@ -83,7 +83,7 @@ class LogicalTensor:
         return alike and self.trace.same_bytes(ours, other.trace, theirs)
 
     def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether this and `other` hold unlike parts of a tensor, and not both all of it."""
+        """Return whether this and `other` cover different elements of the same full tensor."""
         sides = self, other
         ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
         shape = self.pieces[0].shape
@@ -99,7 +99,7 @@ class LogicalTensor:
 
 @dataclass(frozen=True)
 class Pair:
-    """One tensor as the candidate and the reference have it at one moment; None where one lacks it.
+    """One tensor of both runs at one step and phase: candidate's and reference's, None if missing.
 
     Attributes:
         moment: the candidate's moment.
@@ -128,7 +128,7 @@ class Pair:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor] | None:
-        """Return both full tensors; None if a side lacks it, or shows no values of it."""
+        """Return both full tensors; None if a run lacks it, or recorded no complete values."""
         if self.candidate is None or self.reference is None:
             return None
         ours, theirs = self.candidate.tensor, self.reference.tensor

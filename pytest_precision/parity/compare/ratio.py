@@ -48,7 +48,7 @@ class Fit(NamedTuple):
 
     @classmethod
     def of(cls, ours: Tensor, theirs: Tensor) -> Fit | None:
-        """Fit `ours` by a multiple of `theirs`, both fp64 [n] and finite; None if one is zero."""
+        """Fit `ours` (fp64, finite) by a multiple of `theirs`; None if one or the factor is 0."""
         scale, largest = float(theirs.abs().max()), float(ours.abs().max())
         if not scale or not largest:
             return None
@@ -115,7 +115,7 @@ def simple_ratio(ours: float, theirs: float, unit: float) -> float | None:
 
 
 def words_of(ratio: float, *, exact: bool = True) -> str:
-    """Format a factor to 6 digits, or 3 if not `exact`; powers of two become `2^n`."""
+    """Format a factor to 6 digits, or 3 if `exact` is False; extreme powers of two become `2^n`."""
     if not ratio or not isfinite(ratio):  # one of the two is 0 where the other is not
         return f"{ratio:.6g}"
     nearest = 2.0 ** round(log2(abs(ratio)))
@@ -142,7 +142,7 @@ of a large suite."""
 
 
 def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
-    """Return words on where two tensors' ratio changes between constants; empty if it does not."""
+    """Describe where the ratio of two tensors steps from one constant to another; else empty."""
     if not theirs.all():
         return ""
     ratios = ours / theirs
@@ -163,9 +163,9 @@ def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
 
 
 def stretch_of(ours: Tensor, theirs: Tensor) -> str:
-    """Return words on the one run of neighbouring elements that differ; empty if not a single run.
+    """Describe the one contiguous range of elements that differ; empty if they form no such range.
 
-    Rounding scatters: as many elements, drawn at random, must be unlikely to form such a run. Zeros
+    Rounding scatters: as many elements, drawn at random, must rarely form such a range. Zeros
     on both sides do not count as agreement: rows of a table that no token has read have them.
     """
     unequal = ours != theirs
@@ -192,6 +192,6 @@ def place(positions: Tensor, size: int) -> str:
 
 
 def _log_chance(stretch: int, size: int) -> float:
-    """Return the log of the chance that `stretch` of `size` elements, picked at random, adjoin."""
+    """Return the log of the chance that `stretch` elements, picked from `size`, are contiguous."""
     rest = size - stretch
     return log(rest + 1) - (lgamma(size + 1) - lgamma(stretch + 1) - lgamma(rest + 1))

@@ -37,7 +37,7 @@ class NotFinite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The error of a candidate tensor against its reference: counts, maxima, norms and places.
+    """The error of a candidate tensor against its reference: counts, maxima, norms and positions.
 
     The absolute, relative and L2 figures leave out pairs that are not finite on both sides, which
     have counts of their own. All figures but those of integers carry the rounding error of the
@@ -88,7 +88,7 @@ class Statistics:
 
     @property
     def measured(self) -> bool:
-        """Return whether the error can be measured: finite elements differ, or all are finite."""
+        """Return whether the error is known: `max_abs` is above 0, or both tensors are finite."""
         return bool(self.max_abs) or not (
             any(self.candidate_not_finite) or any(self.reference_not_finite)
         )
@@ -186,7 +186,7 @@ class Accumulator:
             self.worst = locate()
 
     def allowed(self, reference: Scalar | None) -> str:
-        """Return the difference allowed at a `reference` value, such as `2 ulp`; may be empty."""
+        """Return the difference allowed at a finite `reference`, such as `2 ulp`; else empty."""
         if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
             return ""
         with np.errstate(over="ignore"):

@@ -135,7 +135,7 @@ def common_dtype(
 def _common_dtype(
     candidate: Tensor, reference: Tensor, criterion: Elementwise
 ) -> torch.dtype | None:
-    """Return the dtype in which to compare two tensors; None if their dtypes may not differ."""
+    """Return the dtype in which to compare two tensors; None if unequal dtypes are not allowed."""
     for name, tensor in (("candidate", candidate), ("reference", reference)):
         if tensor.dtype not in COMPARABLE:
             raise TypeError(

@@ -14,7 +14,7 @@ from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
 def summary(log: UpdateLog) -> dict[str, Any]:
-    """Return as a dict the share of weight updates that rounding lost, in total and at the worst.
+    """Return as a dict the share of updates lost to rounding: in all tensors, and in the worst one.
 
     If no update was measured, only the reasons are returned.
     """
@@ -76,7 +76,7 @@ def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
 
 
 def beyond(log: UpdateLog, limit: float) -> str | None:
-    """Return words on how far updates lost to rounding exceed `limit`; None if they do not.
+    """Return words on how far a tensor's updates lost to rounding exceed `limit`; None if none do.
 
     The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
     or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.
@@ -124,7 +124,7 @@ def _share(counts: Counts) -> str:
 
 
 def _losses(trace: Trace) -> dict[int, float]:
-    """Return each train step's loss, summed over microbatches; one that ranks share counts once."""
+    """Return each train step's loss over all microbatches; a loss that ranks share counts once."""
     seen: dict[int, dict[object, float]] = defaultdict(dict)
     for moment, entry in entries_of(trace, "loss"):
         if moment.operation == "train" and moment.phase == "forward_backward":

@@ -83,7 +83,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(judgement: Judgement) -> Diagnosis:
-    """Recognize the error pattern at the first divergence from all tensors that differ with it.
+    """Recognize the error pattern of all tensors of the first divergence's kind and moment.
 
     Every tensor that differs with the first one, of its kind and at its moment, is looked at. A
     tensor with a telling signature stands for them; of gradients without one, the last in forward

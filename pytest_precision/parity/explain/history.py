@@ -58,7 +58,7 @@ class Compared(NamedTuple):
 
     @classmethod
     def of(cls, finding: Finding) -> Compared | None:
-        """Make a `Compared` of a finding's tensor on both sides; `unit` is the coarser roundoff.
+        """Make a `Compared` of a finding's two tensors; `unit` is the runs' coarsest unit roundoff.
 
         None unless values alone differ, and both runs show them.
         """
@@ -210,7 +210,7 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 
 
 def _before(pair: Pair) -> Tensor | None:
-    """Return the reference's value of a tensor at the last moment before the difference."""
+    """Return the reference's last recorded value of a tensor before the difference, if any."""
     for moment in _earlier(pair):
         found = _values(pair, moment, pair.name)
         if found is not None:

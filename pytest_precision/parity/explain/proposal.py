@@ -82,7 +82,7 @@ def proposed(
     *,
     floors: bool = True,
 ) -> dict[str, Criterion] | None:
-    """Return the tolerances to propose, by kind and name of tensors; None if no bound helps.
+    """Return tolerances to propose, by kind and name; None if no tolerance makes all tensors pass.
 
     Args:
         runs: comparisons of the same two sides, on other data each.

@@ -77,7 +77,7 @@ class Bounds:
 
     @property
     def call(self) -> str:
-        """Return a tolerance with room to spare, such as `norm(rel=2e-6)`; empty if none helps."""
+        """Return a tolerance with room to spare, such as `norm(rel=2e-6)`; empty if none passes."""
         if self.unbounded:
             return ""
         room = ROOM if self.numel > 1 else ROOM_OF_NUMBERS

@@ -54,7 +54,7 @@ def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
 
 
 def columns(judgement: Judgement) -> dict[str, Any]:
-    """Return data on which kinds of tensors differ in which steps, and by how much.
+    """Return report data: which kinds of tensors differ in which steps, and by how much.
 
     Of each kind there are the states, `=`, `~`, `.` or what is wrong in words, and, where any is
     known, the figures of the tensors that are furthest off. Where values were kept, there are the
@@ -95,7 +95,7 @@ def _row(judgement: Judgement, kind: str, moments: Iterable[Moment]) -> list[Tal
 
 
 def _columns(judgement: Judgement, most: int) -> list[Moment]:
-    """Return up to `most` moments around the first divergence, as columns of the report's table."""
+    """Return up to `most` moments, one per operation, around the first divergence, as columns."""
     moments = list({moment.op: moment for moment in judgement.moments}.values())
     first = judgement.first.pair.moment.op if judgement.first else moments[0].op
     position = [moment.op for moment in moments].index(first)
@@ -178,7 +178,7 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
 
 
 def _errors(tally: Tally | None) -> dict[str, float | None]:
-    """Return a dict of each tensor's largest relative L2 error within one train step or save."""
+    """Return each tensor's largest relative L2 error within one operation, such as a train step."""
     if tally is None:
         return {}
     errors: dict[str, float | None] = dict.fromkeys(tally.names, 0.0)

@@ -102,7 +102,7 @@ def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
 def moved_by_noise(
     noise: Mapping[str, Mapping[str, Need]], shares: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], float]:
-    """Return which tensors rounding moves more than others of their kind, and by what factor.
+    """Map tensors that rounding moves more than is usual in their kind to how many times as much.
 
     A few roundings may not have met what depends on them most, such as a gradient that is zero but
     for rounding: AdamW makes a whole update of it.

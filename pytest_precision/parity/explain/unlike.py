@@ -35,7 +35,7 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
 
 
 def other_number(judgement: Judgement, op: int) -> str:
-    """Return words on how many microbatches each side had in operation `op`; empty if equal.
+    """Return the two runs' numbers of microbatches in operation `op`, in words; empty if equal.
 
     It is empty, too, where a side shows no loss but may have run a forward: nothing counts those.
 
@@ -59,9 +59,9 @@ def other_number(judgement: Judgement, op: int) -> str:
 
 
 def extra_update(finding: Finding, judgement: Judgement) -> str:
-    """Return words on a side that updates without a forward in the finding's step; may be empty.
+    """Return in words which run updates weights without a forward in the finding's step; else "".
 
-    That side has losses in other steps, so that they are seen.
+    That run has losses in other steps, so that they are seen.
     """
     moment = finding.pair.moment
     of_losses = {op: t.numbers for (kind, op), t in judgement.spread.items() if kind == "loss"}
@@ -80,7 +80,7 @@ def extra_update(finding: Finding, judgement: Judgement) -> str:
 
 
 def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
-    """Return whether a side, which shows what its forwards read, ran none in the step `op`.
+    """Return whether run `side` records what its forwards read, but ran no forward in step `op`.
 
     A missing loss does not tell that no forward ran: `torch.autograd.grad` shows none.
     """
@@ -89,7 +89,7 @@ def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
-    """Return a line if the sides' numbers of microbatches differ, unless losses differ first."""
+    """Return a line if the runs' numbers of microbatches differ, unless the finding is a loss."""
     if finding.pair.kind == "loss":
         return []
     number = other_number(judgement, finding.pair.moment.op)

@@ -86,7 +86,7 @@ def _lost(finding: Finding) -> str:
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
-    """Return words on a choice, as of an expert, that differs, and on the candidate's margin."""
+    """Describe a choice that differs, such as a token's expert, and the candidate's margin."""
     assert statistics.first is not None
     assert finding.pair.candidate is not None
     row = statistics.first[:1]
@@ -244,7 +244,7 @@ def name_lines(finding: Finding, judgement: Judgement, *sides: Recording) -> lis
 
 
 def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
-    """Return lines on which layout runs from whose checkpoint, if the `sides` swapped them.
+    """Return a line on whose checkpoint runs in the other run's layout after a `swap`, if any.
 
     Args:
         finding: what differs.
@@ -259,7 +259,7 @@ def swap_lines(finding: Finding, *sides: Recording) -> list[str]:
 
 
 def _swapped(moment: Moment, operations: tuple[str, ...]) -> bool:
-    """Return whether, by `moment`, a `swap` has moved the run to the other layout."""
+    """Return whether `swap`s have moved a run to the other run's layout by `moment`."""
     # Sides that run different operations are compared in train steps only.
     steps = [op for op, operation in enumerate(operations) if operation == "train"]
     op = steps[moment.step - 1] if moment.operation == "train" else moment.op

@@ -67,7 +67,7 @@ class Consistency:
 
     @classmethod
     def of(cls, side: Recording, log: OracleLog, exempt: Exempt) -> Consistency:
-        """Check one run against itself up to the first contradiction; recorded scripts are exempt.
+        """Check one run against itself up to the first contradiction; skip runs of a script.
 
         Args:
             side: the run, or some steps of it.
@@ -274,7 +274,7 @@ class _Walk:
     def _scaled(
         self, moment: Moment, shown: Mapping[str, list[Entry]], *, overflowed: bool
     ) -> Iterator[Judged]:
-        """Yield for each recorded loss-scale value how it breaks the scale's rule; None if not."""
+        """Yield, per recorded loss-scale value, how it breaks `GradScaler`'s rule; None if not."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
             return
         before = self._shown.numbers(self._state.get("loss_scale", {}))

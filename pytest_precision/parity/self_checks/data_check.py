@@ -13,7 +13,7 @@ ADVICE = (
 
 
 def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell]) -> str | None:
-    """Return words on which rank or run was given other microbatches; None if none was.
+    """Return words on which ranks or runs received unequal microbatches; None if all are equal.
 
     Args:
         candidate: what its ranks were given.

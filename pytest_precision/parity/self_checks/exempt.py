@@ -86,6 +86,6 @@ class Exempt:
         return not self.all and "grad" not in self.reasons()
 
     def reasons(self) -> dict[str, str]:
-        """Return the reason for each kind of tensor left out; empty if all or none are left out."""
+        """Return the reason for each kind of tensor left out; empty also if `all` is the reason."""
         found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
         return {key: own.reason for key, own in found if isinstance(own, Unchecked)}

@@ -83,7 +83,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Contradiction(Claim):
-    """Two observations of one run that cannot both be right, of which one breaks a claim.
+    """A claim that a run breaks: a recorded tensor is not equal to the value required of it.
 
     Attributes:
         index: of the element that is furthest off.
@@ -132,7 +132,7 @@ def advice_on(breach: Contradiction) -> str:
 
 
 def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
-    """Return the one factor by which all elements differ from the exact ones; None if none."""
+    """Return the constant factor between `ours` and the required `exact`; None if there is none."""
     if not bool(ours.isfinite().all() and exact.isfinite().all()):
         return None
     if ours.numel() == 1 and bool(exact):

@@ -39,7 +39,7 @@ class Broken(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """Return words on which optimizer options differ, and which wrong rules would fit."""
+        """Return words on optimizer options unlike the declared ones and wrong rules that fit."""
         told = [*self.log.apart.get(str(self.breach.group), ())]
         groups = sorted({breach.group for breach in self.log.breaches})
         alone = f", in parameter group {' and '.join(map(str, groups))} alone"
@@ -170,13 +170,13 @@ class WrongGradient(NamedTuple):
 
 
 def wrong_gradients(sides: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
-    """Return the first wrong loss or gradient of each run, as recomputed by the workload."""
+    """Return each run's first loss or gradient that differs from the workload's recomputation."""
     found = ((side.name, side.gradients.first(exempt.judges)) for side in sides)
     return [WrongGradient(name, breach) for name, breach in found if breach is not None]
 
 
 def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
-    """Return one line: which loss or gradient is wrong, and which wrong rule explains it."""
+    """Return one line: which loss or gradient is wrong, how far, and which mistake explains it."""
     first = wrong[0].breach
     who = "both sides" if len(wrong) > 1 else f"the {wrong[0].side}"
     on = "" if first.rank is None else f" on rank {first.rank}"

@@ -51,7 +51,7 @@ def stored_quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iter
 
 
 class Quantization:
-    """Checks the quantized weights, histories and scales of a run.
+    """Checks the quantized weights, amax histories and scales of a run.
 
     Args:
         cell: where it runs.
@@ -78,7 +78,7 @@ class Quantization:
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
     def used(self, moment: Moment, held: EntriesByName, state: EntriesByName) -> Iterator[Judged]:
-        """Yield quantized weights in a forward that differ from the weights when quantized again.
+        """Yield quantized weights in a forward that differ from a new quantization of the weights.
 
         Where resident ones are hidden since they are gathered in this forward, they must be made of
         the masters that the last step has left.
@@ -142,7 +142,7 @@ class Quantization:
     def _quantized(
         self, name: str, weight: Tensor | None, state: EntriesByName
     ) -> Mapping[str, Tensor]:
-        """Quantize a weight; return its parts by name, such as `rowwise.data`, or nothing."""
+        """Quantize a weight; return its parts by name, such as `rowwise.data`, or an empty dict."""
         format = self._formats.get("weight")
         if format is None or format.stochastic or weight is None or weight.dim() != 2:
             return {}

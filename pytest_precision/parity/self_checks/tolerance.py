@@ -27,7 +27,7 @@ SAMPLE = 4096
 
 
 class History(NamedTuple):
-    """The pieces of one tensor, or of one rank's shard of it, at all moments of the run.
+    """The recorded entries of one tensor, or of one rank's shard of it, at all moments of the run.
 
     Attributes:
         entries: its entries at all moments, in order.
@@ -115,7 +115,7 @@ def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
 def _histories(
     candidate: Trace, reference: Trace, criteria: Criteria, compared: Set[str]
 ) -> dict[tuple[str, Elementwise], list[History]]:
-    """Return each tensor's pieces over time, by kind and tolerance; of replicas, the first."""
+    """Return each tensor's or shard's recorded entries, by kind and tolerance, of one replica."""
     theirs = candidate.dtypes()
     found: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):

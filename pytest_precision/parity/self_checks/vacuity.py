@@ -134,7 +134,7 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> dict[str, st
 
 
 def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
-    """Return the first tensor that an evaluation, save or skip changed; None if none did.
+    """Return the first tensor that an evaluation, save or skipped step changed; None if none did.
 
     For a load or a swap, it is the first tensor that is not as it was saved. The finding's
     candidate is the state after the operation, its reference the state before, or at the save.
@@ -207,7 +207,7 @@ def observed(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
 
 
 def entries_of(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
-    """Yield what the ranks recorded of a kind, such as losses, with its moments."""
+    """Yield (moment, entry) for each tensor of a kind, such as losses, that a rank recorded."""
     for moment in trace.moments:
         for entry in trace.entries(moment):
             if entry.kind == kind:

@@ -84,7 +84,7 @@ class Reads:
         sys.addaudithook(hear)
 
     def begin(self) -> None:
-        """Start recording the files of a new function call; the first includes earlier reads."""
+        """Start recording a new function call's files; the first call includes earlier reads."""
         if self._begun:
             self._read, self._relative = {}, False
         self._made, self._unseen, self._begun = {}, {}, True

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def chosen(names: tuple[str, ...], ranks: int, per_device: int, worker: int) -> tuple[str, ...]:
-    """Return the names of the GPUs for a group's ranks: one for each rank if there are enough.
+    """Return the GPUs for a group's ranks: one for each, or fewer to share; empty if too few.
 
     Args:
         names: names of the devices that may be used.

@@ -30,7 +30,7 @@ class Start:
 
     @classmethod
     def of(cls, membership: Membership, before: Mapping[str, str]) -> Start:
-        """Return the message for a rank with this membership, as small as it can be.
+        """Return the message for a rank, with only the environment variables unlike `before`.
 
         Args:
             membership: of the rank.
@@ -77,7 +77,7 @@ class RemoteRank:
 
     @property
     def alive(self) -> bool:
-        """Whether the process of an idle rank is alive: its end would have sent a message."""
+        """Whether an idle rank's process is alive: it would have sent a message when it ended."""
         return not self._over and not self._line.poll()
 
     def send(self, message: ToRank) -> None:

@@ -98,7 +98,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The last message of a rank: the function, or the start, raised an exception.
+    """The last message of a rank: the function, or the rank's start, raised an exception.
 
     Attributes:
         when: seconds on the monotonic clock, which all processes of a machine share.

@@ -140,7 +140,7 @@ class RankProcess:
 
 
 def _start(process: BaseProcess) -> None:
-    """Start a process from a long-lived thread; Linux would kill it when its thread ends."""
+    """Start a process from a long-lived thread; Linux would kill it when a caller's thread ends."""
     if threading.current_thread() is threading.main_thread():
         process.start()
     else:

@@ -51,7 +51,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
-    """Return a function that cleans up at exit, and let this process outlive its `controller`.
+    """Let this process outlive its `controller`; return a function that ends its descendants.
 
     Args:
         controller: process number of the controller.

@@ -62,7 +62,7 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
 
 @contextmanager
 def answering(seconds: float) -> Iterator[None]:
-    """Kill the fork server, and raise, if the block, which waits for it, takes over `seconds`.
+    """Kill the fork server, and raise, if the block that waits for it exceeds `seconds`.
 
     Raises:
         TimeoutError: the server did not answer and was killed.

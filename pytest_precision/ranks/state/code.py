@@ -48,7 +48,7 @@ class Code:
         self.take_in()
 
     def take_in(self) -> None:
-        """Save the attributes of the user's modules that were imported since the last call."""
+        """Save the attributes of user modules that were imported since this was last called."""
         for name, module in self._new():
             self._users[name] = _Saved(_namespaces(name, module))
         self._known = dict(sys.modules)
@@ -71,7 +71,7 @@ class Code:
         self.take_in()
 
     def late(self) -> tuple[ImportPath, ...]:
-        """Return the user's modules that were imported after modules were saved to compare.
+        """Return the user's modules that were imported after attributes were last saved.
 
         In which state they began is unknown.
         """
@@ -82,7 +82,7 @@ class Code:
         return tuple(leak for saved in self._saved() for leak in saved.changes())
 
     def put_back(self, but: Sequence[str]) -> None:
-        """Restore torch's and the user's saved attributes, except names that match `but`."""
+        """Restore saved attributes of torch's and the user's code, except names matching `but`."""
         for saved in self._saved():
             for namespace in saved.namespaces:
                 namespace.put_back(but)
@@ -99,7 +99,7 @@ class Code:
 
 
 class _Saved:
-    """The attributes of many modules, classes and functions, compared all at once.
+    """The saved attributes of many modules, classes and functions; finds changes in all at once.
 
     A process of many tests has thousands of them, and a function call rarely changes one.
     """
@@ -132,7 +132,7 @@ class _Saved:
         ]
 
     def _values(self) -> Iterator[object]:
-        """Yield the present values in one order, and a mark at their end, by functions in C."""
+        """Yield the present values in a fixed order, then `MISSING`, by iterators written in C."""
         return chain(
             chain.from_iterable(self._views),
             chain.from_iterable(map(_VALUES, map(vars, self._others))),

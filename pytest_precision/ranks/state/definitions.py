@@ -61,7 +61,7 @@ class Definitions:
         self.take_in()
 
     def take_in(self) -> None:
-        """Save the definitions in the modules that were imported since the last call."""
+        """Save the definitions in the modules that were imported since this was last called."""
         new = sys.modules.keys() - self._known
         self._known |= new
         for name in sorted(new, key=len):  # a class is named by its shortest name
@@ -170,7 +170,7 @@ def _is_state(one: _Holder, name: str, before: object) -> bool:
 
 @cache
 def _rebound(file: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return two sets of names: globals and attributes that a file's functions set, or increment.
+    """Return two sets of names: those a file's functions assign, and those they increment (`+=`).
 
     Names are globals, and attributes of anything but the object of a method.
     """

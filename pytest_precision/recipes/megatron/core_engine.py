@@ -115,7 +115,7 @@ class MegatronEngine(Engine):
         forget_graphs(self.model)
 
     def microbatch_context(self, *, last: bool) -> Any:
-        """Return a context without gradient reduction, but a usual one for the last microbatch."""
+        """Return DDP's `no_sync()`, or the base class's context for the last microbatch."""
         return super().microbatch_context(last=last) if last else self.ddp.no_sync()
 
     def microbatch_done(self) -> None:
@@ -125,7 +125,7 @@ class MegatronEngine(Engine):
             self._taken.add("fused")
 
     def optimizer_step(self) -> None:
-        """Reduce, clip, update and gather in one call of Megatron-core; then step the scheduler."""
+        """Reduce the gradients, let Megatron-core clip and update, then step the scheduler."""
         import_module("megatron.core.distributed").finalize_model_grads([self.ddp])
         reduced = [*self._reduced()]
         seen = [seen for name, own in reduced for seen in self._pieces("reduced_grad", name, own)]
@@ -138,7 +138,7 @@ class MegatronEngine(Engine):
         self.grad_norm = torch.tensor(float(norm)) if made and self.max_norm else exact
 
     def _norm(self, gradients: Iterable[tuple[str, Tensor]]) -> Tensor:
-        """Return the L2 norm of the gradients of all ranks, summed in fp64 by an all-reduce."""
+        """Return the L2 norm of all ranks' gradients, each counted once, summed in fp64."""
         device = next(self.model.parameters()).device
         squares = torch.zeros((), dtype=torch.float64, device=device)
         for name, own in gradients:
@@ -169,7 +169,7 @@ class MegatronEngine(Engine):
         core_checkpoint.load(self, folder)
 
     def save_weights(self, folder: Path) -> None:
-        """Save the weights alone; single grouped weights become one weight per expert."""
+        """Save the weights alone; a parameter that stacks experts becomes one weight per expert."""
         self.gather()
         core_checkpoint.save_weights(self, folder)
 
@@ -187,7 +187,7 @@ class MegatronEngine(Engine):
     # --- what can be observed -------------------------------------------------------------------
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield comparison records of what a phase of a train step made, such as reduced gradients.
+        """Yield observations of what a phase of a train step made, such as reduced gradients.
 
         Reduced gradients are copies from before the update.
         """
@@ -200,7 +200,7 @@ class MegatronEngine(Engine):
                 yield from self._operand("used_quantized", held, held.operand.part, capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
-        """Yield comparison records of all tensors kept between steps, with quantized bytes."""
+        """Yield observations of all tensors kept between steps, with quantized bytes."""
         yield from super().observe_state(capture)
         weights = self.model.named_parameters()
         for held in memory.weights_in_memory(self._parts, weights):
@@ -222,7 +222,7 @@ class MegatronEngine(Engine):
                 yield name, gradient.detach().flatten()[start:stop]
 
     def _pieces(self, kind: str, name: str, tensor: Tensor) -> Iterator[Observation]:
-        """Yield a comparison record of each of the model's tensors in a parameter or shard."""
+        """Yield an observation of each of the model's tensors in a parameter or shard."""
         return (self.piece(kind, logical, part) for logical, part in self.logical(name, tensor))
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
@@ -232,7 +232,7 @@ class MegatronEngine(Engine):
                 yield self._owners[id(master)][0], master
 
     def effective(self, parameter: Tensor) -> Tensor:
-        """Return the master weight that a precision-aware optimizer has, or the parameter."""
+        """Return the fp32 value that the optimizer updates next: the master, or the parameter."""
         return master_in(self._owners[id(parameter)][1], parameter)
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
@@ -250,7 +250,7 @@ class MegatronEngine(Engine):
         return placement.split_pieces(shard if of_shard else parts, tensor)
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
-        """Return a tensor's comparison record, with its range in the flattened whole tensor."""
+        """Return a tensor's observation, with its range in the flattened whole tensor."""
         if isinstance(name, placement.PieceName):
             _, shape, start, stop = name.piece
             return Observation(kind, str(name), tensor, tuple(shape), Span(start, stop), local)
@@ -259,7 +259,7 @@ class MegatronEngine(Engine):
     def show(
         self, kind: str, name: str, tensor: Tensor, capture: Capture, **how: bool
     ) -> Iterator[Observation]:
-        """Yield comparison records of a tensor's values, dequantized if it is quantized."""
+        """Yield observations of a tensor's values, dequantized if it is quantized."""
         values = values_of(tensor)
         return super().show(kind, name, values, capture, **how)
 

@@ -44,7 +44,7 @@ class OwnShard(NamedTuple):
 
 
 def locate(model: nn.Module, optimizer: Any) -> Locate:
-    """Return a function that tells `record` which parameters lie in a Megatron optimizer's tensor.
+    """Return a function that tells the recorder which parameters a Megatron optimizer tensor holds.
 
     Parameters that tensor parallelism splits are pieces of the whole ones. A single grouped weight
     has the names of the discrete weights in it.

@@ -151,7 +151,7 @@ def _end(parallel_state: Any, group: Any) -> None:
 
 
 def forget_graphs(model: nn.Module) -> None:
-    """Detach the tensors that MoE token dispatchers keep from the graph of a finished step.
+    """Detach a finished step's tensors, kept by MoE token dispatchers, from the step's graph.
 
     The graph holds operations of the model, which holds the dispatchers: no collector sees this
     cycle.

@@ -83,7 +83,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _left(wrong: Unexplained) -> str:
-    """Return words on how much of the last step's gradient is still in this one; may be empty."""
+    """Return words on how much of the previous step's gradient remains in this one; else empty."""
     found, step = wrong
     shown = step.before[found[0].rank or 0].grad if step.before else []
     old = {seen.name: seen.tensor for seen in shown}
@@ -146,7 +146,7 @@ def _rules(
 def _divisors(
     dealt: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch], size: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield (divisor, words) per wrong way to divide a gradient; divisor 0 if it does not apply."""
+    """Yield (divisor, words) per wrong way to divide a gradient; divisor 0 if it cannot occur."""
     tokens = sum(one.tokens for one in own)
     here = sum(one.tokens for one in dealt)
     positions = sum(one.positions for one in own) or tokens  # none where all tensors are floats
@@ -249,7 +249,7 @@ def _borrowed(wrong: Unexplained) -> str:
 
 
 def _wrong_loss(wrong: Unexplained) -> str:
-    """Return words on the mistake in the loss that explains wrong gradients; empty if none does."""
+    """Name the mistake in mask or auxiliary loss that explains wrong gradients; may be empty."""
     step = wrong.step
     if step.loop.is_masked(step.first.step):
         fit = wrong.fit(wrong.dealt([*step.loop.microbatches(step.first.step, "unmasked")]))
@@ -268,7 +268,7 @@ def _wrong_loss(wrong: Unexplained) -> str:
 def _counted(
     times: Sequence[float], auxiliary: Sequence[PlainMicrobatch], own: Sequence[PlainMicrobatch]
 ) -> str:
-    """Return words on how often microbatches' auxiliary losses count, which is wrong, and why."""
+    """Return words on the wrong weight of auxiliary losses, such as `counts 2 times`."""
     tokens = sum(one.tokens for one in own)
 
     def like(expected: Sequence[float]) -> bool:

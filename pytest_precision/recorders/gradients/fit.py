@@ -95,7 +95,7 @@ class Unexplained(NamedTuple):
     step: UnlikeStep
 
     def dealt(self, given: Sequence[PlainMicrobatch]) -> list[PlainMicrobatch]:
-        """Return those of the given microbatches that belong in the sum, per rank or over all."""
+        """Return those of `given` that the gradient sums up: one rank's microbatches, or all."""
         return [one for one in given if self.found[0].share in (None, one.number % self.step.size)]
 
     def fit(self, given: Sequence[PlainMicrobatch]) -> MicrobatchFit | None:

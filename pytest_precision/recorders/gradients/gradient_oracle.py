@@ -103,7 +103,7 @@ class GradientOracle:
         return shown, resident_pieces(engine)
 
     def _end(self, engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
-        """Add the weights that were read, the losses and the gradients to a step's record."""
+        """Add to a step's record the weights that forward read, the losses and the gradients."""
         used = kept(engine.capture.kept("used_param"))
         named = {seen.name for seen in used}
         shown.weights = used + [seen for seen in stored if seen.name not in named]

@@ -55,7 +55,7 @@ class HeldGradient(NamedTuple):
         return self.share_of_plain(self.got)
 
     def share_of_plain(self, other: Tensor) -> float:
-        """Return an fp64 tensor's L2 distance from the recomputed one, as a share of its norm."""
+        """Return `other`'s relative L2 distance from the recomputed fp64 tensor."""
         return float((other - self.plain).norm()) / self._size
 
     @property

@@ -93,7 +93,7 @@ def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list
 def _keeping(
     given: Iterable[PlainMicrobatch], kept: list[PlainMicrobatch]
 ) -> Iterator[PlainMicrobatch]:
-    """Yield all microbatches, and append the first ones to `kept`, up to a limit of elements."""
+    """Yield all microbatches; append the first ones, up to `MOST_FITTED` elements, to `kept`."""
     elements = 0
     for one in given:
         elements += sum(gradient.numel() for gradient in one.gradients.values())

@@ -66,7 +66,7 @@ def judge_perturbed(log: GradientLog, step: UnlikeStep, beyond: Sequence[HeldGra
 
 
 def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
-    """Return whether a microbatch's loss or gradients, recomputed, are off by more than `near`."""
+    """Return whether recomputing a microbatch changed its loss or gradients by more than `near`."""
     return abs(one.loss - again.loss) > near * abs(one.loss) or any(
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
         for name, gradient in one.gradients.items()
@@ -74,7 +74,7 @@ def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
 
 
 def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[GradientBreach]:
-    """Yield gradients with more error than rounded weights explain, each with its known mistake."""
+    """Yield gradients with more error than perturbed weights cause, each with any known mistake."""
     spread = [0.0] * len(beyond)
     bounds: list[float] = []
     for seed in SEEDS:  # the second one only where the first one does not explain all of them
@@ -116,7 +116,7 @@ def _miscounted(
 
 
 def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return the recomputed loss or gradient, from `other`, of the run's tensor in `one`."""
+    """Return the tensor of `other`'s recomputed sums that corresponds to the run's one in `one`."""
     if one.kind == "loss":
         assert one.share is not None
         return torch.tensor([other.losses[one.share]]).double()

@@ -192,7 +192,7 @@ class PlainLoop:
             buffer.copy_(buffers[name])
 
     def microbatches(self, step: int, of: LossOf = "whole") -> Iterator[PlainMicrobatch]:
-        """Yield the loss and gradients of each microbatch of a step, at the weights set by `put`.
+        """Yield each microbatch's gradients and loss, as `of` selects, at the weights set by `put`.
 
         Args:
             step: number of the train step.

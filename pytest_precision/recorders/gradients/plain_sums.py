@@ -50,7 +50,7 @@ class PlainSums:
         return Sums.of_shares(found["losses"], shares)
 
     def keep(self, start: str, sums: Sums) -> None:
-        """Write a step's recomputed gradients to disk, for use by the comparison's other run."""
+        """Write a step's recomputed gradients to disk, for the other of candidate and reference."""
         elements = sum(own.numel() for share in sums.shares for own in share.values())
         if self._known is not None or self._elements + elements > MOST_KEPT:
             return

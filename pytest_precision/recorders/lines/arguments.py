@@ -82,7 +82,7 @@ def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
 
 
 def filled_in_part(name: str, args: tuple[Any, ...]) -> list[Tensor]:
-    """Return the buffer that an operator fills only in part; empty for other operators."""
+    """Return the buffer that an operator fills only in part, in a list; [] for other operators."""
     place = FILLED_IN_PART.get(name, len(args))
     return [one for one in args[place : place + 1] if has_values(one)]
 

@@ -28,7 +28,7 @@ class Cuts:
         self._of: dict[int, set[int]] = {}
 
     def inside(self, tensor: Tensor) -> list[int]:
-        """Return where copies of other tensors begin in this one: sorted element indices, not 0."""
+        """Return the sorted offsets (> 0) in a tensor at which copies of other tensors begin."""
         cuts = self._of.get(self._number(tensor)) if self._of else None
         if not cuts or len(cuts) > MOST_CUTS or not tensor.is_contiguous():
             return []
@@ -108,7 +108,7 @@ IN_A_ROW = frozenset({"cat", "all_gather_copy_in"})
 
 
 def _repeated(sizes: Sequence[int], elements: int) -> list[int]:
-    """Return the offset of each part in a buffer of parts with these sizes, over and over."""
+    """Return the offset of each part in a buffer of `elements` that repeats these part sizes."""
     row = sum(sizes)
     begins = [0, *accumulate(sizes)][:-1]
     return [first + begin for first in range(0, elements, row) for begin in begins]

@@ -58,7 +58,7 @@ USER, INSTALLED, NOBODY, EDGE, OURSELVES = range(5)
 
 
 class Stack(NamedTuple):
-    """The source line, found in a call stack, that an operation belongs to.
+    """The source line to which a tensor operation is attributed, found in a call stack.
 
     Attributes:
         line: that the operation belongs to; None if there is nothing but torch.
@@ -78,7 +78,7 @@ class Frames:
         self._sites: dict[tuple[tuple[CodeType, int], ...], tuple[Site, ...]] = {}
 
     def stack(self, operator: Any = None) -> Stack:
-        """Return the source line in the current call stack that an operation belongs to.
+        """Return the source line in the current call stack to which an operation is attributed.
 
         A tensor subclass or a mode of the user's that passes an operation on has not asked for it:
         the line that has is outside it. What it computes by itself is its own line's.
@@ -202,7 +202,7 @@ def _passes_on(frame: FrameType, operator: Any) -> bool:
 
 
 def _public(frame: FrameType) -> str:
-    """Return a function's name, or `Class.step` for a few methods; empty for internal functions."""
+    """Return a function's name, as `Class.name` for forward, step, backward; empty if internal."""
     name = frame.f_code.co_name
     if name.startswith("_") or name in WRAPPERS:
         return ""

@@ -209,7 +209,7 @@ class OperationLogger:
     def _sketched(
         self, made: Sequence[Tensor], results: Sequence[Value]
     ) -> tuple[tuple[float, ...], ...]:
-        """Return short random projections of results, if the log is to have them.
+        """Return short random projections of results; an empty tuple if the log is to have none.
 
         `results` are the values of `made`, or none where nobody has computed them.
         """

@@ -100,7 +100,7 @@ def _has_no_end(frame: FrameType) -> bool:
 
 
 def _line(code: CodeType, run: set[int]) -> CodeLine:
-    """Return the last line run before the first skipped line of `code`; else its first line."""
+    """Return the last executed line before the first unexecuted one; else `code`'s first line."""
     left_out = {line for *_, line in code.co_lines() if line} - run - {code.co_firstlineno}
     first = min(left_out, default=0)
     deciding = max((line for line in run if line < first), default=code.co_firstlineno)

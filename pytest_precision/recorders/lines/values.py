@@ -46,7 +46,7 @@ class Values:
         self._known: dict[int, dict[Any, tuple[Value, bytes]]] = {}
 
     def of(self, tensor: Tensor) -> Value:
-        """Return the digest of a tensor's present content, with its dtype, shape and memory."""
+        """Return a digest of a tensor's present bytes, with dtype, shape, storage, byte range."""
         storage = self._storage(tensor)
         laid = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         place = (*laid, tensor.is_conj(), tensor.is_neg())

@@ -110,7 +110,7 @@ class Batch:
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield for each moment, then the weight: fp64 result, error/bound ratios, largest ratio.
+        """Yield (fp64 result, |run - fp64| / bound, its maximum) per moment, and for the weight.
 
         Args:
             scalars: the rule's.
@@ -131,7 +131,7 @@ class Batch:
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
     def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
-        """Return moments and weights after a step by an optimizer rule, in fp64, with error bounds.
+        """Return fp64 moments and weights by a rule from gradients * `factor`, with error bounds.
 
         Args:
             scalars: of the rule.
@@ -147,7 +147,7 @@ class Batch:
         return torch.cat([own.to(self.device, torch.float64) for own in self.after])
 
     def _old(self, factor: float) -> State:
-        """Return the state before the step in fp64; its gradient is scaled by clip and `factor`."""
+        """Return the fp64 state before the step, its gradient times clip factor and `factor`."""
         # Copies also of fp64, since all that follows is computed in place.
         tensors = self.before.tensors
         old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])
@@ -175,7 +175,7 @@ class Judge:
         self._usual = 0
 
     def breaches(self, batch: Batch, step: int, made: int) -> list[Breach]:
-        """Return each tensor's worst element, where a step did not follow the declared rule."""
+        """Return each wrong tensor's worst element; [] if the step followed the declared rule."""
         own, formula = self._plan.at(made)[batch.group], self._plan.formula
         scalars = [arithmetic(own, made + 1) for arithmetic in formula.arithmetics]
         ways = [*product(scalars, batch.clipping.forms)]

@@ -58,7 +58,7 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
 
 
 def is_one_of(kind: type, names: Collection[str]) -> type | None:
-    """Return the first class in a class's bases that has one of the names; None if none has."""
+    """Return the first of a class and its bases whose name is in `names`; None if there is none."""
     return next((base for base in kind.__mro__ if base.__name__ in names), None)
 
 
@@ -113,7 +113,7 @@ def _step(kind: type) -> Any:
 # Asked for each weight in each step, and a signature takes as long as a small update.
 @lru_cache(maxsize=64)
 def _options(kind: type) -> frozenset[str]:
-    """Return the names of an optimizer class's constructor arguments, without the parameters."""
+    """Return the names of an optimizer class's constructor arguments after the first (`params`)."""
     _, *names = signature(kind).parameters.values()
     named = (one for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
     return frozenset(one.name for one in named)

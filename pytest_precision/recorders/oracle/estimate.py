@@ -66,7 +66,7 @@ def estimates(
 
 
 def unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> dict[str, float]:
-    """Return a group's declared hyperparameters by name; both of a pair count alone, as `betas.0`.
+    """Return a group's declared hyperparameters by name; a pair is split, as into `betas.0`.
 
     The factor of its gradients, `GRADIENT`, is one of them.
     """
@@ -100,7 +100,7 @@ def _fit(
     arithmetic: ScalarsOfStep,
     batch: Batch,
 ) -> dict[str, float] | None:
-    """Return the values of some hyperparameters that explain an update; None if none do."""
+    """Fit the hyperparameters named in `declared` to an update; None if no values explain it."""
 
     def made(values: Mapping[str, float]) -> tuple[Tensor, Tensor] | None:
         scalars = arithmetic(_changed(group, values), step)

@@ -108,7 +108,7 @@ class WrongRule(NamedTuple):
     factor: float = 1.0
 
     def storage(self, own: Roundings) -> Roundings:
-        """Return the rounding errors of an optimizer with this mistake, given the right ones."""
+        """Compute an optimizer's rounding errors with this mistake from those without it."""
         if self.rounded is None:
             return own
         all_of_them = [*own.moments, own.weight]

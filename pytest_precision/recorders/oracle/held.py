@@ -21,7 +21,7 @@ from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
-    """Return this rank's shards of the model's tensors that `tensor` contains, each flattened."""
+    """Split `tensor`, perhaps fused or flat, into this rank's flattened shards of model tensors."""
     own = (part for _, part in engine.logical(weight.name, tensor))
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
 

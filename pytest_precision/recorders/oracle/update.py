@@ -48,7 +48,7 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of(cls, dtype: torch.dtype, scale: Tensor | None = None) -> Rounding:
-        """Return the error bound of a tensor stored in `dtype`, with or without a scale.
+        """Return the error bound of a tensor in `dtype`, with or without a quantization scale.
 
         What has a scale is computed in fp32, coded, and stored once. Nothing says that this one
         rounding is to nearest: one that truncates, or rounds at random, is off by up to the

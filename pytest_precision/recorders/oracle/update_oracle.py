@@ -92,13 +92,13 @@ class UpdateOracle:
 
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
-        """Keep moments, gradients and weights (from `watched`) before an update, to check it."""
+        """Copy moments, gradients and weights of `watched` before an update, to check it later."""
         self._before = _apart(self._starts(engine, watched))
         self._options = held.rule_numbers(engine, self._plan.formula)
 
     @torch.no_grad()
     def after(self, engine: Engine, watched: Sequence[Watched], step: int) -> None:
-        """Compare the update since `before` with the declared one, and log a difference."""
+        """Check the update since `before` by the declared optimizer rule; log a difference."""
         right: list[Batch] = []
         wrong: list[Batch] = []
         breaches: list[Breach] = []
@@ -172,7 +172,7 @@ class UpdateOracle:
     def _columns(
         self, engine: Engine, weight: Weight, parts: Sequence[Tensor]
     ) -> list[tuple[Tensor, ...]]:
-        """Return (moments, weight) of each shard; [] if the optimizer's state is not known."""
+        """Return (moments, weight) of each shard; [] if the optimizer's state cannot be checked."""
         formula, name = self._plan.formula, weight.name
         try:
             if name not in self._known:
@@ -263,7 +263,7 @@ def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _B
 
 
 def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
-    """Yield lists of parts of shards, each of bounded size, to be checked at once."""
+    """Yield lists of parts of shards, each list of bounded size, to be checked at once."""
     together: list[PiecePart] = []
     for part in parts:
         most = MEASURED_AT_ONCE[part.after[0].device.type]

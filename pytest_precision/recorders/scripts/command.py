@@ -29,7 +29,7 @@ __tracebackhide__ = is_bad_input
 def command(
     file: str | Path, *arguments: object, env: Mapping[str, str] | None = None
 ) -> Callable[..., Any]:
-    """Return a candidate or reference that runs `python file arguments` on every rank.
+    """Return a `candidate=` or `reference=` value that runs `python file arguments` on all ranks.
 
     parity.check(
             candidate=command("train.py", "--optim", "adamw_torch_fused", "--seed", "{seed}"),

@@ -73,7 +73,7 @@ class LocatedTensor(NamedTuple):
         local: bool = False,
         gathers_shards: bool = False,
     ) -> Iterator[Observation]:
-        """Yield observations of a tensor that is laid out like the parameter, such as a moment.
+        """Yield observations of a tensor with the parameter's layout, such as a moment.
 
         Args:
             kind: see `Observation`.
@@ -112,7 +112,7 @@ class LocatedTensor(NamedTuple):
 
 
 def located(name: str, tensor: Tensor, given: Pieces | None) -> LocatedTensor:
-    """Return a parameter with the model tensors that `locate` found in it; raise if sizes misfit.
+    """Return a parameter with the parts of model tensors (`given`) in it; raise if sizes misfit.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.

@@ -40,7 +40,7 @@ def log_script(
     segment: Segment | None,
     wanted: Wanted,
 ) -> int:
-    """Run a script up to one step or load of its sequence, and log the tensor operations in that.
+    """Run a script up to one step or checkpoint load, and log the tensor operations in it.
 
     Args:
         script: takes the cell and a `Record`.
@@ -103,7 +103,7 @@ class LoggedSteps(Steps):
             self._logger.settings.unwatch(optimizer)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Log later changes of an optimizer's options; start the log if its step is next."""
+        """Log later option changes; start the log of operations if the operation to log is next."""
         super().updated(optimizer, closure=closure)
         if not in_compiled_call():
             self._logger.settings.watch(optimizer)

@@ -279,7 +279,7 @@ class LoopNames:
             self._name_parts(root, prefix, [])
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
-        """Return known models, by prefix, whose tensors have a module's names and shapes."""
+        """Return registered models, by name prefix, with tensors of a module's names and shapes."""
         wanted = structure(module)
         alike = {
             prefix: weakref.ref(root)

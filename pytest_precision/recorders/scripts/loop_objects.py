@@ -74,7 +74,7 @@ class Updates:
                 yield group, [parameter for parameter in own if id(parameter) not in held]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
-        """Yield (place, parameter); a place is where it was first, as `param_groups.0.params.3`."""
+        """Yield (place, parameter), the place at its first update, as `param_groups.0.params.3`."""
         for place, parameter in groups.places(self.members(optimizer, whole=whole)):
             yield self._places.get(id(parameter), (place,))[0], parameter
 
@@ -112,12 +112,12 @@ class LoopObjects(TrainingState):
         self._steps = 0
 
     def begin(self) -> None:
-        """Find schedulers and averages, and store their state before the first update."""
+        """Find schedulers and weight averages, and store their state before the first update."""
         self.look()
         super().begin()
 
     def end_step(self) -> None:
-        """Look for new schedulers and averages, after steps 1, 2, 4, 8 and so on."""
+        """Look for new schedulers and weight averages, after steps 1, 2, 4, 8 and so on."""
         self._steps += 1
         if self._steps & (self._steps - 1) == 0:
             self.look()
@@ -125,7 +125,7 @@ class LoopObjects(TrainingState):
             self._left.begin(self._gradients())
 
     def observe_end(self) -> Iterator[Observation]:
-        """Yield whether gradients are non-zero at the end, if that differs from after step 1."""
+        """Yield whether gradients are non-zero when the loop ends, if that changed after step 1."""
         yield from self._left.observe(self._gradients())
 
     def look(self) -> None:

@@ -76,7 +76,7 @@ class LoopReader(LoopObjects):
         return None not in self._names(optimizer)
 
     def used(self, module: nn.Module) -> NamedObservations:
-        """Yield each weight that `module` holds directly, as its forward reads it."""
+        """Yield (name, observations) of weights in `module` itself that its forward reads."""
         for name, parameter in self.names.own(module):
             yield name, self._show("used_param", self._held(name, parameter), parameter)
 
@@ -154,7 +154,7 @@ class LoopReader(LoopObjects):
             yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
     def flags(self) -> Iterator[Observation]:
-        """Yield which modules are in training mode, and whose `requires_grad` has changed."""
+        """Yield training modes, and module settings and `requires_grad` changed since the start."""
         for root, prefix in self.names.roots.items():
             yield from modes(self.names.modules(root), prefix, self.since.settings)
         yield from thawed(trained(self.names.parameters()), self.since.trained)
@@ -199,7 +199,7 @@ class LoopReader(LoopObjects):
         return gone
 
     def _names(self, optimizer: Optimizer) -> dict[str | None, int]:
-        """Map the names of an optimizer's parameters to their ids; the key is None if nameless."""
+        """Map an optimizer's parameters, by name (None for nameless ones), to their Python ids."""
         self.names.learn()
         return {self.names.of(tensor): id(tensor) for tensor in groups.updated_tensors(optimizer)}
 
@@ -209,7 +209,7 @@ class LoopReader(LoopObjects):
         return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
 
     def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
-        """Return whether an optimizer may update a tensor: one that is not frozen."""
+        """Return whether an optimizer may update a tensor; false for a frozen parameter."""
         used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
         return used or self.names.of(tensor) is None  # masters may require no gradient
 
@@ -237,7 +237,7 @@ class LoopReader(LoopObjects):
 
 
 def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:
-    """Yield observations, without repeats of the same kind, name and place."""
+    """Yield observations, without repeats of the same kind, name and range in the tensor."""
     shown = set()
     for one in seen:
         held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one

@@ -74,7 +74,7 @@ class LoopRules(LoopEvents):
         self._copies_gradients = False
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Report stale or infinite gradients that an optimizer's step is about to read."""
+        """Report gradients, left from the last step or non-finite, that a step is about to read."""
         if closure:
             return
         members = updated_tensors(optimizer)
@@ -149,11 +149,11 @@ class LoopRules(LoopEvents):
         ]
 
     def forward(self, module: nn.Module) -> None:
-        """Record that a forward ran, so that the next optimizer step is not called repeated."""
+        """Record that a forward ran, so that the next step is not reported as a repeated one."""
         self._just_stepped.clear()
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Check before a backward which old gradients are unchanged, to which it will add."""
+        """Watch whether a backward adds to gradients that a step has read or a scaler unscaled."""
         self._just_stepped.clear()
         self._old.backward()
         self._divided.backward()

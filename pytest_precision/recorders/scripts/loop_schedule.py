@@ -9,7 +9,7 @@ from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
 
 
 class LoopSchedule:
-    """The operations, such as `save`, that a loop is to make from its start or a load to the next.
+    """The operations, such as `save`, that one run of a loop must make before the next load.
 
     Args:
         operations: those of the whole sequence.

@@ -45,12 +45,12 @@ class _Copy:
     name: str = ""
 
     def is_held(self) -> bool:
-        """Return whether the object is a module, or is still referenced from elsewhere."""
+        """Return whether the object is a module, or is referenced outside of this recorder."""
         return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > LAST_REFERENCES
 
 
 class Copies:
-    """Finds copies of a model's weights, such as averages, and shows those that change.
+    """Finds copies of a model's weights, such as averages, and records those that change.
 
     What does not move is nobody's average: a model of an earlier run that is still in memory, the
     weights that a loop has put aside.
@@ -172,7 +172,7 @@ def _tensors(one: Any) -> dict[str, Tensor]:
 
 
 def _elsewhere(tensor: Tensor) -> bool:
-    """Return whether a tensor is no plain copy: sharded, in an autograd graph, or unreadable."""
+    """Return whether to ignore a copy's tensor as sharded, in an autograd graph or unreadable."""
     return in_graph(tensor) or isinstance(tensor, DTensor) or bool(unreadable(tensor))
 
 

@@ -124,7 +124,7 @@ class ModelHooks:
                 hook()
 
     def watch_call(self, module: nn.Module, *told: ModuleHook) -> None:
-        """Install hooks on a module's compiled call, if any; the first hook reports its begin.
+        """Add hooks before a module's compiled call, if any, the first of which reports the call.
 
         Args:
             module: it.

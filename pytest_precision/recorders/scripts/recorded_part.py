@@ -39,7 +39,7 @@ class RecordedPart:
     def of(
         self, step: int, names: Iterable[str], seen: Iterator[Observation]
     ) -> Iterator[Observation]:
-        """Yield a tensor's observations if its step and name are selected; else do not read it.
+        """Yield a tensor's observations if its step and name are selected; else read nothing.
 
         Args:
             step: number of the step that runs.

@@ -72,7 +72,7 @@ def is_script(function: object) -> bool:
 
 
 def way_in(function: object) -> WayIn:
-    """Return whether a callable defines its training as an engine, a script or a command."""
+    """Return by which of three ways a callable defines its training: engine, script or command."""
     found = getattr(_declared(function), "way_in", LAYOUT)
     return found if isinstance(found, WayIn) else LAYOUT
 
@@ -83,7 +83,7 @@ def resumes(function: object) -> bool:
 
 
 def resumed(function: Function) -> Function:
-    """Return the function that resumes a script, with the arguments of a `partial` bound."""
+    """Return the `resume=` function of a script; it gets the arguments that a `partial` binds."""
     if isinstance(function, functools.partial):
         return functools.partial(resumed(function.func), *function.args, **function.keywords)
     resume: Function = function.resume  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def resumed(function: Function) -> Function:
 
 
 def expect_signature(function: Function) -> None:
-    """Raise unless a script and its `resume=` function can be called as (cell, record).
+    """Raise unless a script and its `resume=` function take the arguments (cell, record).
 
     Raises:
         TypeError: one takes other arguments than the cell and `record`.
@@ -115,7 +115,7 @@ def expect_signature(function: Function) -> None:
 
 
 def unrecordable(name: str, cell: Cell, *, resumes: bool) -> str | None:
-    """Return why a script cannot run a cell's sequence of steps, saves and loads; None if it can.
+    """Return why a script cannot run the test's sequence of steps, saves and loads; None if it can.
 
     Args:
         name: of the script.

@@ -124,7 +124,7 @@ def record_file(
 
 @contextmanager
 def ended_well() -> Iterator[None]:
-    """Suppress `sys.exit()` and `sys.exit(0)` inside the context; raise other exits."""
+    """Suppress `sys.exit()` and `sys.exit(0)` inside the context; let other exits through."""
     try:
         yield
     except SystemExit as end:
@@ -133,7 +133,7 @@ def ended_well() -> Iterator[None]:
 
 
 def run_file(file: Path, arguments: Sequence[str]) -> None:
-    """Run a file as `python file arguments` does, and restore `sys.argv`, path and directory."""
+    """Run `python file arguments` in-process; restore `sys.argv`, `sys.path`, working directory."""
     argv = sys.argv
     path = sys.path[:]
     directory = os.getcwd()

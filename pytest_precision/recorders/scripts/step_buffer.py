@@ -231,7 +231,7 @@ class StepBuffer:
             self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", seen)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
-        """Yield (phase, buffered observations) of a step, except the state after it."""
+        """Yield (phase, observations) of the tensors buffered while the step ran."""
         kept = self._step.kept
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),

@@ -221,7 +221,7 @@ class StepEnds:
             self._trace.write(moment, shown_once(self._buffer.started()))
 
     def _write_step(self, op: int, operation: str) -> None:
-        """Write a finished step to the trace, and the saves that follow it in the sequence.
+        """Write a finished step to the trace, and the `save` operations that follow it.
 
         Args:
             op: index of its operation, which the schedule is behind already.
@@ -251,7 +251,7 @@ class StepEnds:
                 yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
 
     def _write_state(self, op: int, operation: str) -> None:
-        """Write all state and options to the trace after an operation such as `save`."""
+        """Write the loop's state and options to the trace after an operation such as `save`."""
         if self._trace.writes(self._schedule.done):
             moment = Moment(op, operation, self._schedule.done, operation)
             self._write(moment, self._reader.all_numbers, self._reader.observe)

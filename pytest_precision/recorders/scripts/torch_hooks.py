@@ -144,7 +144,7 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
 
 
 def _telling(told: Callable[[], None], given: Any) -> Any:
-    """Return an `optimizer.step` argument; a closure is wrapped to call `told` after each run."""
+    """Return `given`; if it is a closure of `optimizer.step`, wrapped to call `told` after it."""
     if isinstance(given, Optimizer) or not callable(given):
         return given
 

@@ -30,7 +30,7 @@ def module_paths(
     through: Collection[nn.Module] = (),
     known: Collection[nn.Module] = (),
 ) -> Iterator[tuple[nn.Module, str]]:
-    """Yield (module, path) of `root` and all modules below that are not `known`, without wrappers.
+    """Yield (module, path) of `root` and all submodules not in `known`; paths leave out wrappers.
 
     Args:
         root: the module to begin with.

@@ -123,7 +123,7 @@ class Failures:
 
 
 def failure_facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
-    """Return the facts of a failing check: its first divergence, its gate and its two sides."""
+    """Return facts of a failing check, such as its first divergence, gate and candidate."""
     found = []
     if divergence := entry.get("divergence"):
         kind, signature = divergence["kind"], divergence["signature"]
@@ -156,7 +156,7 @@ def _element(divergence: Mapping[str, Any]) -> str:
 
 
 def culprit_facts(found: Culprit) -> Sequence[tuple[str, str]]:
-    """Return facts on the operation at fault, and on the reference's operation in its place."""
+    """Return facts on the operation at fault, and on the reference's operation that matches it."""
     theirs = found.reference
     outside = " (no file of the project)" if found.outside and found.file else ""
     told = [
@@ -173,7 +173,7 @@ def culprit_facts(found: Culprit) -> Sequence[tuple[str, str]]:
 
 
 def constants_of_both(found: Culprit) -> list[tuple[str, str, str]]:
-    """Return the arguments in which both sides differ, each with both values as text."""
+    """Return the arguments in which candidate and reference differ, with both values as text."""
     if found.constants is None:
         return []
     ours, theirs = (found.constants[side] for side in BOTH_SIDES)

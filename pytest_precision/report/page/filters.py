@@ -84,7 +84,7 @@ class Filters:
         return FilterGroup(self._axes[place], f"g{place}", choices, classes)
 
     def _values(self, cell: CellResult, place: int) -> tuple[str, ...]:
-        """Return as `repr` those values of a test by which one filter selects it, as its gates."""
+        """Return, as `repr`, a test's values for one filter: status, gates or value of an axis."""
         if place == 0:
             return (repr(cell.status),)
         if place == 1:

@@ -15,7 +15,7 @@ SCREEN_CHARACTERS = 120
 
 
 class Row(NamedTuple):
-    """A row of a table: its labels, and the worst cell at each place; None where there is no cell.
+    """A row of a table: its labels and the worst test result per column; None for an empty field.
 
     Every row has all of its labels, each with whether the row above has the same: a filter may hide
     that row.

@@ -102,7 +102,7 @@ def lines(
 
 
 def onto_axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Return a function that maps `low` to `high` onto `start` to `end`."""
+    """Return a function that interpolates linearly: `low` gives `start`, and `high` gives `end`."""
     length = high - low
     return lambda value: round(start + (end - start) * ((value - low) / length if length else 0), 1)
 

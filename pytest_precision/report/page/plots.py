@@ -64,7 +64,7 @@ def _sides(columns: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
 
 
 def _difference(columns: Mapping[str, Sequence[Any]]) -> Column:
-    """Return |candidate - reference| at each step; None where either side has no value."""
+    """Return |candidate - reference| at each step; None where one of the two has no value."""
     sides = _sides(columns)
     pairs = zip(sides["candidate"], sides["reference"], strict=True)
     return [None if a is None or b is None else abs(a - b) for a, b in pairs]

@@ -48,7 +48,7 @@ def _device(environment: Mapping[str, Any]) -> str:
 
 
 class PageSettings(NamedTuple):
-    """The settings of torch and environment variables that results depend on.
+    """The versions, torch settings and environment variables on which results depend.
 
     Attributes:
         session: name to value: versions, platform, device, options.

@@ -27,7 +27,7 @@ STEPS_BETWEEN = 3
 
 
 def all_same(values: Sequence[Value], others: Sequence[Value]) -> bool:
-    """Return whether two lists of values are equal in order; a part of a value counts as equal."""
+    """Return whether two lists agree in order: values are equal, or one is a slice of the other."""
     return len(values) == len(others) and all(map(is_same, values, others))
 
 
@@ -53,7 +53,7 @@ def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
 
 
 def is_changed_step(blamed: SingleCall, between: SingleCall, known: Known) -> bool:
-    """Return whether a call does what the reference's `between` does, but with other constants.
+    """Return whether a call does what the reference's call `between` does, with other constants.
 
     A line in a loop may have another constant in each turn. A turn that the reference runs alike
     stands for no other one, unless it leaves what it reads as it is, as x / 1 does.
@@ -84,7 +84,7 @@ def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
 
 
 def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
-    """Yield operations that the reference runs on `value` before the operation that `call` runs."""
+    """Yield the reference's operations on `value` that lead to its counterpart of `call`."""
     rest = [one for one in call.read if one.digest != value.digest]
     reached = [(first, first) for first in known.readers[value.digest]]
     for _ in range(STEPS_BETWEEN):
@@ -106,7 +106,7 @@ def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[Si
 
 
 def added_later(value: Value, after: SingleCall, known: Known) -> bool:
-    """Return whether the reference uses a value as a term of a sum after a certain operation."""
+    """Return whether the reference, after the operation `after`, adds `value` to something."""
     readers = (one for one in known.readers[value.digest] if one.number > after.number)
     return not is_common(value) and any(one.base in SUMS for one in readers)
 
@@ -145,7 +145,7 @@ def _terms(value: Value, known: Known) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's call, nearest to the error, of an operation that is missing there."""
+    """Return the candidate's call of `lacked`'s operator that runs nearest to the wrong one."""
     same = [
         call
         for call in wrong.calls

@@ -73,7 +73,7 @@ class WrongMemory:
             ]
 
     def overwrite_right(self, value: Value) -> None:
-        """Mark a value's memory as right; in its storage, blame only what is known to be wrong.
+        """Mark a value's memory as right; blame no operation for unmatched values in its storage.
 
         What has none in the reference may be right, too.
         """
@@ -103,7 +103,7 @@ AT_START = -1
 
 @dataclass(frozen=True)
 class Wrong:
-    """An operation that made a wrong value from right inputs, with its rank and wrong inputs.
+    """An operation at which a value went wrong, with its rank and inputs that the reference lacks.
 
     Attributes:
         call: the operation.
@@ -179,7 +179,7 @@ class Follower:
         *,
         source: bool = False,
     ) -> Wrong:
-        """Return a `Wrong` of the operation at `place`; whether its effect lasts is set later."""
+        """Return a `Wrong` for the operation at `place`; `wrong()` sets its field `lasts` later."""
         return Wrong(
             call=self._calls[place],
             rank=self._rank,
@@ -231,7 +231,7 @@ class Follower:
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
     ) -> bool:
-        """Return whether the reference may lack a right result because it shards tensors otherwise.
+        """Return whether a right result may be absent in the reference, which shards differently.
 
         It has a part of what it makes by elements of a value of which this side holds a part, and
         nothing of what is made of all elements of such a part, as a norm is.

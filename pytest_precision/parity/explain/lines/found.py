@@ -139,7 +139,7 @@ def _made(
 def _wrong_of(
     candidate: Sequence[OperationLog], known: Known, kind: str, *, in_pieces: bool
 ) -> list[Wrong]:
-    """Return the operations of all ranks that made wrong values, not those that received them."""
+    """Return operations that made wrong values, except those that got them from another rank."""
     followed = (
         Follower(log, rank, known, kind, in_pieces=in_pieces).wrong()
         for rank, log in enumerate(candidate)

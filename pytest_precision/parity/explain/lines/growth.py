@@ -114,19 +114,19 @@ def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Gr
 
 
 def error(mine: Sketch, theirs: Sketch) -> float:
-    """Return the relative L2 error of two tensors, estimated from their short random sketches."""
+    """Return the relative L2 error of two tensors, estimated from random projections of them."""
     size = math.hypot(*theirs)
     apart = math.hypot(*(a - b for a, b in zip(mine, theirs, strict=True)))
     return apart / size if size else float(apart > 0)
 
 
 def _error(mine: Value, theirs: Value, sketch: Sketch, other: Sketch) -> float:
-    """Return a result's relative error, estimated from both sketches; 0 if the bytes are equal."""
+    """Return a result's relative error, estimated from random projections; 0 for equal bytes."""
     return 0.0 if mine.digest == theirs.digest else error(sketch, other)
 
 
 def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOperation]]:
-    """Yield each operation with its place: module, direction, name, and which such call it is."""
+    """Yield each operation with (module, is backward, name, how many such calls came before)."""
     numbers: dict[tuple[object, ...], int] = {}
     for operation in log.operations:
         place = operation.module, operation.backward, operation.base

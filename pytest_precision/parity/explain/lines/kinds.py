@@ -158,7 +158,7 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
 
 
 def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Return the error kind of a call before which the reference calls another; else None."""
+    """Return the error kind if the reference first runs another operation on an input; or None."""
     for value in wrong.call.read:
         if value not in known or not is_telling(value):
             continue
@@ -181,7 +181,7 @@ def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> Er
 
 
 def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
-    """Return the error kind of a call with an input unlike the reference's; None if unclear."""
+    """Return the error kind of a call with some inputs unlike the reference's; None if unknown."""
     call = wrong.call
     if len(call.read) < 2 and not wrong.unlike:
         return None

@@ -59,7 +59,7 @@ class SetOtherwise(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return words on which value each side sets the option or attribute to."""
+        """Return words on the values that candidate and reference give the option or attribute."""
         if self.mine is None:
             assert self.theirs is not None
             return f"the reference sets it to {self.theirs.value}, the candidate does not"
@@ -124,12 +124,12 @@ class LeftOut(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return which step the user's function omits; the function's name if no log shows that."""
+        """Return the operation or option that the function omits, else the function's name."""
         return self.lacking.name if self.lacking is not None else self.line.function
 
     @property
     def words(self) -> str:
-        """Return words on where the candidate calls it, and what the reference has there."""
+        """Return words on where the candidate calls the function, and what the reference does."""
         called = f"{short(self.entry.site)} calls {self.line.function} of {short(self.line)}"
         if self.lacking is None:
             return f"{called}, the reference another function"
@@ -139,7 +139,7 @@ class LeftOut(NamedTuple):
 def too_little(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> LeftOut | None:
-    """Return the user's function that does only a part of what the reference does at that call.
+    """Return the user's function that does only part of what the reference does at its call site.
 
     Args:
         candidate: the logs of its ranks.
