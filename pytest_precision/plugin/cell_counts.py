@@ -19,7 +19,7 @@ from pytest_precision.report.status import count
 
 
 class CellCounts(NamedTuple):
-    """How many cells (axis combinations) a session's matrices have, how many run, and why not all.
+    """How many cells (axis combinations) a session has and runs, and why others were not made.
 
     Attributes:
         made: number of cells of all matrix tests, selected or not.

@@ -162,7 +162,7 @@ class RankHolder(Process):
 
 
 def needs_ranks(items: list[pytest.Item], collection: Collection) -> bool:
-    """Return whether any test needs rank processes: a matrix test, or one with fixture `ranks`."""
+    """Return whether any test needs ranks: a matrix test, or one with `ranks` and `world_size`."""
     return any(
         collection.cell_to_run(item) is not None
         or ("ranks" in getattr(item, "fixturenames", ()) and item.get_closest_marker("world_size"))

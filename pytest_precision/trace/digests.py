@@ -49,7 +49,7 @@ def in_order(tensor: Tensor) -> Tensor:
 
 
 def digested(seen: Observation) -> Observation:
-    """Replace a recorded tensor's values by their digest, unless they are only a few bytes."""
+    """Replace a tensor's values by their digest, unless few bytes, losses or gradient norms."""
     if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
         return cloned(seen)
     return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))

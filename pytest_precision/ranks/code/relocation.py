@@ -106,7 +106,7 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
 
 @cache  # a rank asks it of all its modules after each job
 def _in_repository(path: Path, root: Path, tree: Path) -> bool:
-    """Return whether a file is in the repository, but not in a Python environment or work tree."""
+    """Return whether a file is in the repository, but not in this package, Python or `tree`."""
     path = path.resolve()
     others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
     within = [one for one in others if one.is_relative_to(root)]

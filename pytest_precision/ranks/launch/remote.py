@@ -30,7 +30,7 @@ class Start:
 
     @classmethod
     def of(cls, membership: Membership, before: Mapping[str, str]) -> Start:
-        """Return the message for a rank, with only the environment variables unlike `before`.
+        """Return a rank's message, with declared variables and the caller's changes since `before`.
 
         Args:
             membership: of the rank.

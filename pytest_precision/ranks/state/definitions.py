@@ -170,7 +170,7 @@ def _is_state(one: _Holder, name: str, before: object) -> bool:
 
 @cache
 def _rebound(file: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return two sets of names: those a file's functions assign, and those they increment (`+=`).
+    """Return two sets of names: those a file's functions assign, and those they update as by `+=`.
 
     Names are globals, and attributes of anything but the object of a method.
     """

@@ -125,7 +125,7 @@ class MegatronEngine(Engine):
             self._taken.add("fused")
 
     def optimizer_step(self) -> None:
-        """Reduce the gradients, let Megatron-core clip and update, then step the scheduler."""
+        """Reduce gradients, let Megatron-core clip and update; step the scheduler if it updated."""
         import_module("megatron.core.distributed").finalize_model_grads([self.ddp])
         reduced = [*self._reduced()]
         seen = [seen for name, own in reduced for seen in self._pieces("reduced_grad", name, own)]

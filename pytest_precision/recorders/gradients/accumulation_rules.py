@@ -83,7 +83,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _left(wrong: Unexplained) -> str:
-    """Return words on how much of the previous step's gradient remains in this one; else empty."""
+    """Return words on how much of the previous step's gradient is left in this one, or empty."""
     found, step = wrong
     shown = step.before[found[0].rank or 0].grad if step.before else []
     old = {seen.name: seen.tensor for seen in shown}
@@ -249,7 +249,7 @@ def _borrowed(wrong: Unexplained) -> str:
 
 
 def _wrong_loss(wrong: Unexplained) -> str:
-    """Name the mistake in mask or auxiliary loss that explains wrong gradients; may be empty."""
+    """Return words on the mask or auxiliary loss mistake behind wrong gradients; empty if none."""
     step = wrong.step
     if step.loop.is_masked(step.first.step):
         fit = wrong.fit(wrong.dealt([*step.loop.microbatches(step.first.step, "unmasked")]))

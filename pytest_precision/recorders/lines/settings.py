@@ -45,7 +45,7 @@ class SettingsWatch:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Log option assignments, module attribute changes, loads of state, inside the context."""
+        """Log option assignments, module attribute changes and state loads inside the context."""
         restored = partial(self._restored, "load_state_dict")
         with (
             # Functions of torch with which state is brought back, also below those of a framework.
@@ -103,7 +103,7 @@ class SettingsWatch:
             self._note(name, path or "the model", value)
 
     def _scheduled(self, original: Any, scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-        """Run a scheduler's step; log each rate it sets, with the user's line that computed it."""
+        """Run a scheduler's step; log rates by the user's line that calls it, or computes them."""
         before = sys.getprofile()
         sys.setprofile(self._returned)
         try:

@@ -92,7 +92,7 @@ class UpdateOracle:
 
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
-        """Copy moments, gradients and weights of `watched` before an update, to check it later."""
+        """Keep moments, gradients and weights of `watched` before an update, to check it later."""
         self._before = _apart(self._starts(engine, watched))
         self._options = held.rule_numbers(engine, self._plan.formula)
 

@@ -58,7 +58,7 @@ class FollowedGradient:
 
     @property
     def is_there(self) -> bool:
-        """Whether the watched tensor is still the parameter's `grad`, not zeroed, not added to."""
+        """Whether `grad` is the watched tensor, not zero, and unwritten (or within `norm`)."""
         if self.norm is None:
             return self._is_untouched
         return self.parameter.grad is self.gradient and 0 < float(self.gradient.norm()) <= self.norm
@@ -128,7 +128,7 @@ class FollowedGradients:
                 self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm, now)
 
     def backward(self) -> None:
-        """Before a backward, keep watching only gradients unchanged since watching them began."""
+        """Before a gradient's first backward, follow it if it is unchanged, else stop watching."""
         for key, one in [*self._followed.items()]:
             if one.handles:
                 continue
@@ -143,7 +143,7 @@ class FollowedGradients:
         return [one.parameter for one in found if one is not None and one.is_left]
 
     def untouched(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return parameters whose `grad` is the watched tensor, neither zeroed nor added to."""
+        """Return parameters whose `grad` is as it was watched, see `FollowedGradient.is_there`."""
         found = (self._followed.get(id(own)) for own in parameters)
         return [one.parameter for one in found if one is not None and one.is_there]
 

@@ -103,7 +103,7 @@ class LoggedSteps(Steps):
             self._logger.settings.unwatch(optimizer)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Log later option changes; start the log of operations if the operation to log is next."""
+        """Log later option changes; start the log if no step is left before the one to log."""
         super().updated(optimizer, closure=closure)
         if not in_compiled_call():
             self._logger.settings.watch(optimizer)
