@@ -110,7 +110,7 @@ def test_pieces_of_ranks_are_put_together(parity_in: ParityIn) -> None:
             {"of": ((4,), 0, 4)},
             r"pieces of all 3 elements of x but got 1 pieces of 4",
         ),
-        (torch.ones(3), {"of": ((4,), 0, 3), "local": True}, r"got local=True \(bool\)"),
+        (torch.ones(3), {"of": ((4,), 0, 3), "local": True}, r"of= or local=True but got both"),
         (3.0, {}, r"expected a tensor but got tensor=3.0 \(float\); wrap a number"),
     ],
 )
