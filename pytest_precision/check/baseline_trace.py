@@ -93,7 +93,7 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
                 expected_but_got(
                     "tensors that are whole, with equal bits on all ranks that hold them,",
                     f"{kind} of {name}: {one.fault.text}",
-                    "let the ranks agree on it, or leave the kind to unchecked(reason=...)",
+                    "let ranks hold all of it alike, or leave the kind to unchecked(reason=...)",
                 )
             )
         first = one.pieces[0]

@@ -110,7 +110,7 @@ def _matrix(scale: torch.Tensor) -> torch.Tensor:
             expected_but_got(
                 "a matrix of scales",
                 f"scale.shape={tuple(scale.shape)} (Size)",
-                "use this one unchanged: a single scale per tensor is not swizzled",
+                "use it unchanged if it is the one scale of a tensor",
             )
         )
     return scale

@@ -63,7 +63,7 @@ def quantize_linears(
                 expected_but_got(
                     "bf16 or a quantized precision for fuse_wgrad_accumulation=True",
                     named("precision", precision),
-                    "leave it out: the GEMMs of other precisions do not accumulate",
+                    "leave fuse_wgrad_accumulation out: other GEMMs do not accumulate",
                 )
             )
     taking_part = dict(_linears(model))

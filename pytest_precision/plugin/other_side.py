@@ -98,8 +98,8 @@ def _expect_possible(settings: Settings) -> None:
     if launch is not None:
         raise pytest.UsageError(
             expected_but_got(
-                f"one pytest process with {flag}, which starts the ranks of both sides,",
-                f"{launch.world_size} processes of {launch.launcher}",
+                f"no launcher with {flag}, which starts the ranks of both sides,",
+                f"{launch.launcher} with world_size={launch.world_size}",
                 f"run `pytest` without {launch.launcher}, or compare a script: "
                 "torchrun … -m pytest_precision diff REVISION -- train.py",
             )
