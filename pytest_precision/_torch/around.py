@@ -77,7 +77,7 @@ def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def has_own_memory(kind: type[Tensor]) -> bool:
-    """Return whether a tensor class stores values like `Tensor`, without a `__torch_dispatch__`."""
+    """Return whether a tensor class has plain memory and overrides no `__torch_dispatch__`."""
     return (
         kind in (Tensor, nn.Parameter, nn.Buffer)
         or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
@@ -95,7 +95,7 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def weak_storage(tensor: Tensor) -> Any:
-    """Return a weak reference to a tensor's storage; while referred to, its id is not reused."""
+    """Return a weak reference to a tensor's storage, which keeps its `storage_key` from reuse."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

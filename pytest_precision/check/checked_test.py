@@ -112,7 +112,7 @@ class CheckedTest:
         return found
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Return `refused`, or if None call `rule` to record and compare; errors become outcomes.
+        """Return `refused`, or if None what `rule` returns; its known errors become outcomes.
 
         Args:
             refused: why nothing is recorded; None if something is.

@@ -81,7 +81,7 @@ def _disturbed(case: Case, number: int) -> Finding | None:
 
 @gate
 def contract(case: Case) -> Ruling | None:
-    """Fail the check if a run's tensors lack required dtypes or break what its engine promises."""
+    """Fail the check if a run breaks a promise of its engine or loop, or lacks a required dtype."""
     for side in case.judged:
         declared = side.trace.header.violations
         if declared:

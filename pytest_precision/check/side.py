@@ -109,9 +109,9 @@ class Side:
         return cls(layout, swapped, own, cell, way_in, resumes, needs)
 
     def computes_as(self, other: Side) -> bool:
-        """Return whether this run has the same set-up as another; only its rank needs may differ.
+        """Return whether this run has the same set-up and environment variables as another.
 
-        What they may leave on ranks makes no difference either.
+        What else they need of ranks, and what they may leave there, makes no difference.
         """
         return self._has_variables_of(other) and replace(self, needs=other.needs) == other
 

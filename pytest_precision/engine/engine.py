@@ -33,7 +33,7 @@ EVALUATION_STEP = 0
 
 
 class Engine(Dealing):
-    """Plain data-parallel training: each rank has all weights; gradients are summed over ranks.
+    """Plain data-parallel training: each rank has whole tensors; gradients are summed over ranks.
 
     A subclass overrides only what differs. Every rank calls, in this order:
 

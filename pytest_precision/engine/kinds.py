@@ -190,5 +190,5 @@ def is_local(kind: str) -> bool:
 
 
 def lasting(lasts: str) -> frozenset[str]:
-    """Return the kinds of lifetime `lasts`: "passing" (within one phase), "setting" or "state"."""
+    """Return kinds with lifetime `lasts`: "passing" (within one phase), "setting" or "state"."""
     return frozenset(name for name, kind in KINDS.items() if kind.lasts == lasts)

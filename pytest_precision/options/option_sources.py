@@ -84,7 +84,7 @@ def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
 def _sources(
     option: Option, config: pytest.Config
 ) -> Iterator[tuple[Sequence[object], str, str, Path]]:
-    """Yield (values, name, source, base folder) of the option in each source, by precedence."""
+    """Yield (values, name, source, base folder) of an option, highest precedence first."""
     here = config.invocation_params.dir
     given = config.getoption(option.key)
     if given is not None:

@@ -16,7 +16,7 @@ from pytest_precision.auditing.finding import AuditFinding
 
 
 def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield an error if an optimizer updates tensors that are neither parameters nor masters."""
+    """Yield errors if optimizers update what is neither a parameter of the model nor a master."""
     what = {
         "foreign": "tensors that are no parameters of the model, nor round to one",
         "copy": "copies of the model's parameters, which stay as they are",
