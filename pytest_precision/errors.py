@@ -255,7 +255,7 @@ class BaselineError(ValueError):
 
 
 class NoBaselineError(LookupError):
-    """A test lacks expected results in this environment; the message says which ones have some."""
+    """A test has no expected results in this environment; the message lists the ones with some."""
 
 
 class ReportError(ValueError):

@@ -130,7 +130,7 @@ def uses_transformer_engine(function: Declaring) -> Declaring:
 
 @contextmanager
 def _without_earlier_layers() -> Iterator[None]:
-    """Clear, before a block, global fp8 state left by Transformer Engine's layers in earlier jobs.
+    """Clear, before a `with` block, global fp8 state left by Transformer Engine in earlier jobs.
 
     In delayed scaling, the histories of all layers that were ever called are updated together, and
     what is recomputed is numbered over all of them: each job would take longer than the one before,

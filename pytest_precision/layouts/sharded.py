@@ -33,7 +33,7 @@ class FSDP2Engine(Engine):
     needs_even_shares: ClassVar = True
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return an empty context; make FSDP2 reduce gradients in the last microbatch only."""
+        """Return an empty context; make FSDP2 reduce gradients only in the `last` backward."""
         from torch.distributed.fsdp import FSDPModule
 
         assert isinstance(self.model, FSDPModule)

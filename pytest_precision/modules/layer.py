@@ -121,7 +121,7 @@ class Layer(nn.Module):
         return [name] if number == 1 else [f"{name}.{n}".lstrip(".") for n in range(number)]
 
     def _refresh(self, weights: Sequence[Tensor], grouped: bool) -> None:
-        """Set `used_weights`: quantized parameters as stored; others quantized if maybe changed."""
+        """Take quantized parameters as `used_weights`; quantize others if they may have changed."""
         if isinstance(weights[0], QuantizedParameter):
             self.used_weights = [
                 member

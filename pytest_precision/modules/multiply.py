@@ -35,7 +35,7 @@ class Product(Protocol):
     """The interface of one weight's forward and backward GEMMs."""
 
     def forward(self, x: Tensor, bias: Tensor | None, *, backward: bool) -> tuple[Tensor, Any]:
-        """Return x times weight plus bias, bf16 [rows, out], and the tensors its backward needs.
+        """Return x times weight plus bias, bf16 [rows, out], and what its backward needs.
 
         Returns:
             y, and what `backward` needs; the latter is complete only if `backward` is true.

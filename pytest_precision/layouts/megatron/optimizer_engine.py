@@ -119,7 +119,7 @@ class DistributedOptimizer(GatheredEngine):
         super().forward_backward(step)
 
     def microbatch_context(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return an empty context; the last microbatch's backward may then reduce gradients."""
+        """Return an empty context; the `last` microbatch's backward may then reduce gradients."""
         self._last_microbatch = last
         return nullcontext()
 

@@ -236,7 +236,7 @@ class Noise(Elementwise):
         return replace(self, rel=error(self.safety))
 
     def allows(self, statistics: Statistics) -> bool:
-        """Return whether the L2 error is within a measured `rel`, and NaN and infinities match."""
+        """Return whether `rel_l2` is within a measured `rel`, and NaN and infinities match."""
         return self.rel is not None and within(statistics, self.rel)
 
 

@@ -48,7 +48,7 @@ class Fit(NamedTuple):
 
     @classmethod
     def of(cls, ours: Tensor, theirs: Tensor) -> Fit | None:
-        """Fit `ours` (fp64, finite) by a multiple of `theirs`; None if one or the factor is 0."""
+        """Fit `ours` as factor * `theirs`, fp64 [n], finite; None if one or the factor is 0."""
         scale, largest = float(theirs.abs().max()), float(ours.abs().max())
         if not scale or not largest:
             return None

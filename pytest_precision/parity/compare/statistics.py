@@ -88,7 +88,7 @@ class Statistics:
 
     @property
     def measured(self) -> bool:
-        """Return whether the error is known: `max_abs` is above 0, or both tensors are finite."""
+        """Return whether the error is known: `max_abs` > 0, or all unequal elements are finite."""
         return bool(self.max_abs) or not (
             any(self.candidate_not_finite) or any(self.reference_not_finite)
         )
@@ -186,7 +186,7 @@ class Accumulator:
             self.worst = locate()
 
     def allowed(self, reference: Scalar | None) -> str:
-        """Return the difference allowed at a finite `reference`, such as `2 ulp`; else empty."""
+        """Return the difference allowed at `reference`, as `2 ulp`; empty for bytes, NaN, inf."""
         if reference is None or self.measure is Measure.BYTES or not math.isfinite(abs(reference)):
             return ""
         with np.errstate(over="ignore"):

@@ -13,7 +13,7 @@ ADVICE = (
 
 
 def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell]) -> str | None:
-    """Return words on which ranks or runs received unequal microbatches; None if all are equal.
+    """Return words on which ranks or runs received unequal microbatches; None if none is found.
 
     Args:
         candidate: what its ranks were given.

@@ -86,6 +86,6 @@ class Exempt:
         return not self.all and "grad" not in self.reasons()
 
     def reasons(self) -> dict[str, str]:
-        """Return the reason for each kind of tensor left out; empty also if `all` is the reason."""
+        """Return the reason for each kind of tensor left out; empty also if `all` gives one."""
         found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
         return {key: own.reason for key, own in found if isinstance(own, Unchecked)}

@@ -130,7 +130,7 @@ def not_restored(
 
 
 def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestored:
-    """Yield wrong operations where the reference reads state from before the restart, or data.
+    """Yield operations for which only the reference reads state from before the restart, or data.
 
     Such state was made before the restart, or is data.
     """
