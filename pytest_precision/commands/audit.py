@@ -129,7 +129,7 @@ def _module(place: str, name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{place}.".startswith(f"{missing}."):  # else the module lacks another one
-            advice = f"there is no {missing} in {os.getcwd()} or installed: set PYTHONPATH"
+            advice = f"there is no {missing} in {os.getcwd()}, nor is it installed: set PYTHONPATH"
             raise _refused("a module that can be imported", name, advice) from None
         raise _refused(
             f"{place} to be imported", name, f"it raised {type(error).__name__}: {error}"

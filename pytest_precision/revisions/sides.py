@@ -166,7 +166,7 @@ def _link(path: Path, root: Path, tree: Path) -> None:
     if not there.exists() or not there.is_relative_to(root):
         raise RevisionError(
             expected_but_got(
-                f"a path in {root}", f"--link={path}", "name a file or folder that is there"
+                f"a path in {root}", f"--link={path}", "name an existing file or folder of it"
             )
         )
     link = tree / there.relative_to(root)

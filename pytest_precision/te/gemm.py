@@ -233,22 +233,30 @@ def _refuse_blocks(
     rows, columns = product.shape
     depth = torch.Size(a.size()).numel() // max(columns, 1)
     problems = {
-        "dimension requirement": depth % 16 or columns % 8 or (rows % 8 and not b._is_2D_scaled),
-        "Only 1D by 1D, 1D by 2D, and 2D by 1D block scaling GEMM is supported": (
-            a._is_2D_scaled and b._is_2D_scaled
+        ("dimension requirement", "pad sizes to multiples of 16"): (
+            depth % 16 or columns % 8 or (rows % 8 and not b._is_2D_scaled)
         ),
-        "Epilogue requested outside of the available and tested cuBLAS functionality": (
-            (bias and (gelu or grad)) or (gelu and not grad)
+        (
+            "Only 1D by 1D, 1D by 2D, and 2D by 1D block scaling GEMM is supported",
+            "quantize one of the operands in 1-D blocks",
+        ): a._is_2D_scaled and b._is_2D_scaled,
+        (
+            "Epilogue requested outside of the available and tested cuBLAS functionality",
+            "compute bias and GELU, or their gradients, after the GEMM",
+        ): (bias and (gelu or grad)) or (gelu and not grad),
+        ("an unsupported value or parameter was passed", "apply GELU after the GEMM"): (
+            gelu and dtype == torch.float32
         ),
-        "an unsupported value or parameter was passed": gelu and dtype == torch.float32,
-        "CUBLAS_STATUS_NOT_SUPPORTED": not split
-        or a._fp8_dtype == b._fp8_dtype == DType.kFloat8E5M2,
+        (
+            "CUBLAS_STATUS_NOT_SUPPORTED",
+            "use the split accumulator, and e4m3 for one of the operands",
+        ): not split or a._fp8_dtype == b._fp8_dtype == DType.kFloat8E5M2,
     }
-    for text, is_there in problems.items():
+    for (text, advice), is_there in problems.items():
         if is_there:
             raise RuntimeError(
                 "expected a block-scaled GEMM that a GPU computes but got one that it refuses with "
-                f"{text!r}; pad sizes to multiples of 16, and apply bias or GELU by themselves"
+                f"{text!r}; {advice}"
             )
 
 

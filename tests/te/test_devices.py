@@ -68,6 +68,9 @@ def test_blocks_are_multiplied_as_the_capability_has_it(
     made = on_a_rank(planted.added_blocks)
     assert (made["rounded twice"], made["rounded twice on 10.0"]) == (True, False)
     assert "one that it refuses with 'Epilogue requested outside" in str(made["refused"])
+    assert str(made["refused"]).endswith(
+        "; compute bias and GELU, or their gradients, after the GEMM"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch.distributed import local_chunk
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.layouts.replicated import InDdp, sum_of_ranks
 from pytest_precision.layouts.sharded import FSDP2Engine, shard
 from pytest_precision.layouts.transformer_engine.kernels_there import recipe_of
@@ -163,10 +163,11 @@ def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
 def _expect_no_buffers(by: str, cell: Cell) -> None:
     """Raise ValueError for fused gradient accumulation: DDP and FSDP2 do not reduce `main_grad`."""
     if cell.grad_accum_fusion:
+        fused = named("grad_accum_fusion", cell.grad_accum_fusion)
         raise ValueError(
             expected_but_got(
                 f"gradients that {by} can reduce",
-                f"grad_accum_fusion={cell.grad_accum_fusion!r}, which adds to other buffers",
+                f"{fused}, which adds to other buffers",
                 "leave this value out of the matrix",
             )
         )
