@@ -102,7 +102,9 @@ def test_a_model_without_values(rules: Rules) -> None:
 def test_a_lazy_model_has_no_shapes(rules: Rules) -> None:
     """What is to be done is said."""
     model = nn.LazyLinear(4)
-    with pytest.raises(NoSetupError, match="got a lazy module before its first forward; call "):
+    with pytest.raises(
+        NoSetupError, match="got a lazy module before its first forward; call the model"
+    ):
         rules(model, torch.optim.SGD(model.parameters()))
 
 

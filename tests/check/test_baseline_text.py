@@ -94,7 +94,8 @@ def test_too_many_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("pytest_precision.check.baseline_trace.VALUE_BYTES", 100)
     trace = sharded(tmp_path)
     with pytest.raises(
-        BaselineError, match=r"at most 100 bytes of tensors under a tolerance, .* but got"
+        BaselineError,
+        match=r"at most 100 bytes of tensors under a tolerance, whose values .* but got",
     ):
         kept_side(trace, "x", Criteria.of(Norm(1e-3)))
 

@@ -35,7 +35,7 @@ def test_microbatches_are_dealt_one_by_one(
 @pytest.mark.parametrize("given", [(2, 2), (-1, 2), (0, 3), (0, 0)])
 def test_ranks_that_cannot_be_are_refused(given: tuple[int, int]) -> None:
     """A wrong pair would leave out data, or train on some of it twice."""
-    with pytest.raises(ValueError, match="a size that divides 2 ranks, and a rank below it, but"):
+    with pytest.raises(ValueError, match="divides 2 ranks, and a rank below it, but got"):
         engine_of(data_parallel=given)
 
 

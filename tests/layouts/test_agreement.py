@@ -107,7 +107,7 @@ def test_what_a_layout_cannot_do_it_refuses(
 def test_unequal_train_steps_are_refused(parity_in: ParityIn) -> None:
     """Before anything runs, with a verdict of its own for the report."""
     parity = parity_in(Cell(sequence="train2-eval-train2"))
-    words = r"train steps on both sides but got 4 .*='train2-eval-train2' and 3 .*='train3'"
+    words = r"the same number of train steps .* got 4 .*='train2-eval-train2' and 3 .*='train3'"
     with pytest.raises(ParityError, match=words):
         parity.check(
             layouts.adamw,

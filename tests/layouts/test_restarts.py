@@ -103,5 +103,6 @@ def test_the_calling_process_is_not_new() -> None:
     cell = Cell(sequence="train-save-restart-train")
     with closing(RankPool("inline")) as ranks, closing(TraceCache()) as traces:
         parity = Parity("test", cell, Settings(device="cpu"), ranks, traces)
-        with pytest.raises(pytest.skip.Exception, match=r"=inline, .* leave that option out"):
+        words = r"--precision-ranks=inline, .* leave that option out"
+        with pytest.raises(pytest.skip.Exception, match=words):
             parity.check(layouts.fsdp2, layouts.adamw, workload=workloads.mlp)

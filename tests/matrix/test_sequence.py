@@ -130,5 +130,7 @@ def test_the_grammar_is_that_of_the_table() -> None:
 
 def test_only_text() -> None:
     """A sequence is text; a list of operations is refused by name and type."""
-    with pytest.raises(SequenceError, match=r"a sequence such as .* but got \['train'\] \(list\)"):
+    with pytest.raises(
+        SequenceError, match=r"a sequence such as 'train2-eval' but got \['train'\] \(list\)"
+    ):
         parse(["train"])  # type: ignore[arg-type]

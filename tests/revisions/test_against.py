@@ -129,7 +129,7 @@ def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) ->
         (["--precision-against=HEAD", "-o", "precision_against_build=exit 3"], "status 3"),
         (["--precision-against=HEAD", "--precision-ranks=inline"], "ranks in separate processes"),
         (["--precision-against-python", sys.executable], "write --precision-against-python=PATH"),
-        (["--precision-against-python=/nowhere"], "expected a Python interpreter that starts"),
+        (["--precision-against-python=/nowhere"], "a Python interpreter that starts but got"),
     ],
 )
 def test_what_cannot_be_compared_ends_the_session_first(

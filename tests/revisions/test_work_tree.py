@@ -104,7 +104,8 @@ def test_a_submodule_that_was_never_fetched_is_named(
     repository.git("update-index", "--cacheinfo", f"160000,{later},inner")
     repository.git("commit", "-q", "-m", "moved")
     commit = commit_of(repository.root, "HEAD")
-    what = rf"commit {later[:12]} of the submodule .*/inner but got none; .* git -C .*/inner fetch"
+    missing = rf"commit {later[:12]} of the submodule .*/inner but got none; "
+    what = rf"{missing}fetch it with git -C .*/inner fetch"
     with (
         pytest.raises(RevisionError, match=what),
         work_tree(repository.root, commit, tmp_path / "t"),

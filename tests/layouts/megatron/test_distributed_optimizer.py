@@ -336,7 +336,7 @@ def test_two_ranks_agree_with_one(parity_in: ParityIn) -> None:
 @pytest.mark.parametrize(
     ("options", "axes", "words"),
     [
-        ({"bucket_size": 0}, {}, "expected a whole number of elements from 1 but got"),
+        ({"bucket_size": 0}, {}, "a whole number of elements from 1 but got bucket_size=0"),
         ({"main_grads_dtype": "fp8"}, {}, "main_grads_dtype to be one of fp32, bf16 but got"),
         ({"reuse_grad_buffer_for_param_gather": True}, {}, "expected quantized mxfp8 primary"),
         ({"store_param_remainders": True}, {"precision": "fp32"}, "expected bf16 primary weights"),
