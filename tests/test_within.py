@@ -1,0 +1,54 @@
+"""A path of others is held against the folder in which it must lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_precision._within import within
+from pytest_precision.errors import RevisionError
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("", "which is empty"),
+        ("/etc", "which is absolute"),
+        ("//a", "which is absolute"),
+        ("..", "which has the part '..'"),
+        ("a/../../b", "which has the part '..'"),
+        ("./a", "which has the part '.'"),
+        ("a//b", "which has the part ''"),
+        ("a/", "which has the part ''"),
+        (".git/hooks", "which has '.git', where git keeps a repository"),
+        ("a/.GIT", "which has '.GIT', where git keeps a repository"),
+        ("a\0b", "which has a control character"),
+        ("a\nb", "which has a control character"),
+        ("out/a", "which leads through the link .*/out"),
+        ("sub/in/a", "which leads through the link .*/sub/in"),
+        ("sub/in", "which leads through the link .*/sub/in"),
+        ("nowhere", "which leads through the link .*/nowhere"),
+    ],
+)
+def test_a_path_that_may_lie_elsewhere_is_refused(tmp_path: Path, name: str, fault: str) -> None:
+    """The text alone tells: absolute, empty, up, git's own folder, control characters.
+
+    Of what is there, no part may be a link, the last one neither, also where it leads to the same
+    folder or nowhere: whoever writes or removes there would follow it. The message has the text,
+    the fault and the next step, and is an error of the caller's type.
+    """
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "out").symlink_to("/")
+    (tmp_path / "sub" / "in").symlink_to(tmp_path / "sub")
+    (tmp_path / "nowhere").symlink_to("missing")
+    with pytest.raises(RevisionError, match=f"expected a thing whose .*{fault}; leave it out"):
+        within(tmp_path, name, "a thing", advice="leave it out", error=RevisionError)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.c", "..a/b..", ".gitmodules", "sub/new/é \udcff"])
+def test_a_path_in_the_folder_is_joined(tmp_path: Path, name: str) -> None:
+    """It need not exist, and the folder itself may be reached through a link, as TMPDIR may be."""
+    (tmp_path / "real" / "sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert within(tmp_path / "link", name, "a thing") == tmp_path / "link" / name
