@@ -33,14 +33,14 @@ def within(
         Exception: of type `error`: the text is absolute or empty, has an empty part, `.`, `..`,
             `.git` or a control character, or leads through or to a symbolic link.
     """
-    fault = _fault_of_text(name) or _link_on_the_way(folder, name)
+    fault = fault_of(name) or _link_on_the_way(folder, name)
     if fault:
         wanted = f"{what} whose path lies in {folder}"
         raise error(expected_but_got(wanted, f"{named('path', name)}, {fault}", advice))
     return folder / name
 
 
-def _fault_of_text(name: str) -> str:
+def fault_of(name: str) -> str:
     """Return why a text can be no path in a folder, whatever lies there; empty if it can."""
     if not name:
         return "which is empty"

@@ -18,11 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pytest_precision._git import git
 from pytest_precision.commands import add_command, say
 from pytest_precision.commands.against import Against
 from pytest_precision.errors import RecordingError, ReportError, RevisionError, expected_but_got
 from pytest_precision.report.read import read_report
-from pytest_precision.revisions.work_tree import commit_of, git
+from pytest_precision.revisions.work_tree import commit_of
 
 _FIRST_BAD = re.compile(r"^# first bad commit: \[(\w+)\]", re.MULTILINE)
 

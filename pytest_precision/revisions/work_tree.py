@@ -1,26 +1,34 @@
 """Work tree: a commit of the user's repository, checked out in a temporary folder.
 
-git notes each work tree in the repository. A process of its own removes the folder and the notes
-when this one ends, in whatever way.
+git notes each work tree in the repository. A process of its own (`tree_keeper`) adds the trees, and
+removes them and the notes when this one ends, in whatever way.
+
+A commit may be anybody's, so that the names in its trees may say any path: each is held against its
+folder before anything of it is used.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pytest_precision._git import git
+from pytest_precision._within import fault_of, within
 from pytest_precision.errors import RevisionError, expected_but_got, named
 
-_REMOVE = """
-cat > /dev/null
-while [ $# -gt 0 ]; do git -C "$1" worktree remove --force --force "$2"; rm -rf "$2"; shift 2; done
+_START = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+sys.exit(importlib.import_module("pytest_precision.revisions.tree_keeper").keep_trees())
 """
-"""Shell script that waits for the end of its input, then removes work trees, innermost first.
-
-Its arguments are pairs of a repository and a work tree."""
+"""What starts a keeper, without the user's packages."""
 
 
 def repository_of(folder: Path) -> Path:
@@ -64,84 +72,130 @@ def work_tree(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
     Args:
         repository: root of the repository.
         commit: full name of the commit.
-        folder: does not exist yet; outside the repository.
+        folder: does not exist yet; in a temporary folder of this process, outside the repository.
 
     Raises:
-        RevisionError: git cannot check it out, or a submodule's commit was never fetched.
+        RevisionError: git cannot check it out, a submodule's commit was never fetched, or an entry
+            of the commit has a path that may lie elsewhere.
     """
-    trees = [*_trees(repository, commit, folder)]
-    pairs = [str(path) for home, tree, _ in reversed(trees) for path in (home, tree)]
-    # Whoever holds the writing end keeps the trees: this process, and each git that adds one.
-    reading, writing = os.pipe()
-    remover = subprocess.Popen(
-        ["sh", "-c", _REMOVE, "sh", *pairs],
-        stdin=reading,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is not meant for it
-    )
-    os.close(reading)
-    try:
-        for home, tree, name in trees:
-            words = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--force", "--detach")
-            git(home, *words, str(tree), name, keep=(writing,))
+    trees = [*_trees(repository, commit, folder.name)]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TreeKeeper(folder.parent) as keeper:
+        for tree in trees:
+            keeper.add(*tree)
         yield folder
-    finally:
-        os.close(writing)
-        remover.wait()
 
 
-def git(folder: Path, *words: str, keep: Sequence[int] = ()) -> str:
-    """Run git in a folder, with `keep` as inherited file descriptors; return what it prints.
+class TreeKeeper:
+    """Keeps work trees in a temporary folder of this process until the block ends.
 
     Args:
-        folder: where it runs.
-        words: its arguments.
-        keep: descriptors that it inherits.
+        folder: the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        words = [sys.executable, "-I", "-S", "-c", _START, str(Path(__file__).parents[2])]
+        self._is_adding = False
+        self._process = subprocess.Popen(
+            words,
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is not meant for it
+        )
+
+    def add(self, repository: Path, commit: str, place: str) -> None:
+        """Add a work tree: a commit of `repository`, at the path `place` in the folder.
+
+        Raises:
+            RevisionError: it cannot be added.
+        """
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._is_adding = True
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps([str(repository), commit, place]) + "\n")
+            process.stdin.flush()
+        answer = process.stdout.readline()
+        self._is_adding = False
+        if not answer:
+            assert process.stderr is not None
+            said = process.stderr.read().strip().splitlines()[-1:]
+            wanted = f"a process that keeps work trees of {repository}"
+            raise RevisionError(expected_but_got(wanted, f"its end {said}", "try again"))
+        if fault := json.loads(answer):
+            raise RevisionError(fault)
+
+    def __enter__(self) -> TreeKeeper:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        with suppress(ProcessLookupError):
+            if self._is_adding:  # after Ctrl-C: nobody waits for this tree
+                os.killpg(self._process.pid, signal.SIGTERM)
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+
+
+def _trees(home: Path, commit: str, place: str) -> Iterator[tuple[Path, str, str]]:
+    """Yield (repository, commit, place) for a commit and for all submodules in it.
 
     Raises:
-        RevisionError: it failed; the message has its last line.
+        RevisionError: a submodule cannot be checked out.
     """
-    # A hook that runs this command would otherwise send git to the hook's repository.
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words],
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            pass_fds=keep,
-            stdin=subprocess.DEVNULL,
-            env=environment,
+    yield home, commit, place
+    for path, name in _submodules(home, commit):
+        if not fault_of(path) and not (home / path / ".git").exists():
+            continue  # this side has no files of it either
+        inner = within(
+            home,
+            path,
+            f"a submodule of commit {commit:.12}",
+            advice="the commit cannot be checked out safely; see git fsck",
+            error=RevisionError,
         )
-    except OSError as error:
-        raise RevisionError(
-            expected_but_got("git to start", f"{error.strerror}", "install git")
-        ) from error
-    if done.returncode:
-        last = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
-        raise RevisionError(f"git {words[0]}: {last}")
-    return done.stdout.strip()
+        _expect_fetched(inner, name)
+        yield from _trees(inner, name, f"{place}/{path}")
 
 
-_OF_A_HOOK = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY"}
+def _submodules(home: Path, commit: str) -> list[tuple[str, str]]:
+    """Return (path, commit) of each submodule of a commit.
 
-
-def _trees(home: Path, commit: str, folder: Path) -> Iterator[tuple[Path, Path, str]]:
-    """Yield (repository, new work tree, commit) for a commit and for all submodules in it."""
-    yield home, folder, commit
-    for line in git(home, "ls-tree", "-r", "-z", commit).split("\0"):
-        mode, _, rest = line.partition(" ")
-        if mode == "160000":
-            name, path = rest.removeprefix("commit ").split("\t")
-            inner = home / path
-            if not (inner / ".git").exists():
-                continue  # this side has no files of it either
-            _expect_fetched(inner, name)
-            yield from _trees(inner, name, folder / path)
+    Raises:
+        RevisionError: one has a path that lies in, or is, that of another entry.
+    """
+    listed = git(home, "ls-tree", "-r", "-z", commit).split("\0")
+    entries = [entry.partition("\t") for entry in listed if entry]
+    paths = Counter(path for _, _, path in entries)
+    found = [(path, row.split(" ")[2]) for row, _, path in entries if row.startswith("160000 ")]
+    for path, _ in found:
+        above = [path[:end] for end, letter in enumerate(path) if letter == "/"]
+        if paths[path] > 1 or any(folder in paths for folder in above):
+            wanted = f"one entry of commit {commit:.12} in each place"
+            raise RevisionError(
+                expected_but_got(
+                    wanted,
+                    f"the submodule {named('path', path)} in the place of another entry",
+                    "the commit cannot be checked out safely; see git fsck",
+                )
+            )
+    return found
 
 
 def _expect_fetched(submodule: Path, commit: str) -> None:
+    if os.path.realpath(git(submodule, "rev-parse", "--show-toplevel")) != os.path.realpath(
+        submodule
+    ):
+        raise RevisionError(
+            expected_but_got(
+                f"the submodule {submodule} to be a repository",
+                "a folder of another one",
+                f"git submodule update --init {submodule}",
+            )
+        )
     try:
         git(submodule, "cat-file", "-e", f"{commit}^{{commit}}")
     except RevisionError:

@@ -66,6 +66,32 @@ class Repository:
         self.git("commit", "-q", "--allow-empty", "-m", message)
         return self.git("rev-parse", "HEAD")
 
+    def raw_tree(self, *entries: tuple[str, str, str]) -> str:
+        """Write a tree of (mode, name, object) as it is given, however git likes it; return it."""
+        rows = [
+            f"{mode} ".encode() + os.fsencode(name) + b"\0" + bytes.fromhex(object)
+            for mode, name, object in entries
+        ]
+        return self._written(b"".join(rows), "-t", "tree", "--literally")
+
+    def blob(self, text: str) -> str:
+        """Write a blob with this text; return it."""
+        return self._written(text.encode())
+
+    def commit_of_tree(self, tree: str) -> str:
+        """Return a new commit of a tree, on a branch of its own."""
+        commit = self.git("commit-tree", "-m", "of others", tree)
+        self.git("update-ref", "refs/heads/strangers", commit)
+        return commit
+
+    def _written(self, data: bytes, *options: str) -> str:
+        words = ["git", "hash-object", "-w", "--stdin", *options]
+        return (
+            subprocess.run(words, cwd=self.root, input=data, check=True, capture_output=True)
+            .stdout.decode()
+            .strip()
+        )
+
     def trees(self) -> int:
         """Return how many work trees git knows, the user's own included."""
         return len(self.git("worktree", "list").splitlines())
