@@ -7,12 +7,14 @@ tree is added, this process lives on until it has removed them.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pytest_precision._git import git
@@ -69,18 +71,36 @@ class AddedTrees:
             self._names.add(name)
         _make_without_links(place)
         path = os.path.join(os.getcwd(), place)
-        git(Path(repository), "worktree", "add", "--quiet", "--detach", path, commit)
+        with _alone_in(Path(repository)):
+            words = ("worktree", "add", "--quiet", "--detach", "--no-checkout")
+            git(Path(repository), *words, path, commit)
         self._noted.append((Path(repository), path))
+        git(Path(path), "reset", "--quiet", "--hard", "--no-recurse-submodules")
 
     def remove(self) -> None:
         """Remove the trees, and what git has noted of them in their repositories."""
         for name in self._names:
             shutil.rmtree(name, ignore_errors=True)  # it refuses a link, and follows none
         for repository, path in reversed(self._noted):
-            with suppress(RevisionError):
+            with suppress(RevisionError), _alone_in(repository):
                 if not os.path.lexists(path) and _is_listed(repository, path):
                     # Nothing is there any more, so git removes its notes alone.
                     git(repository, "worktree", "remove", "--force", "--force", path)
+
+
+@contextmanager
+def _alone_in(repository: Path) -> Iterator[None]:
+    """Wait for other keepers of the repository's work trees, and have them wait during the block.
+
+    A git that lists the work trees fails where another one is just adding or removing one.
+    """
+    folder = os.open(repository / git(repository, "rev-parse", "--git-common-dir"), os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _is_listed(repository: Path, path: str) -> bool:

@@ -93,15 +93,15 @@ HOSTILE: dict[str, tuple[Entries, str]] = {
     ),
     "file above": (
         lambda mine, other, k: [("100644", "../other/new", mine.blob("x"))],
-        r"git worktree: error: invalid path '\.\./other/new'",
+        r"git reset: error: invalid path '\.\./other/new'",
     ),
     "file anywhere": (
         lambda mine, other, k: [("100644", f"{other.root}/new", mine.blob("x"))],
-        r"git worktree: error: invalid path '/.*/other/new'",
+        r"git reset: error: invalid path '/.*/other/new'",
     ),
     "file of git": (
         lambda mine, other, k: [("100755", ".git/hooks/post-checkout", mine.blob("x"))],
-        r"git worktree: error: invalid path '\.git/hooks/post-checkout'",
+        r"git reset: error: invalid path '\.git/hooks/post-checkout'",
     ),
 }
 

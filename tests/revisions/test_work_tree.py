@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,67 @@ def test_it_goes_when_the_process_is_killed(repository: Repository, tmp_path: Pa
         time.sleep(0.05)
     assert repository.trees() == 1
     assert not (tmp_path / "tree").exists()
+
+
+@pytest.fixture
+def slow(repository: Repository, tmp_path: Path) -> tuple[str, Path]:
+    """Return a commit whose checkout waits, and the file that appears when it does."""
+    (repository.root / ".gitattributes").write_text("*.py filter=slow\n")
+    commit = repository.commit("slow", a="1")
+    begun = tmp_path / "begun"
+    repository.git("config", "filter.slow.smudge", f"touch {begun}; sleep 2; cat")
+    return commit, begun
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_goes_when_the_process_ends_as_it_is_added(
+    repository: Repository, tmp_path: Path, slow: tuple[str, Path], number: int
+) -> None:
+    """A tree that git is still writing is known to whoever removes it, since that process adds it.
+
+    After SIGKILL the checkout goes on to its end, and then it goes. After Ctrl-C and SIGTERM, which
+    commands turn into an exception, git is ended, so that nobody waits for the rest of it.
+    """
+    commit, begun = slow
+    words = [sys.executable, "-c", KILLED, str(repository.root), commit, str(tmp_path / "tree")]
+    ending = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))"
+    words[2] = ending + KILLED
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 20
+        while not begun.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        sent = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(20) != 0
+        took = time.monotonic() - sent
+    if number == signal.SIGKILL:
+        until = time.monotonic() + 20
+        while repository.trees() > 1 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert took < 2, "it waited for the checkout"
+    assert repository.trees() == 1
+    assert not (tmp_path / "tree").exists()
+    assert not [*(repository.root / ".git").glob("worktrees/*")]
+
+
+def test_several_commands_at_once(repository: Repository, tmp_path: Path) -> None:
+    """Each has its tree in its own folder, and removes that alone."""
+    commit = repository.commit("one", a="1")
+    with ExitStack() as stack:
+        trees = [
+            stack.enter_context(work_tree(repository.root, commit, tmp_path / str(k) / "tree"))
+            for k in range(3)
+        ]
+        with ThreadPoolExecutor() as pool:
+
+            def again(k: int) -> bool:
+                with work_tree(repository.root, commit, tmp_path / f"more{k}" / "tree") as tree:
+                    return (tree / "a.py").exists()
+
+            assert all(pool.map(again, range(6)))
+        assert all((tree / "a.py").exists() for tree in trees)
+        assert repository.trees() == 4
+    assert repository.trees() == 1
 
 
 def test_no_hook_of_the_user_runs(repository: Repository, tmp_path: Path) -> None:
