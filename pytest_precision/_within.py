@@ -15,7 +15,7 @@ from pytest_precision.errors import expected_but_got, named
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
-def within(
+def path_within(
     folder: Path, name: str, what: str, *, advice: str = "", error: type[Exception] = ValueError
 ) -> Path:
     """Return the path that a text names in a folder, if it can lie nowhere else.

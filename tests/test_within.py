@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision._within import within
+from pytest_precision._within import path_within
 from pytest_precision.errors import RevisionError
 
 
@@ -43,7 +43,7 @@ def test_a_path_that_may_lie_elsewhere_is_refused(tmp_path: Path, name: str, fau
     (tmp_path / "sub" / "in").symlink_to(tmp_path / "sub")
     (tmp_path / "nowhere").symlink_to("missing")
     with pytest.raises(RevisionError, match=f"expected a thing whose .*{fault}; leave it out"):
-        within(tmp_path, name, "a thing", advice="leave it out", error=RevisionError)
+        path_within(tmp_path, name, "a thing", advice="leave it out", error=RevisionError)
 
 
 @pytest.mark.parametrize("name", ["a", "a/b.c", "..a/b..", ".gitmodules", "sub/new/é \udcff"])
@@ -51,4 +51,4 @@ def test_a_path_in_the_folder_is_joined(tmp_path: Path, name: str) -> None:
     """It need not exist, and the folder itself may be reached through a link, as TMPDIR may be."""
     (tmp_path / "real" / "sub").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert within(tmp_path / "link", name, "a thing") == tmp_path / "link" / name
+    assert path_within(tmp_path / "link", name, "a thing") == tmp_path / "link" / name

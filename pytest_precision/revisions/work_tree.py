@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pytest_precision._git import git
-from pytest_precision._within import fault_of, within
+from pytest_precision._within import fault_of, path_within
 from pytest_precision.errors import RevisionError, expected_but_got, named
 
 _START = """
@@ -150,7 +150,7 @@ def _trees(home: Path, commit: str, place: str) -> Iterator[tuple[Path, str, str
     for path, name in _submodules(home, commit):
         if not fault_of(path) and not (home / path / ".git").exists():
             continue  # this side has no files of it either
-        inner = within(
+        inner = path_within(
             home,
             path,
             f"a submodule of commit {commit:.12}",
