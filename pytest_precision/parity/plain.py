@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 PlainElement = float | str | bool | None
@@ -47,10 +48,18 @@ def plain_element(value: Any) -> PlainElement:
     if isinstance(value, str | complex):
         return plain_text(value)
     # A scalar of numpy or torch, neither of which is imported for this.
-    builtin = value.item() if getattr(value, "shape", None) == () else value
-    return plain_text(value) if type(builtin) is type(value) else plain_element(builtin)
+    if getattr(value, "shape", None) == ():
+        with suppress(Exception):  # torch has no number for an element of a packed dtype
+            builtin = value.item()
+            if type(builtin) is not type(value):
+                return plain_element(builtin)
+    return plain_text(value)
 
 
 def plain_text(value: object) -> str:
     """Return the text of a value; half of a surrogate pair becomes the text of its escape."""
-    return str(value).encode(errors="backslashreplace").decode()
+    try:
+        text = str(value)
+    except Exception:  # of the user's class, or of a dtype that torch cannot print
+        text = object.__repr__(value)
+    return text.encode(errors="backslashreplace").decode()
