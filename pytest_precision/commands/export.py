@@ -51,8 +51,7 @@ def take(given: argparse.Namespace) -> int:
     from pytest_precision.recorders.exchange import import_recording
 
     try:
-        given.out.mkdir(parents=True, exist_ok=True)
-        if any(given.out.iterdir()):
+        if given.out.exists() and any(given.out.iterdir()):
             given.parser.error(
                 f"expected a new or empty folder but got --out={given.out}; name another folder"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from pytest_precision.errors import expect_one_of
+from pytest_precision.parity.plain import plain, plain_element
 
 CULPRIT_KINDS = (
     "constant",
@@ -127,7 +128,7 @@ class Culprit:
             data["reference"] = self.reference._asdict()
         if self.constants:
             data["constants"] = {
-                side: {name: _plain(value) for name, value in self.constants[side].items()}
+                side: {name: _constant(value) for name, value in self.constants[side].items()}
                 for side in BOTH_SIDES
             }
         return data
@@ -162,10 +163,6 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _plain(value: Any) -> Any:
-    """Return a constant as a builtin type of JSON; others, such as a dtype, become text."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value)
+def _constant(value: Any) -> Any:
+    """Return a constant as plain data; what is no list has the text of its whole."""
+    return plain(value if isinstance(value, list | tuple) else plain_element(value))

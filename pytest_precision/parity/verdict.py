@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.parity.culprit import Culprit
+from pytest_precision.parity.plain import PlainElement, plain, plain_element
 
 OUTCOMES = ("pass", "fail", "drift", "vacuous", "skip", "error")
 
@@ -25,7 +26,8 @@ class Divergence:
         name: the logical tensor's name.
         rank: the candidate's rank that holds the element, None where every rank does.
         index: of the first element beyond the criterion, None where no element is to blame.
-        candidate: the element, or, where no element is to blame, the property that differs.
+        candidate: the element, a complex one as text such as `(3+1j)`, or, where no element is to
+            blame, the property that differs.
         reference: the same of the reference.
         ulp: distance of the worst element in units in the last place, None where it has none.
         rel_l2: norm of the difference over the norm of the reference; like `ulp` None where nothing
@@ -45,14 +47,22 @@ class Divergence:
     name: str
     rank: int | None
     index: tuple[int, ...] | None
-    candidate: float | str | None
-    reference: float | str | None
+    candidate: PlainElement
+    reference: PlainElement
     ulp: int | None
     rel_l2: float | None
     mismatched: float | None
     signature: str
     error: str
     evidence: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for name in _ELEMENTS:
+            object.__setattr__(self, name, plain_element(getattr(self, name)))
+
+
+_ELEMENTS = ("candidate", "reference", "ulp", "rel_l2", "mismatched")
+"""What of a divergence comes from elements of tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,16 +256,14 @@ class Verdict(Figures):
         return self.command or again(self.nodeid)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dict of builtin types for report.json, which xdist can send."""
+        """Return the result as plain data for report.json, which xdist can send; see `plain`."""
         divergence = None if self.divergence is None else asdict(self.divergence)
-        if divergence is not None and divergence["index"] is not None:
-            divergence["index"] = list(divergence["index"])
         culprit = None if self.culprit is None else self.culprit.as_dict()
         told = {name: getattr(self, name) for name in _TOLD}
         figures = {figure.name: getattr(self, figure.name) for figure in fields(Figures)}
-        found = {"details": list(self.details), "divergence": divergence, "culprit": culprit}
+        found = {"details": self.details, "divergence": divergence, "culprit": culprit}
         data = told | found | figures
-        return {name: value for name, value in data.items() if value is not None}
+        return {name: plain(value) for name, value in data.items() if value is not None}
 
 
 _TOLD = (

@@ -6,7 +6,7 @@ So one side of a comparison may come from JAX, from C++ or from a framework's ow
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pytest_precision._whole_file import placed_whole
-from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.engine.observation import Chunk, Observation, Place, Span
+from pytest_precision.engine.observation import Span
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.sidecar import SIDECAR, Sidecar
 from pytest_precision.trace.data_log import write_data
-from pytest_precision.trace.manifest import RECORDED_RANKS, Manifest
-from pytest_precision.trace.moment import END, INIT, Moment
+from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest
 from pytest_precision.trace.reader import Entry, Header
-from pytest_precision.trace.sound import (
-    sound_integer,
-    sound_list,
-    sound_object,
-    sound_text,
-    sound_texts,
-)
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
-
-SIDECAR = 1
-"""Version of the sidecar."""
 
 PORTABLE = {
     torch.float64,
@@ -52,9 +41,6 @@ PORTABLE = {
     torch.bool,
 }
 """Dtypes that every reader of safetensors knows; tensors of others are written as their bytes."""
-
-MOST_STEPS = 1 << 20
-"""Train steps that a sidecar may have; each is made, whether it holds anything or not."""
 
 
 def export_recording(folder: Path, file: Path) -> None:
@@ -107,90 +93,59 @@ def export_recording(folder: Path, file: Path) -> None:
 def import_recording(file: Path, folder: Path) -> None:
     """Write a recording folder from a safetensors file and its JSON sidecar.
 
+    Both are checked whole before anything is made, and nothing is left of what cannot be finished.
+
     Args:
         file: the safetensors file.
         folder: a new or an empty one.
 
     Raises:
-        RecordingError: the two do not describe a run; nothing is in the folder then that passes for
-            a recording.
+        RecordingError: the two do not describe a run.
         OSError: a file cannot be read or written.
     """
+    beside = sidecar_of(file)
     try:
-        _import(file, folder)
-        whole_recording("recording", folder)
-    except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, RecordingError):
-            raise
+        sidecar = Sidecar.read(beside, _tensors(file))
+    except ValueError as error:
         got = f"{file}: {error}"
         advice = "docs/reference/recording-format.md says what a sidecar has"
         raise RecordingError(expected_but_got("a recording to import", got, advice)) from error
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / ".import"
+    try:
+        partial.mkdir()
+        _import(sidecar, beside, partial)
+        whole_recording("recording", partial)
+        # Its manifest comes last: a folder without it is no recording.
+        for made in sorted(partial.iterdir(), key=lambda made: made.name == MANIFEST_NAME):
+            made.rename(folder / made.name)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
 
 
-def _import(file: Path, folder: Path) -> None:
-    said = sound_object("the sidecar", json.loads(sidecar_of(file).read_text()))
-    sound_integer("sidecar", said.get("sidecar"), SIDECAR, SIDECAR)
-    ranks = sound_integer("world_size", said.get("world_size", 1), 1, RECORDED_RANKS)
-    texts = {
-        name: sound_texts(name, said.get(name, {})) for name in ("unobservable", "environment")
-    }
-    tensors, seen = load_file(file), _by_moment(said)
-    steps = max((step for step, _ in seen), default=0)
-    sound_integer("the last step", steps, 1, MOST_STEPS)
-    course = [*_course(steps)]
-    if unknown := seen.keys() - {(moment.step, moment.phase) for moment in course}:
-        step, phase = min(unknown)
-        phases = f"init at step 0, {', '.join(STEP_PHASES)}, or {END} of the last step,"
-        raise ValueError(expected_but_got(phases, f"{phase!r} at step {step}"))
-    manifest = Manifest.now(sidecar_of(file), (), steps, range(steps + 1))
-    manifest.write(folder, ranks)
-    for rank in range(ranks):
+def _import(sidecar: Sidecar, path: Path, folder: Path) -> None:
+    manifest = Manifest.now(path, (), sidecar.steps, range(sidecar.steps + 1))
+    manifest.write(folder, sidecar.world_size)
+    for rank in range(sidecar.world_size):
         with TraceWriter(folder, rank) as writer:
-            for moment in course:
-                rows = seen.get((moment.step, moment.phase), [])
-                own = [row for row in rows if sound_integer("a rank", row.get("rank", 0)) == rank]
-                writer.add(moment, [_observation(row, tensors) for row in own])
-            writer.finish(Header(ranks, texts["unobservable"], texts["environment"]))
+            for moment in sidecar.course:
+                writer.add(moment, sidecar.seen.get((moment.step, moment.phase, rank), []))
+            writer.finish(Header(sidecar.world_size, sidecar.unobservable, sidecar.environment))
         write_data(folder, rank)
         UpdateMeter().write(folder, rank)
-        Manifest.seal(folder, rank, ranks)
+        Manifest.seal(folder, rank, sidecar.world_size)
 
 
-def _by_moment(said: dict[str, Any]) -> dict[tuple[int, str], list[Any]]:
-    found: dict[tuple[int, str], list[Any]] = {}
-    for moment in sound_list("moments", said.get("moments")):
-        own = sound_object("a moment", moment, ("step", "phase", "tensors"))
-        key = sound_integer("a step", own["step"]), sound_text("a phase", own["phase"])
-        found.setdefault(key, []).extend(sound_list("tensors", own["tensors"]))
-    return found
-
-
-def _course(steps: int) -> Iterator[Moment]:
-    """Yield in order all moments of a recording: before step 1, after each phase, at the end."""
-    yield INIT
-    for step in range(1, steps + 1):
-        for phase in STEP_PHASES:
-            yield Moment(step - 1, "train", step, phase)
-    yield Moment(steps - 1, "train", steps, END)
-
-
-def _observation(row: Any, tensors: dict[str, Tensor]) -> Observation:
-    key = sound_text("the key of a tensor", sound_object("a tensor", row)["key"])
-    kind, name = sound_text("a kind", row["kind"]), sound_text("a name", row["name"])
-    tensor = tensors[key]
-    dtype = getattr(torch, sound_text("a dtype", row.get("dtype", "")), tensor.dtype)
-    if dtype != tensor.dtype:  # one that the format lacks, written as its bytes
-        piece = [sound_integer("a size", size) for size in sound_list("a shape", row.get("piece"))]
-        tensor = tensor.view(dtype).view(piece)
-    shape = tuple(
-        sound_integer("a size", n) for n in sound_list("shape", row.get("shape", [*tensor.shape]))
-    )
-    start = sound_list("start", row.get("start", [0] * len(shape)))
-    offsets = tuple(sound_integer("a start", n) for n in start)
-    place: Place = Chunk(offsets, tuple(tensor.shape))
-    if row.get("flat"):
-        place = Span(offsets[0], offsets[0] + tensor.numel())
-    return Observation(kind, name, tensor, shape, place, local=bool(row.get("local", False)))
+def _tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except OSError:
+        raise
+    except Exception as error:  # of a stranger's file, its reader may say anything
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _portable(tensor: Tensor) -> Tensor:

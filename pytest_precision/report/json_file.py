@@ -12,11 +12,10 @@ long or hanging one.
 from __future__ import annotations
 
 import json
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from pytest_precision._folder_owners import lives
 from pytest_precision._interrupts import postponed
 from pytest_precision._whole_file import placed_whole
 from pytest_precision.errors import expected_but_got
+from pytest_precision.parity.plain import plain
 from pytest_precision.report.provenance import differing
 
 JSON_NAME = "report.json"
@@ -50,7 +50,7 @@ class JsonFile:
     Attributes:
         path: path of the file.
         planned: number of cells that are to run; None as long as it is unknown.
-        problem: why the last write failed; empty if it succeeded.
+        problem: why a cell is not in the file, or why the last write failed; empty if all is well.
 
     Raises:
         pytest.UsageError: the folder cannot be written to.
@@ -66,7 +66,7 @@ class JsonFile:
     ) -> None:
         self.path = folder / JSON_NAME
         self.planned: int | None = None
-        self.problem = ""
+        self.problem = self._lost = ""
         self._environment = environment
         self._world_sizes: set[int] = set()
         self._ranks: dict[str, Mapping[str, str]] = {}
@@ -91,16 +91,17 @@ class JsonFile:
             ) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Add or replace a test's entries in report.json; write it now or after a short delay."""
+        """Add or replace a test's entries in report.json; write it now or after a short delay.
+
+        Entries that cannot be written are left out, which `problem` says.
+        """
         entries = list(entries)
-        found = [side for entry in entries for side in entry.get("environment", {}).values()]
-        encoded = b",\n".join(encode(_lean(entry)) for entry in entries)
         with self._lock:
-            self._ranks.update((repr(sorted(side.items())), side) for side in found)
-            self._cells[key] = encoded
-            self._world_sizes |= {
-                entry["axes"]["world_size"] for entry in entries if "world_size" in entry["axes"]
-            }
+            try:
+                self._keep(key, entries)
+            except Exception as error:  # whatever it is, the tests go on
+                self.problem = self._lost = f"{self.path} lacks {key}: {_why(error)}"
+                return
             wait = self._due - self._clock()
             if wait <= 0:
                 self._try_to_write(finished=False)
@@ -108,6 +109,15 @@ class JsonFile:
                 self._timer = threading.Timer(wait, self._catch_up)
                 self._timer.daemon = True
                 self._timer.start()
+
+    def _keep(self, key: Hashable, entries: Sequence[Mapping[str, Any]]) -> None:
+        encoded = b",\n".join(encode(_lean(entry)) for entry in entries)
+        sides = [side for entry in entries for side in entry.get("environment", {}).values()]
+        ranks = {repr(sorted(side.items())): side for side in sides}
+        sizes = {entry["axes"].get("world_size") for entry in entries} - {None}
+        self._cells[key] = encoded
+        self._ranks |= ranks
+        self._world_sizes |= sizes
 
     def plan(self, cells: int) -> None:
         """Set in report.json how many tests of the matrix will run, and write the file."""
@@ -124,7 +134,7 @@ class JsonFile:
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
-            self._try_to_write(finished=finished)
+            self._try_to_write(finished=finished and not self._lost)
 
     def _catch_up(self) -> None:
         with self._lock:
@@ -138,9 +148,9 @@ class JsonFile:
         start = self._clock()
         try:
             self._write(start - self._started, finished=finished)
-            self.problem = ""
-        except OSError as error:
-            self.problem = f"{self.path} could not be written: {error.strerror or error}"
+            self.problem = self._lost
+        except Exception as error:  # as above
+            self.problem = f"{self.path} could not be written: {_why(error)}"
         end = self._clock()
         self._due = end + (WRITING_SHARE - 1) * (end - start)
 
@@ -174,30 +184,15 @@ def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
     return others | ({"environment": unlike} if unlike else {})
 
 
+def _why(error: Exception) -> str:
+    """Return what an error says: of a disk, without the path, which stands before it."""
+    strerror = getattr(error, "strerror", None)
+    return strerror or f"{type(error).__name__}: {error}"
+
+
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Encode a dict as strict JSON in one ASCII line; NaN and infinities become text.
-
-    Half of a surrogate pair, which strict readers refuse, becomes the text of its escape sequence.
-    """
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except ValueError:
-        text = ""
-    if not text or "\\ud" in text:
-        text = json.dumps(_strict(value), allow_nan=False)
-    return text.encode("ascii")
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {_strict(name): _strict(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    return value
+    """Encode a dict as strict JSON in one ASCII line, of what `plain` makes of its values."""
+    return json.dumps(plain(value), allow_nan=False).encode("ascii")
 
 
 def _sweep(folder: Path) -> None:

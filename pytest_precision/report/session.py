@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pytest_precision.errors import ReportError
 from pytest_precision.options import Settings
 from pytest_precision.report import page, terminal
 from pytest_precision.report.collect import Results
@@ -108,7 +107,10 @@ class SessionReport:
         self._ended = True
 
     def finish(self) -> None:
-        """Write report.json and report.html for the last time, also after an interrupt."""
+        """Write report.json and report.html for the last time, also after an interrupt.
+
+        What cannot be written becomes a line of the summary: no test depends on it.
+        """
         if self._file is not None:
             planned = self._file.planned
             all_ran = planned is not None and len(self.results.cells) >= planned
@@ -125,7 +127,7 @@ class SessionReport:
         if not file.problem:
             try:
                 self._page = write_page(file.path.parent)
-            except (OSError, ReportError) as error:
+            except Exception as error:  # whatever it is, the tests have ended as they have
                 file.problem = f"{page.PAGE_NAME} could not be written: {error}"
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:

@@ -44,6 +44,8 @@ FORMAT = 2
 """Format of a recording: of this file and of all others in its folder. Since 2, it names the digest
 of each of them."""
 
+MANIFEST_NAME = "recording.json"
+
 RECORDED_RANKS = 1 << 16
 """Ranks that a recording may have; more than any launch, and few enough to look for each."""
 
@@ -244,7 +246,7 @@ def _expect_format(folder: Path, found: Mapping[str, Any]) -> None:
 
 
 def _path(folder: Path) -> Path:
-    return folder / "recording.json"
+    return folder / MANIFEST_NAME
 
 
 def _revision(folder: Path) -> str:

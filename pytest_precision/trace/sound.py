@@ -8,6 +8,7 @@ and no size asks for memory that the file does not have.
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -21,6 +22,14 @@ from pytest_precision.trace.moment import END, INIT
 
 LARGEST_COUNT = 1 << 60
 """The largest number that anything is counted up to; sums of two fit into 64 bits."""
+
+DTYPES = {
+    str(one).partition(".")[2]: one for one in vars(torch).values() if isinstance(one, torch.dtype)
+}
+"""Every dtype of this torch by its name; what else torch has is not looked up by text of others."""
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a pair, which JSON can escape, and which is no character."""
 
 DIGEST = 32
 """Characters of an xxh3-128, hexadecimal."""
@@ -37,13 +46,35 @@ def sound_integer(what: str, value: Any, least: int = 0, most: int = LARGEST_COU
     return value
 
 
+def sound_flag(what: str, value: Any) -> bool:
+    """Return `value` if it is True or False; raise otherwise.
+
+    Raises:
+        ValueError: `value` is neither.
+    """
+    if type(value) is not bool:
+        raise _wrong(f"{what} to be true or false", value)
+    return value
+
+
+def sound_dtype(what: str, value: Any) -> torch.dtype:
+    """Return the dtype of torch that a text names; raise otherwise.
+
+    Raises:
+        ValueError: `value` names none.
+    """
+    if sound_text(what, value) not in DTYPES:
+        raise _wrong(f"{what} to be a dtype that this torch has, such as bfloat16,", value)
+    return DTYPES[value]
+
+
 def sound_text(what: str, value: Any) -> str:
     """Return `value` if it is a str; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
     """
-    if type(value) is not str:
+    if type(value) is not str or SURROGATE.search(value):
         raise _wrong(f"{what} to be a text", value)
     return value
 
@@ -114,6 +145,8 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
     _one_of("digests", index["digests"], (False, True))
     for name in ("paths", "violations", "products", "given", "read"):
         texts(name, index[name])
+    for name in index["products"]:
+        sound_dtype("a dtype of products", name)
     slots = [_slot(slot) for slot in sound_list("slots", index["slots"])]
     moments = [sound_list("a moment", one, 2) for one in sound_list("moments", index["moments"])]
     _expect_course([moment for moment, _ in moments])
@@ -150,26 +183,41 @@ def _slot(slot: Any) -> _Extent:
     sound_text("a kind", kind)
     sound_text("a name", name)
     _one_of("local", local, (False, True))
-    known = getattr(torch, sound_text("a dtype", dtype), None)
-    if not isinstance(known, torch.dtype) or str(known) != f"torch.{dtype}":
-        raise _wrong("a dtype that this torch has", dtype)
-    _expect_place(sound_list("a place", place), _sizes(piece), _sizes(shape))
+    known = sound_dtype("a dtype", dtype)
+    sizes = sound_sizes("a piece", piece)
+    sound_place("a place", sound_list("a place", place), sizes, sound_sizes("a shape", shape))
     size = math.prod(piece) * known.itemsize
     sound_integer(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
     return _Extent(size, known.itemsize, not kept_as_it_is(kind, size))
 
 
-def _sizes(shape: Any) -> list[int]:
-    sizes = [sound_integer("a size", size) for size in sound_list("a shape", shape)]
+def sound_sizes(what: str, value: Any) -> list[int]:
+    """Return `value` if it is the shape of a tensor, which torch can number; raise otherwise.
+
+    Raises:
+        ValueError: `value` is none.
+    """
+    sizes = [sound_integer(f"a size of {what}", size) for size in sound_list(what, value)]
     # Also of an empty tensor, whose strides torch computes.
-    sound_integer("elements", math.prod(max(1, size) for size in sizes))
+    sound_integer(f"elements of {what}", math.prod(max(1, size) for size in sizes))
     return sizes
 
 
-def _expect_place(place: list[Any], piece: list[int], shape: list[int]) -> None:
+def sound_place(what: str, place: list[Any], piece: list[int], shape: list[int]) -> None:
+    """Raise unless `place` is where a piece lies within a tensor, both of these shapes.
+
+    Args:
+        what: names the place.
+        place: `span` or `chunk`, and where the piece starts.
+        piece: shape of the piece.
+        shape: shape of the whole tensor.
+
+    Raises:
+        ValueError: it is none.
+    """
     kind, *starts = place or [None]
     for start in starts:
-        sound_integer("the start of a piece", start)
+        sound_integer(f"the start of a piece in {what}", start)
     if kind == "chunk" and len(starts) == len(piece) == len(shape):
         ends = [start + size for start, size in zip(starts, piece, strict=True)]
         fits = all(end <= size for end, size in zip(ends, shape, strict=True))
@@ -178,7 +226,7 @@ def _expect_place(place: list[Any], piece: list[int], shape: list[int]) -> None:
     else:
         fits = False
     if not fits:
-        raise _wrong(f"the place of a piece {piece} in {shape}", place)
+        raise _wrong(f"{what} to be the place of a piece {piece} in {shape}", place)
 
 
 def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:

@@ -39,7 +39,8 @@ IEEE = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float
 
 
 FLOATS = (*SIGNED_FLOATS, torch.float8_e8m0fnu)
-"""Floating dtypes; `float8_e8m0fnu` is all magnitude."""
+"""Floating dtypes with one value per element, the only ones with a `torch.finfo`;
+`float8_e8m0fnu` is all magnitude."""
 
 
 INTEGERS = (

@@ -222,19 +222,19 @@ def found_in(pair: Pair, criterion: Criterion) -> Finding | None:
     for name, side in (("candidate", ours), ("reference", theirs)):
         if side.fault is not None:
             return Finding(pair, side.fault.problem, side.fault.difference, side.fault, name)
-    both = pair.tensors
-    if both is None:  # only digests were kept, and those differ
+    here, there = ours.tensor, theirs.tensor
+    if here is None or there is None:  # only digests were kept, and those differ
         mine, other = ours.pieces[0], theirs.pieces[0]
         if mine.shape != other.shape:
             return Finding(pair, "shape")
         return Finding(pair, "values" if mine.dtype == other.dtype else "dtype")
-    difference = compare(*both, criterion)
+    difference = compare(here, there, criterion)
     if difference is None:
         return None
     problem = difference.reason
     if problem == "dtype":
         # The dtype is what is wrong, but the values tell how the difference spreads.
-        difference = compare(*both, Bitwise(check_dtype=False)) or difference
+        difference = compare(here, there, Bitwise(check_dtype=False)) or difference
     return Finding(pair, problem, difference)
 
 

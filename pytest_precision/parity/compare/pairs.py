@@ -18,7 +18,7 @@ from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.engine.observation import Chunk
 from pytest_precision.errors import RecordingError
 from pytest_precision.parity.compare.bounds import Bitwise
-from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes
+from pytest_precision.parity.compare.tensors import Difference, compare, same_bytes, with_values
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.reader import Entry, Trace
 
@@ -128,11 +128,14 @@ class Pair:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor] | None:
-        """Return both full tensors; None if a run lacks it, or recorded no complete values."""
+        """Return both full tensors; None if a run lacks it, or recorded no complete values.
+
+        If torch computes no values of their dtype, they are integers of the same bits.
+        """
         if self.candidate is None or self.reference is None:
             return None
         ours, theirs = self.candidate.tensor, self.reference.tensor
-        return None if ours is None or theirs is None else (ours, theirs)
+        return None if ours is None or theirs is None else with_values(ours, theirs)
 
     @property
     def is_alike(self) -> bool:

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import expected_but_got
 from pytest_precision.parity.compare.bit_patterns import (
     COMPLEX,
     FLOATS,
     INTEGERS,
+    LANES,
     bits,
     is_plain,
     spans,
@@ -25,7 +26,7 @@ from pytest_precision.parity.compare.statistics import Accumulator, NotFinite, S
 from pytest_precision.trace.digests import memcmp
 
 COMPARABLE = (*FLOATS, *INTEGERS, *COMPLEX, torch.bool)
-"""What can be compared."""
+"""Dtypes with one value per element, which torch computes; of all others, bits are compared."""
 
 THREAD_BYTES = 2**23
 """Bytes of each side that are worth a thread."""
@@ -55,15 +56,15 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
     Args:
         candidate: the tensor under test.
         reference: the tensor that it must agree with, of the same shape.
-        criterion: as the functions of `calls.CALLS` make it.
-
-    Raises:
-        TypeError: for dtypes that are not known here.
+        criterion: as the functions of `calls.CALLS` make it; of dtypes whose values torch does not
+            compute, such as packed ones, every bit counts.
     """
     if candidate.shape != reference.shape:
         return Difference("shape")
     assert isinstance(criterion, Elementwise)  # what is left out is not compared
-    dtype = _common_dtype(candidate, reference, criterion)
+    if candidate.dtype is reference.dtype and candidate.dtype not in COMPARABLE:
+        return compare(*with_values(candidate, reference), Bitwise())
+    dtype = common_dtype(candidate.dtype, reference.dtype, check_dtype=criterion.check_dtype)
     if dtype is None:
         return Difference("dtype")
     figures = _measure(candidate, reference, criterion, dtype)
@@ -86,12 +87,12 @@ def statistics(
         criterion: decides what counts as beyond and as worst; None is bitwise.
 
     Raises:
-        TypeError: for dtypes that are not known here.
         ValueError: for tensors whose values cannot be compared: `compare` returns how they differ.
     """
     criterion = Bitwise() if criterion is None else criterion
     assert isinstance(criterion, Elementwise)
-    dtype = _common_dtype(candidate, reference, criterion)
+    candidate, reference = with_values(candidate, reference)
+    dtype = common_dtype(candidate.dtype, reference.dtype, check_dtype=criterion.check_dtype)
     if candidate.shape != reference.shape or dtype is None:
         raise ValueError(
             expected_but_got(
@@ -115,6 +116,14 @@ def same_bytes(candidate: Tensor, reference: Tensor) -> bool:
     )
 
 
+def with_values(candidate: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two tensors as they are; as integers of their bits if torch computes no values."""
+    if candidate.dtype is not reference.dtype or candidate.dtype in COMPARABLE:
+        return candidate, reference
+    lanes = LANES[candidate.itemsize]
+    return candidate.view(lanes), reference.view(lanes)
+
+
 def common_dtype(
     ours: torch.dtype, theirs: torch.dtype, *, check_dtype: bool
 ) -> torch.dtype | None:
@@ -130,22 +139,6 @@ def common_dtype(
     if check_dtype or not (ours in FLOATS and theirs in FLOATS):
         return None
     return torch.float64 if torch.float64 in (ours, theirs) else torch.float32
-
-
-def _common_dtype(
-    candidate: Tensor, reference: Tensor, criterion: Elementwise
-) -> torch.dtype | None:
-    """Return the dtype in which to compare two tensors; None if unequal dtypes are not allowed."""
-    for name, tensor in (("candidate", candidate), ("reference", reference)):
-        if tensor.dtype not in COMPARABLE:
-            raise TypeError(
-                expected_but_got(
-                    "a dtype with one value per element",
-                    named(f"{name}.dtype", tensor.dtype),
-                    "compare its bytes: tensor.view(torch.uint8)",
-                )
-            )
-    return common_dtype(candidate.dtype, reference.dtype, check_dtype=criterion.check_dtype)
 
 
 def _measure(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pytest_precision.engine.kinds import is_state
 from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.parity.compare.bit_patterns import FLOATS
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.compare.pairs import Pair, assemble
 from pytest_precision.parity.compare.ratio import (
@@ -67,7 +68,7 @@ class Compared(NamedTuple):
             return None
         products = (name for side in finding.pair.both for name in side.trace.header.products)
         dtypes = {getattr(torch, name) for name in products} | {side.dtype for side in both}
-        units = (unit_of(dtype) for dtype in dtypes if dtype.is_floating_point)
+        units = (unit_of(dtype) for dtype in dtypes if dtype in FLOATS)
         return cls(finding, *both, max(units, default=0.0))
 
     @property

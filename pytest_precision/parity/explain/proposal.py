@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from pytest_precision.engine.kinds import STARTING_KINDS, causal_rank
+from pytest_precision.parity.compare.bit_patterns import FLOATS
 from pytest_precision.parity.compare.bounds import Norm, Unchecked
 from pytest_precision.parity.compare.criteria import DEFAULT
 from pytest_precision.parity.compare.criterion import Criterion
@@ -176,7 +177,7 @@ def _unit_stored(kind: str, runs: Sequence[ComparedRun]) -> float:
     """Return the machine epsilon of the dtype in which tensors of a kind are stored."""
     tallies = (t for run in runs for (own, _), t in run.judgement.spread.items() if own == kind)
     dtypes = {getattr(torch, name) for tally in tallies for pair in tally.dtypes for name in pair}
-    return max((torch.finfo(own).eps for own in dtypes if own.is_floating_point), default=0.0)
+    return max((torch.finfo(own).eps for own in dtypes if own in FLOATS), default=0.0)
 
 
 def _weighted_median(weighted: list[tuple[float, int]]) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_precision.engine.kinds import STARTING_KINDS
+from pytest_precision.parity.compare.bit_patterns import FLOATS
 from pytest_precision.parity.compare.divergences import Judgement
 from pytest_precision.parity.compare.noise import weights_of
 from pytest_precision.parity.compare.pairs import assemble
@@ -91,7 +92,7 @@ def shares_of(runs: Sequence[ComparedRun]) -> dict[tuple[str, str], float]:
         starts: dict[tuple[str, str], torch.Tensor] = {}
         for key, pieces in weights_of(reference):
             weight = assemble(reference, pieces).tensor
-            if weight is not None and weight.is_floating_point():
+            if weight is not None and weight.dtype in FLOATS:
                 values = weight.double()
                 way = float((values - starts.setdefault(key, values)).norm())
                 share = way / (float(values.norm()) or 1.0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.kinds import STARTING_KINDS, causal_rank
-from pytest_precision.parity.compare.bit_patterns import step_at
+from pytest_precision.parity.compare.bit_patterns import COMPLEX, FLOATS, step_at
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Elementwise, Measure
 from pytest_precision.parity.compare.tensors import common_dtype
@@ -131,7 +131,7 @@ def _histories(
             names = entry.dtype, theirs.get(entry.kind, {}).get(entry.name, entry.dtype)
             ours, other = (getattr(torch, name) for name in names)
             dtype = common_dtype(other, ours, check_dtype=criterion.check_dtype)
-            if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
+            if dtype in (*FLOATS, *COMPLEX):
                 histories[key] = History([entry], dtype)
         elif known.entries[-1].rank == entry.rank:
             known.entries.append(entry)

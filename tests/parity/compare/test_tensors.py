@@ -343,13 +343,16 @@ def test_meta():
         compare(torch.ones(2, device="meta"), torch.ones(2, device="meta"), bitwise())
 
 
-@pytest.mark.parametrize("side", ["candidate", "reference"])
-def test_unknown_dtype(side):
-    """A dtype that packs several values into an element is refused, with a way out."""
-    tensors = dict.fromkeys(("candidate", "reference"), torch.zeros(2, dtype=torch.uint8))
-    tensors[side] = tensors[side].view(torch.float4_e2m1fn_x2)
-    with pytest.raises(TypeError, match=rf"{side}.dtype=torch.float4_e2m1fn_x2 .*view\("):
-        compare(**tensors, criterion=bitwise())
+@pytest.mark.parametrize("criterion", EVERY_CRITERION, ids=str)
+def test_bits_count_where_torch_has_no_values(criterion):
+    """Of a dtype that packs values into an element, whatever is tolerated: and its name counts."""
+    packed = torch.float4_e2m1fn_x2
+    tensor = torch.arange(4, dtype=torch.uint8)
+    assert compare(tensor.view(packed), tensor.clone().view(packed), criterion) is None
+    difference = compare(tensor.view(packed), (tensor ^ 1).view(packed), criterion)
+    assert (difference.reason, difference.statistics.mismatched) == ("values", 4)
+    assert difference.statistics.candidate_first == 0
+    assert compare(tensor.view(packed), tensor, criterion).reason == "dtype"
 
 
 def test_same_bytes():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from pytest_precision.parity.compare.bit_patterns import FLOATS
 from pytest_precision.parity.culprit import Culprit, ModuleErrors
 from pytest_precision.parity.explain.lines import worded
 from pytest_precision.trace.operations import LoggedOperation, OperationLog, Value
@@ -143,5 +144,7 @@ def _rounding(operation: LoggedOperation) -> float:
     """Return the machine epsilon of the coarsest dtype that an operation reads or makes."""
     values = (*operation.read, *operation.results)
     dtypes = {getattr(torch, value.dtype, None) for value in values}
-    floats = [one for one in dtypes if isinstance(one, torch.dtype) and one.is_floating_point]
-    return max((torch.finfo(one).eps for one in floats), default=torch.finfo(torch.float32).eps)
+    return max(
+        (torch.finfo(one).eps for one in dtypes if one in FLOATS),
+        default=torch.finfo(torch.float32).eps,
+    )
