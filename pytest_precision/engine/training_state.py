@@ -44,6 +44,11 @@ class TrainingState(ABC):
         self.since.policies.begin(self.policies())
         self.since.generators.begin(generators())
 
+    def starts(self) -> dict[str, dict[str, str]]:
+        """Return what is shown only once it has changed, as it was at first: by kind and name."""
+        changes = self.since.policies, self.since.generators, self.since.attributes
+        return {one.kind: dict(one.starts) for one in changes}
+
     @abstractmethod
     def optimizers_state(self) -> Iterator[Observation]:
         """Yield the state of the optimizers, and the weights that they update."""

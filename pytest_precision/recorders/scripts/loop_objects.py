@@ -152,6 +152,10 @@ class LoopObjects(TrainingState):
         """Yield tensors outside the trained models: weight averages and untrained modules."""
         return self.copies.observe()
 
+    def starts(self) -> dict[str, dict[str, str]]:
+        """Return what is shown only once it has changed, as it was at first: by kind and name."""
+        return super().starts() | {"average": self.copies.starts()}
+
     def policies(self) -> Leaves:
         """Yield (name, value) for counters and settings of schedulers and `GradScaler`."""
         yield from further.policies(self._schedulers)
