@@ -113,6 +113,8 @@ class LoopObjects(TrainingState):
 
     def begin(self) -> None:
         """Find schedulers and weight averages, and store their state before the first update."""
+        if not self.since.attributes.begun:
+            gc.collect()  # what an earlier run has left is none of this one's
         self.look()
         super().begin()
 

@@ -62,6 +62,7 @@ class Copies:
     def __init__(self, names: LoopNames) -> None:
         self._names = names
         self._found: list[_Copy] = []
+        self._present: list[_Copy] = []
         self._called: dict[int, nn.Module] = {}
 
     def call(self, module: nn.Module) -> None:
@@ -94,6 +95,7 @@ class Copies:
         known = self._known()
         self._found = [copy for copy in self._found if copy.is_held()]
         untrained = [copy for copy in self._found if not known & _ids(copy.one)]
+        self._present = untrained
         present = [(copy, _starts(_weights_in(copy.one))) for copy in untrained]
         # Where in memory they lie differs from run to run, what they hold does not.
         for copy, now in sorted(present, key=lambda pair: repr(pair[1])):
@@ -106,11 +108,12 @@ class Copies:
                     yield whole("average", named(path), held)
 
     def starts(self) -> dict[str, str]:
-        """Return each copy's tensors as they were when it was found, by name, moved or not."""
-        known = self._known()
-        untrained = [copy for copy in self._found if copy.is_held() and not known & _ids(copy.one)]
-        found = {}
-        for copy in sorted(untrained, key=lambda copy: (not copy.name, repr(copy.start))):
+        """Return the tensors of the copies that were last there, as they were when found, by name.
+
+        Those that have not moved get their names here, after all others.
+        """
+        found: dict[str, str] = {}
+        for copy in sorted(self._present, key=lambda copy: (not copy.name, repr(copy.start))):
             copy.name = copy.name or self._new_name(copy.one)
             named = self._named(copy)
             found |= {named(path): start for path, start in copy.start.items()}
