@@ -75,12 +75,14 @@ class Since:
         settings: of torch's modules; see `modes.module_settings`.
         trained: name to whether a parameter gets a gradient.
         attributes, policies, generators, options: show what has changed.
+        means: shows changes of how a loop computes, such as numbers of hooks, which prove nothing.
     """
 
     def __init__(self) -> None:
         self.settings: Mapping[str, Mapping[str, Any]] = {}
         self.trained: dict[str, bool] = {}
         self.attributes = Changes("attribute")
+        self.means = Changes("attribute")
         self.policies = Changes("policy")
         self.generators = Changes("host_rng")
         self.options = Changes("hyper")
