@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Everything after `--` belongs to a script.
     end = words.index("--") if "--" in words else len(words)
     named = argparse.Namespace(script=words[end + 1 :], words=words)
+    _expect_no_empty(parser, words[:end])
     given, others = parser.parse_known_args(words[:end], named)
     if others:
         takes_script = words[0] in RUN_A_SCRIPT and "--" not in words
@@ -38,6 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     with WholeTorch().watching():
         return int(given.run(given))
+
+
+def _expect_no_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End with an error if a word of ours is empty, as that of a variable which is not set."""
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "=", word)
+        if not equals or value.strip():
+            continue
+        before = words[place - 1] if place else ""
+        what = option or (before if before.startswith("-") else "an argument")
+        advice = "leave it out for the default; a variable in its place may not be set"
+        parser.error(expected_but_got(f"a value for {what}", f"{value!r}", advice))
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ class Parity(CheckedTest):
             TypeError: for a callable that cannot be sent to the ranks, for a script that does not
                 take `(cell, record)`, for a layout without a workload, for a limit that is not a
                 number, and for a `reference_cell`, `contract` or `oracle` of another type.
-            ValueError: for a limit that is not from 0 to 1, and for a kind of `oracle` that nothing
-                judges.
+            ValueError: for a limit that is not from 0 to 1, for a kind of `oracle` that nothing
+                judges, and for an empty name of a baseline.
         """
         __tracebackhide__ = True
         if reference_cell is not None:
@@ -90,6 +90,7 @@ class Parity(CheckedTest):
             )
         terms = self._terms(Terms.of(criterion, max_lost_updates, contract, oracle))
         if isinstance(reference, str):
+            _expect_name("reference", reference, "a layout, or the name of a baseline")
             if reference_cell is not None:
                 wanted = "no reference_cell beside a reference that is a baseline"
                 got = named("reference_cell", reference_cell)
@@ -97,7 +98,7 @@ class Parity(CheckedTest):
             sides: tuple[Side, ...] = (self._alone(candidate, workload, self.cell, terms),)
             golden = other = reference
         else:
-            cells = (self.cell, reference_cell or self.cell)
+            cells = (self.cell, self.cell if reference_cell is None else reference_cell)
             sides = self._pair(candidate, reference, workload, cells, terms)
             golden, other = "", str(sides[1].layout)
         refused = preconditions.before(sides, self._seen)
@@ -177,12 +178,29 @@ class Parity(CheckedTest):
         Raises:
             ParityError: with any other verdict.
             RecordingError: a folder holds no whole recording, or the two cannot be compared.
+            TypeError: a folder is neither text nor a path.
+            ValueError: the name of a folder is empty.
         """
         __tracebackhide__ = True
         from pytest_precision.check.compare import compare_recordings
 
+        for side, folder in (("candidate", candidate), ("reference", reference)):
+            advice = "give the folder that --out of record named"
+            expect_type(side, folder, (str, Path), "the folder of a recording", advice)
+            _expect_name(side, str(folder), "the folder of a recording")
         terms = Terms.of(criterion)._replace(root=self.root)
         axes = axes_of(self.cell)
         return self._kept(
             compare_recordings(Path(candidate), Path(reference), terms, self.nodeid, axes)
         )
+
+
+def _expect_name(argument: str, given: str, what: str) -> None:
+    """Raise unless a text that names something is not empty.
+
+    Raises:
+        ValueError: it is, as that of a variable which was never set.
+    """
+    if not given.strip():
+        advice = "a variable in its place may not be set"
+        raise ValueError(expected_but_got(what, named(argument, given), advice))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.commands import add_command
+from pytest_precision.commands import add_command, say
 from pytest_precision.commands.against import Against
 from pytest_precision.revisions.installation import Installation
 
@@ -69,5 +69,9 @@ def _other(against: Against) -> Iterator[Installation]:
     if python is not None and revision is None:
         yield Installation(str(python), python)
     else:
-        with against.sides.at(revision or "HEAD", python) as there:
+        commit = "HEAD" if revision is None else revision
+        with against.sides.at(commit, python) as there:
+            if python is None and not against.sides.peers.rank and against.sides.is_here(commit):
+                same = "is checked out here, and no tracked file differs from it"
+                say(f"{there.name} {same}: both sides are the same code")
             yield there

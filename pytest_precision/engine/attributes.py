@@ -46,7 +46,7 @@ def of_torch(module: nn.Module) -> bool:
 
 
 def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
-    """Yield the hook count of each module, and attributes of modules of user-defined classes.
+    """Yield the attributes of modules of user-defined classes.
 
     What torch's own modules keep is shown as `flag`. A wrapper does its own bookkeeping, by which
     nothing is computed.
@@ -55,12 +55,20 @@ def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
         modules: with their names; a wrapper has the name of the module in it.
     """
     known: set[int] = set()
-    named = dict[str, nn.Module](modules)
-    for name, module in named.items():
-        yield from _hooks(name, module)
+    for name, module in dict(modules).items():
         if not of_torch(module):
             fields = {key: value for key, value in vars(module).items() if key not in OWN}
             yield from _named(fields, name or WHOLE, known)
+
+
+def hooks_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
+    """Yield how many hooks of each sort each module has; see `attributes_of_modules`."""
+    for name, module in dict(modules).items():
+        for key in HOOKS:
+            held = vars(module).get(key)
+            if isinstance(held, Mapping):
+                what = key.strip("_").replace("_", " ")
+                yield f"number of {what} of {name or WHOLE}", len(held)
 
 
 def numbers_of(held: object) -> Leaves:
@@ -104,14 +112,6 @@ def observed(kind: str, name: str, leaf: Any) -> Observation:
 def _named(own: Mapping[str, Any], name: str, known: set[int]) -> Leaves:
     for key, value in own.items():
         yield from ((f"{key}{path} of {name}", leaf) for path, leaf in leaves(value, known))
-
-
-def _hooks(name: str, module: nn.Module) -> Leaves:
-    for key in HOOKS:
-        held = vars(module).get(key)
-        if isinstance(held, Mapping):
-            what = key.strip("_").replace("_", " ")
-            yield f"number of {what} of {name or WHOLE}", len(held)
 
 
 def saves_more(module: nn.Module) -> bool:

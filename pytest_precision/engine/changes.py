@@ -1,7 +1,8 @@
 """Find Python attributes and random states that differ from those at the first update.
 
 Frameworks and wrappers keep other attributes than a plain loop, so what they start with is nobody's
-concern. What changes later may decide about numbers: it is shown from then on.
+concern. What changes later may decide about numbers: it is shown from then on. Digests of the start
+are kept, by which a comparison knows what has not changed on a side that does not show it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from pytest_precision.engine.attributes import observed
 from pytest_precision.engine.observation import Observation
-from pytest_precision.engine.values import fingerprint
+from pytest_precision.engine.values import fingerprint, start_of
 
 HeldLeaves = Iterable[tuple[str, Any]]
 
@@ -26,29 +27,45 @@ class Changes:
         kind: of what is shown.
 
     Attributes:
+        kind: as given.
+        starts: name to what `start_of` says of its value when it was first seen.
         begun: whether there was a start.
     """
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind
+        self.kind = kind
+        self.starts: dict[str, str] = {}
         self._start: dict[str, object] = {}
+        self._described: dict[object, str] = {}
         self.begun = False
 
     def begin(self, held: HeldLeaves) -> None:
         """Store each named value before the first update, unless the name is stored already."""
         self.begun = True
-        self._start = {name: fingerprint(leaf) for name, leaf in held} | self._start
+        for name, leaf in held:
+            if name not in self._start:
+                self._store(name, leaf, fingerprint(leaf))
 
     def observe(self, held: HeldLeaves) -> Iterator[Observation]:
         """Yield an observation of each value that has changed since before the first update."""
         for name, leaf in held:
             if self.differs(name, leaf):
-                yield observed(self._kind, name, leaf)
+                yield observed(self.kind, name, leaf)
 
     def differs(self, name: str, leaf: Any) -> bool:
         """Return whether a value has changed since `begin` saved it; False for a new name."""
-        now = fingerprint(leaf) if self.begun else None
-        return self.begun and self._start.setdefault(name, now) != now
+        if not self.begun:
+            return False
+        now = fingerprint(leaf)
+        if name not in self._start:
+            self._store(name, leaf, now)
+        return self._start[name] != now
+
+    def _store(self, name: str, leaf: Any, now: object) -> None:
+        self._start[name] = now
+        if now not in self._described:  # most of a model's thousand attributes have few values
+            self._described[now] = start_of(leaf)
+        self.starts[name] = self._described[now]
 
 
 class Since:
@@ -58,12 +75,14 @@ class Since:
         settings: of torch's modules; see `modes.module_settings`.
         trained: name to whether a parameter gets a gradient.
         attributes, policies, generators, options: show what has changed.
+        means: shows changes of how a loop computes, such as numbers of hooks, which prove nothing.
     """
 
     def __init__(self) -> None:
         self.settings: Mapping[str, Mapping[str, Any]] = {}
         self.trained: dict[str, bool] = {}
         self.attributes = Changes("attribute")
+        self.means = Changes("attribute")
         self.policies = Changes("policy")
         self.generators = Changes("host_rng")
         self.options = Changes("hyper")

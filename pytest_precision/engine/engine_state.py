@@ -100,17 +100,21 @@ class EngineState(TrainingState):
         """Yield (name, value) for Python attributes of the model, the optimizers and the engine."""
         engine = self._engine
         yield from attributes.attributes_of_modules(engine.model.named_modules())
-        further_ones = [*self._further_optimizers()]
-        beside = (("", optimizer) for optimizer in further_ones)
+        beside = (("", optimizer) for optimizer in self._further_optimizers())
         for number, optimizer in (*attributes.optimizers_in(engine.optimizer), *beside):
             yield from attributes.attributes_of_optimizer(optimizer, number)
-        for optimizer in (engine.optimizer, *further_ones):
-            yield from groups.switches(optimizer)
+            yield from ((name + number, leaf) for name, leaf in groups.own_steps(optimizer))
         packages = {package_of(kind) for kind in type(engine).__mro__} - {"builtins"}
         for name, held in (("the engine", engine), ("the workload", vars(engine).get("workload"))):
             if held is not None:
                 elsewhere = engine.passing | ENGINE_ELSEWHERE
                 yield from further.plain_values(name, vars(held), elsewhere, packages)
+
+    def means(self) -> Leaves:
+        """Yield (name, value) for numbers of hooks and switches such as `foreach`."""
+        yield from attributes.hooks_of_modules(self._engine.model.named_modules())
+        for optimizer in (self._engine.optimizer, *self._further_optimizers()):
+            yield from groups.switches(optimizer)
 
     def gets_gradients(self) -> dict[str, bool]:
         """Return the `requires_grad` of each parameter and optimizer-updated tensor, by name."""

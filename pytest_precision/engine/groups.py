@@ -77,13 +77,26 @@ def counters(groups: Groups, counted: Container[str]) -> Iterator[Observation]:
 
     Args:
         groups: the groups.
-        counted: those that count by themselves: the number in their group may be an old one.
+        counted: those that count by themselves; see `own_steps`.
     """
     for group, names in groups:
         step = _number(group.get("step"))
         if step is not None:  # torch's own counters are fp32
             uncounted = (name for name in names if name not in counted)
             yield from (whole("step", name, step.float()) for name in uncounted)
+
+
+def own_steps(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) for the `step` of each group whose parameters count by themselves, too.
+
+    A group without state may turn out to be one: its start is asked for before the first update.
+    """
+    for place, (group, parameters) in enumerate(group_members(optimizer)):
+        if group.get("step") is None:
+            continue
+        states = [state_of(optimizer, one) for one in parameters]
+        if not any(states) or any("step" in state for state in states):
+            yield f"step of group {place} of {type(optimizer).__name__}", group["step"]
 
 
 def learning_rates(groups: Groups) -> Iterator[Observation]:

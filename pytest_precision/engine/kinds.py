@@ -36,6 +36,8 @@ class Kind(NamedTuple):
         discrete: whether its values are choices, of which none is close to another.
         of_groups: whether parameter groups hold it, so that it is no `hyper`.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
+        once_moved: whether tensors are shown only once they are not as before the first update, so
+            that one which is not shown is as it was then, if the trace says what it was.
     """
 
     meaning: str
@@ -49,6 +51,7 @@ class Kind(NamedTuple):
     discrete: bool = False
     of_groups: bool = False
     shown_by: str = ""
+    once_moved: bool = False
 
 
 KINDS = {
@@ -137,6 +140,7 @@ KINDS = {
         local=True,
         lasts="passing",
         optional="tensor",
+        once_moved=True,
     ),
     "policy": Kind(
         "what schedulers of torch and a `GradScaler` count, and what they are set to",
@@ -144,6 +148,7 @@ KINDS = {
         local=True,
         lasts="passing",
         optional="value",
+        once_moved=True,
     ),
     "host_rng": Kind(
         "the states of Python's and numpy's own generators, once they are drawn from",
@@ -151,6 +156,7 @@ KINDS = {
         local=True,
         lasts="passing",
         optional="value",
+        once_moved=True,
     ),
     "attribute": Kind(
         "what modules, optimizers and the engine keep in Python, and numbers of hooks, once it "
@@ -159,6 +165,7 @@ KINDS = {
         local=True,
         lasts="passing",
         optional="value",
+        once_moved=True,
     ),
 }
 """Name to row, causes before effects: a divergence is looked for in this order."""
@@ -177,6 +184,11 @@ def causal_rank(kind: str) -> int:
 def is_made_late(kind: str) -> bool:
     """Return whether an optimizer may create state of this kind only in its first step."""
     return kind not in KINDS or KINDS[kind].made_late
+
+
+def is_shown_once_moved(kind: str) -> bool:
+    """Return whether a tensor of this kind is not shown while it is as before the first update."""
+    return kind in KINDS and KINDS[kind].once_moved
 
 
 def is_state(kind: str) -> bool:

@@ -130,6 +130,10 @@ class Observable:
             state.begin()
             self._since.options.begin(groups.group_options(state.all_groups()))
 
+    def starts(self) -> dict[str, dict[str, str]]:
+        """Return what is shown only once it has changed, as it was at first: by kind and name."""
+        return self._training_state(self.capture).starts()
+
     @property
     def optimized_model(self) -> nn.Module:
         """Return the module whose parameters the optimizer updates: `model`, unless overridden."""

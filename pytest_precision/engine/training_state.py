@@ -37,12 +37,22 @@ class TrainingState(ABC):
         yield from self.since.policies.observe(self.policies())
         yield from self.since.generators.observe(generators())
         yield from self.since.attributes.observe(self.attributes())
+        yield from self.since.means.observe(self.means())
 
     def begin(self) -> None:
         """Remember the loop's attributes, schedulers and random states, to find later changes."""
         self.since.attributes.begin(self.attributes())
+        self.since.means.begin(self.means())
         self.since.policies.begin(self.policies())
         self.since.generators.begin(generators())
+
+    def starts(self) -> dict[str, dict[str, str]]:
+        """Return what is shown only once it has changed, as it was at first: by kind and name.
+
+        How it is computed is left out, so that a comparison takes it for what one side alone has.
+        """
+        changes = self.since.policies, self.since.generators, self.since.attributes
+        return {one.kind: dict(one.starts) for one in changes}
 
     @abstractmethod
     def optimizers_state(self) -> Iterator[Observation]:
@@ -71,6 +81,13 @@ class TrainingState(ABC):
     @abstractmethod
     def attributes(self) -> Leaves:
         """Yield (name, value) for Python attributes of the model, the optimizers and the loop."""
+
+    @abstractmethod
+    def means(self) -> Leaves:
+        """Yield (name, value) for numbers of hooks, and for options of how an update is computed.
+
+        Two sides that compute the same may begin to differ in them.
+        """
 
 
 class UpdatedTensor(NamedTuple):

@@ -7,7 +7,7 @@ import logging
 import random
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pytest_precision._torch.dispatch import memory_on_cpu
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine.readable import in_graph, stored, unreadable
+from pytest_precision.matrix.contract import dtype_name
 
 DEEPEST = 4
 """Containers in containers that are looked into."""
@@ -195,7 +196,32 @@ def fingerprint(leaf: Any) -> object:
     if isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
         return type(leaf), repr(leaf)
     held = as_tensor(leaf)
+    return None if held is None else _tensor_fingerprint(held)
+
+
+def start_of(leaf: Any) -> str:
+    """Return dtype, shape and digest of a value, as `described` gives them for a recorded tensor.
+
+    It is empty for a value that cannot become a tensor.
+    """
+    held = as_tensor(leaf)
     if held is None:
-        return None
+        return ""
+    dtype, shape, digest = _tensor_fingerprint(held)
+    return described(dtype_name(dtype), shape, digest.hex())
+
+
+def described(dtype: str, shape: Sequence[int], digest: str) -> str:
+    """Return a text that two tensors share only if they have equal dtype, shape and bytes.
+
+    Args:
+        dtype: its name, without `torch.`.
+        shape: of the tensor.
+        digest: xxh3-128 of its bytes in row-major order, hexadecimal.
+    """
+    return f"{dtype}{[*shape]} {digest}"
+
+
+def _tensor_fingerprint(held: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
     flat = memory_on_cpu(held).resolve_conj().resolve_neg().contiguous().reshape(-1)
     return held.dtype, held.shape, xxhash.xxh3_128_digest(flat.view(torch.uint8).numpy().tobytes())

@@ -76,7 +76,7 @@ def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
 
     Raises:
         TypeError: a pattern is not text.
-        ValueError: a bracket in it is not closed.
+        ValueError: it is empty, or a bracket in it is not closed.
     """
     for pattern in patterns:
         if not isinstance(pattern, str):
@@ -87,6 +87,9 @@ def may_leave(*patterns: str) -> Callable[[Declaring], Declaring]:
                     'write may_leave("environment variable NAME")',
                 )
             )
+        if not pattern:
+            advice = "write the words that the PrecisionLeakWarning has before 'was'"
+            raise ValueError(expected_but_got("patterns that are not empty", "''", advice))
         if unclosed(pattern):
             raise ValueError(
                 expected_but_got(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS, PRIMARY_WEIGHTS
 from pytest_precision.workloads.base import Workload
@@ -39,8 +39,12 @@ def supports(
         fused: precisions in which the GEMM can accumulate weight gradients in fp32, or `quantized`.
 
     Raises:
+        TypeError: for a text in place of several.
         ValueError: for a precision or a primary weight that no cell has.
     """
+    for name, row in {**primary_weights, "fused": fused}.items():
+        if isinstance(row, str):
+            raise TypeError(expected_but_got("a list of names", named(name, row), "write [...]"))
     weights = {weight for row in primary_weights.values() for weight in row}
     _expect_all("precisions", [*primary_weights, *fused], (*PRECISIONS, "quantized"))
     _expect_all("primary_weights", weights, PRIMARY_WEIGHTS)

@@ -89,10 +89,11 @@ def _sources(
     given = config.getoption(option.key)
     if given is not None:
         yield _several(given), option.flag, "command line", here
-    # Shells and workflow files set an empty value to say "not set".
-    if variable := os.environ.get(option.variable):
+    variable = os.environ.get(option.variable)
+    if variable is not None:
         split = REPEATABLE.get(option.ini_type)
-        several = [variable] if split is None else split(variable)
+        # An empty text is no list without entries: what was to be in it may not have been set.
+        several = [variable] if split is None else split(variable) or [variable]
         yield several, option.variable, "environment", here
     ini_file = str(config.inipath or "ini")
     try:
@@ -100,7 +101,7 @@ def _sources(
     except (TypeError, ValueError, pytest.UsageError) as error:
         # pytest converts booleans and numbers itself; its message lacks the key or the file.
         raise option.refused(f"{option.key}: {error}", ini_file) from None
-    if entry not in (None, "", []):
+    if entry not in (None, []):
         yield _several(entry), option.key, ini_file, config.rootpath
 
 

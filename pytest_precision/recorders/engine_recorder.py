@@ -286,6 +286,7 @@ def record_engine(job: LayoutJob) -> int:
                 products=tuple(sorted(run.products.dtypes)),
                 unshown=groups.unshown(run.engine.optimizer),
                 read=so_far(),
-            )
+            ),
+            run.engine.starts(),
         )
         return run.writer.observations

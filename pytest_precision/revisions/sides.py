@@ -15,7 +15,7 @@ from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.revisions.installation import Installation, called, link_package
 from pytest_precision.revisions.peers import Peers
-from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
+from pytest_precision.revisions.work_tree import commit_of, git, repository_of, work_tree
 
 GRACE_SECONDS = 10.0
 """Time that the ranks of a script have to end by themselves after one of them has failed."""
@@ -67,6 +67,12 @@ class Sides:
     def here(self) -> Installation:
         """Return the installation of this interpreter and the user's present files."""
         return Installation("this side", Path(sys.executable))
+
+    def is_here(self, revision: str) -> bool:
+        """Return whether a commit is checked out here, and all tracked files are as it has them."""
+        root = self.repository
+        same = commit_of(root, revision) == commit_of(root, "HEAD")
+        return same and not git(root, "status", "--porcelain", "--untracked-files=no")
 
     @contextmanager
     def at(self, revision: str, python: Path | None = None) -> Iterator[Installation]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.observation import Chunk, Place, Span
+from pytest_precision.engine.values import described
 from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import digest, kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
@@ -111,6 +112,7 @@ class _Written:
         slots: what its tensors have in common at all moments.
         moments: moment to the number of a slot, and the offset or the digest of each observation.
         data: the bytes.
+        starts: by kind and name, what is shown only once it has changed was at first.
     """
 
     number: int
@@ -118,6 +120,7 @@ class _Written:
     slots: list[TensorSlot]
     moments: dict[Moment, list[tuple[int, int | str]]]
     data: Tensor
+    starts: Mapping[str, Mapping[str, str]]
 
 
 class Trace:
@@ -149,7 +152,8 @@ class Trace:
             slots = [_slot(fields) for fields in index["slots"]]
             moments = {Moment(*moment): entries for moment, entries in index["moments"]}
             data = files.bytes(place / f"rank{rank}.bin")
-            self._written.append(_Written(number, rank, slots, moments, data))
+            starts = index.get("starts", {})  # earlier releases write none
+            self._written.append(_Written(number, rank, slots, moments, data, starts))
         self.header = _joined(headers)
         of_rank_0 = [one for one in self._written if one.rank == 0]
         self._segment = {moment: one.number for one in of_rank_0 for moment in one.moments}
@@ -180,6 +184,24 @@ class Trace:
             if entry.kind in kinds:
                 held[entry.kind][entry.name].append(entry)
         return held
+
+    def starts(self) -> dict[tuple[str, str, int], str]:
+        """Return what is shown only once it has changed, as it was before the first update.
+
+        Returns:
+            kind, name and rank to the words of `described`.
+        """
+        return {
+            (kind, name, one.rank): start
+            for one in self._written
+            if one.number == 0
+            for kind, named in one.starts.items()
+            for name, start in named.items()
+        }
+
+    def described(self, entry: Entry) -> str:
+        """Return dtype, shape and digest of an observation, in the words of `starts`."""
+        return described(entry.dtype, entry.piece, self._digest(entry))
 
     def dtypes(self) -> dict[str, dict[str, str]]:
         """Return the dtype of every tensor, by kind and then by name."""

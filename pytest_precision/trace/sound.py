@@ -31,6 +31,9 @@ DTYPES = {
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a pair, which JSON can escape, and which is no character."""
 
+OPTIONAL = frozenset({"starts"})
+"""Keys of an index that earlier releases did not write."""
+
 DIGEST = 32
 """Characters of an xxh3-128, hexadecimal."""
 
@@ -138,7 +141,10 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
     Raises:
         ValueError: it names what cannot be.
     """
-    sound_object("an index", index, (*header, "slots", "moments"))
+    optional = OPTIONAL & sound_object("an index", index).keys()
+    sound_object("an index", index, (*header, "slots", "moments", *optional))
+    for kind, starts in sound_object("starts", index.get("starts", {})).items():
+        sound_texts(f"starts of {kind}", starts)
     sound_integer("world_size of an index", index["world_size"], ranks, ranks)
     for name in ("unobservable", "environment", "unshown"):
         sound_texts(name, index[name])

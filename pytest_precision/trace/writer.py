@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
@@ -171,8 +171,13 @@ class TraceWriter:
             raise
         return start
 
-    def finish(self, header: Header) -> None:
+    def finish(self, header: Header, starts: Mapping[str, Mapping[str, str]] | None = None) -> None:
         """Write the trace's index, without which the trace counts as unfinished.
+
+        Args:
+            header: what holds for the whole trace.
+            starts: by kind and name, what is shown only once it has changed was at first, in the
+                words of `described`.
 
         Raises:
             OSError: something could not be written, now or before: a loop may go on after errors.
@@ -184,7 +189,7 @@ class TraceWriter:
         index = (
             asdict(header)
             | {"digests": self._digests}
-            | {"slots": slots, "moments": [*self._moments.items()]}
+            | {"slots": slots, "moments": [*self._moments.items()], "starts": starts or {}}
         )
         write_whole(self._index, index)
 

@@ -17,6 +17,7 @@ from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey, outer_kind, resident_kind
 from pytest_precision.parity.compare.pairs import Pair, assemble
+from pytest_precision.parity.compare.starts import Starts
 from pytest_precision.parity.words import listed
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.reader import Entry, Trace
@@ -34,10 +35,17 @@ class OptionalPairs:
     """Decides which tensors to leave uncompared since one run may lack them or have other values.
 
     What differs from the start on, of kinds whose values may, is named; what has agreed must not
-    begin to differ. Where one side alone has loaded a checkpoint, it has other objects since.
+    begin to differ, and what is not shown on a side has agreed if it was equal before the first
+    update. Where one side alone has loaded a checkpoint, it has other objects since.
+
+    Args:
+        candidate: one side.
+        reference: the other.
     """
 
-    def __init__(self, *sides: Trace) -> None:
+    def __init__(self, candidate: Trace, reference: Trace) -> None:
+        sides = candidate, reference
+        self._starts = Starts(*sides)
         self._agreed: set[tuple[str, str, int | None]] = set()
         loads = ([m.op for m in side.moments if m.operation in LOADS] for side in sides)
         self._first_loads = [min(ops, default=sys.maxsize) for ops in loads]
@@ -65,6 +73,8 @@ class OptionalPairs:
         if pair.candidate is None or pair.reference is None:
             if optional not in ("tensor", "value"):
                 return None
+            if not self._loaded and self._starts.agree(pair):
+                return "" if self._starts.is_at_start(pair) else None
             other_choice = _is_switch(pair) and key not in self._agreed
             side = "candidate" if pair.candidate is None else "reference"
             unsaid = other_choice or (optional == "value" and self._loaded)
@@ -77,7 +87,8 @@ class OptionalPairs:
         if pair.is_alike:
             self._agreed.add(key)
             return None
-        may = key not in self._agreed or (optional == "value" and self._loaded)
+        agreed = key in self._agreed or self._starts.agree(pair)
+        may = not agreed or (optional == "value" and self._loaded)
         return "it differs from the start" if may else None
 
     def note(self, pair: Pair, why: str) -> None:
@@ -98,6 +109,8 @@ class OptionalPairs:
             some[kind, f"{why} {'in some steps' if named else 'of that name'}"].append(name)
         for (kind, why), names in (*some.items(), *self._split.items()):
             found[f"{kind} {listed([*names], 1)}"] = why
+        for kind, owner in self._starts.unmoved():
+            found.setdefault(f"{kind} {owner}", "it has not moved on either side")
         return found
 
 

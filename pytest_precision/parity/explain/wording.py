@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_precision.engine.kinds import causal_rank, lasting
+from pytest_precision.engine.kinds import causal_rank, is_shown_once_moved, lasting
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
 from pytest_precision.parity.compare.optional import shows_reads
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
@@ -79,6 +79,9 @@ def _lost(finding: Finding) -> str:
     pair = finding.pair
     sides = ("candidate", "reference")
     lacks, has = sides if finding.problem == "missing" else sides[::-1]
+    if is_shown_once_moved(pair.kind):
+        stands = f"the {lacks}'s {pair.kind} {pair.name} has not advanced since step 0"
+        return f"{stands}; the {has}'s has {when(pair.moment)}"
     where = f"the {lacks} {when(pair.moment)}; the {has} has it"
     lost = f"{pair.kind} of {pair.name} is missing from {where}"
     held = "no call of its module was seen, and no param of that name before the step"

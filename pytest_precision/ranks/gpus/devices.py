@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_precision.errors import DevicesBusyError
+from pytest_precision.errors import DevicesBusyError, expected_but_got
 
 LOCKS = Path("/tmp")
 """Folder of the locks of this machine's devices, the same for all users and processes, while their
@@ -87,13 +87,26 @@ def held(names: Collection[str], seconds: float, folder: Path | None = None) -> 
         DevicesBusyError: another process still holds one of the devices after that time.
     """
     deadline = time.monotonic() + seconds
-    folder = folder or Path(os.environ.get(LOCKS_VARIABLE) or LOCKS)
+    folder = _locks() if folder is None else folder
     with contextlib.ExitStack() as stack:
         for name in sorted({*names} - {""}):
             descriptor = _opened(folder / f"pytest-precision-device-{name}.lock")
             stack.callback(os.close, descriptor)
             _take(descriptor, name, seconds, deadline)
         yield
+
+
+def _locks() -> Path:
+    """Return the folder of the locks.
+
+    Raises:
+        ValueError: the variable that names another one is empty.
+    """
+    given = os.environ.get(LOCKS_VARIABLE, str(LOCKS))
+    if not given.strip():
+        what = f"a folder in the variable {LOCKS_VARIABLE}"
+        raise ValueError(expected_but_got(what, f"{given!r}", f"unset it for {LOCKS}"))
+    return Path(given)
 
 
 def _opened(file: Path) -> int:

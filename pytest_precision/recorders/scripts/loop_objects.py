@@ -8,7 +8,7 @@ has as many updates as there are groups; ZeRO 3 takes the group out again.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -113,6 +113,8 @@ class LoopObjects(TrainingState):
 
     def begin(self) -> None:
         """Find schedulers and weight averages, and store their state before the first update."""
+        if not self.since.attributes.begun:
+            gc.collect()  # what an earlier run has left is none of this one's
         self.look()
         super().begin()
 
@@ -152,6 +154,10 @@ class LoopObjects(TrainingState):
         """Yield tensors outside the trained models: weight averages and untrained modules."""
         return self.copies.observe()
 
+    def starts(self) -> dict[str, dict[str, str]]:
+        """Return what is shown only once it has changed, as it was at first: by kind and name."""
+        return super().starts() | {"average": self.copies.starts()}
+
     def policies(self) -> Leaves:
         """Yield (name, value) for counters and settings of schedulers and `GradScaler`."""
         yield from further.policies(self._schedulers)
@@ -161,10 +167,19 @@ class LoopObjects(TrainingState):
     def attributes(self) -> Leaves:
         """Yield (name, value) for Python attributes of modules and optimizers."""
         yield from attributes.attributes_of_modules(self.modules())
+        yield from self._numbered(attributes.attributes_of_optimizer)
+        yield from self._numbered(groups.own_steps)
+
+    def means(self) -> Leaves:
+        """Yield (name, value) for numbers of hooks and switches such as `foreach`."""
+        yield from attributes.hooks_of_modules(self.modules())
+        yield from self._numbered(groups.switches)
+
+    def _numbered(self, read: Callable[[Optimizer], Leaves]) -> Leaves:
+        """Yield what is read of each optimizer, under names that say which one it is."""
         for number, optimizer in enumerate(self.optimizers):
             which = f" {number + 1}" if number else ""
-            for one in (attributes.attributes_of_optimizer(optimizer), groups.switches(optimizer)):
-                yield from ((name + which, leaf) for name, leaf in one)
+            yield from ((name + which, leaf) for name, leaf in read(optimizer))
 
     def _gradients(self) -> Iterator[tuple[str, Any]]:
         """Yield one named value: whether any parameter has a gradient that is not zero."""

@@ -7,7 +7,7 @@ shapes of the model's weights, or as a module that is called and not trained.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.readable import in_graph, stored, unreadable
-from pytest_precision.engine.values import fingerprint
+from pytest_precision.engine.values import start_of
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 
@@ -34,13 +34,13 @@ class _Copy:
 
     Attributes:
         one: a module, or a list or dict of tensors.
-        start: what its tensors were when it was found.
+        start: what `start_of` said of each of its tensors when it was found.
         moved: whether they have changed, or it was called.
         name: empty until it is shown.
     """
 
     one: Any
-    start: object
+    start: Mapping[str, str]
     moved: bool = False
     name: str = ""
 
@@ -62,6 +62,7 @@ class Copies:
     def __init__(self, names: LoopNames) -> None:
         self._names = names
         self._found: list[_Copy] = []
+        self._present: list[_Copy] = []
         self._called: dict[int, nn.Module] = {}
 
     def call(self, module: nn.Module) -> None:
@@ -94,30 +95,45 @@ class Copies:
         known = self._known()
         self._found = [copy for copy in self._found if copy.is_held()]
         untrained = [copy for copy in self._found if not known & _ids(copy.one)]
-        present = [(copy, _fingerprint(_tensors(copy.one))) for copy in untrained]
-        weights = self._weights() if any(isinstance(one.one, list) for one in untrained) else {}
+        self._present = untrained
+        present = [(copy, _starts(_weights_in(copy.one))) for copy in untrained]
         # Where in memory they lie differs from run to run, what they hold does not.
         for copy, now in sorted(present, key=lambda pair: repr(pair[1])):
-            copy.moved |= copy.start != now
+            copy.moved |= any(copy.start.get(path) != held for path, held in now.items())
             if copy.moved:
-                tensors = {
-                    path: one for path, one in _tensors(copy.one).items() if not _elsewhere(one)
-                }
                 copy.name = copy.name or self._new_name(copy.one)
-                if isinstance(copy.one, nn.Module):
-                    tensors |= dict(copy.one.named_buffers())
-                likened = weights.get(_shapes_of(copy.one)) if isinstance(copy.one, list) else None
-                for path, tensor in tensors.items():
+                named = self._named(copy)
+                for path, tensor in _shown(copy.one).items():
                     held = next(stored("average", tensor.detach())).tensor
-                    part = likened[int(path)] if likened else path
-                    full = TensorKey(copy.name, part).name("average")
-                    yield whole("average", full, held)
+                    yield whole("average", named(path), held)
+
+    def starts(self) -> dict[str, str]:
+        """Return the tensors of the copies that were last there, as they were when found, by name.
+
+        Those that have not moved get their names here, after all others.
+        """
+        found: dict[str, str] = {}
+        for copy in sorted(self._present, key=lambda copy: (not copy.name, repr(copy.start))):
+            copy.name = copy.name or self._new_name(copy.one)
+            named = self._named(copy)
+            found |= {named(path): start for path, start in copy.start.items()}
+        return found
+
+    def _named(self, copy: _Copy) -> Callable[[str], str]:
+        """Return a function from the path of a copy's tensor to its name among observations."""
+        likened = self._weights().get(_shapes_of(copy.one)) if type(copy.one) is list else None
+
+        def named(path: str) -> str:
+            part = likened[int(path)] if likened else path
+            return TensorKey(copy.name, part).name("average")
+
+        return named
 
     def _adopt(self, one: Any) -> _Copy:
         for copy in self._found:
             if copy.one is one:
                 return copy
-        self._found.append(_Copy(one, _fingerprint(_tensors(one))))
+        self._found.append(_Copy(one, _starts(_shown(one))))
         return self._found[-1]
 
     def _new_name(self, one: Any) -> str:
@@ -176,5 +192,15 @@ def _elsewhere(tensor: Tensor) -> bool:
     return in_graph(tensor) or isinstance(tensor, DTensor) or bool(unreadable(tensor))
 
 
-def _fingerprint(tensors: Mapping[str, Tensor]) -> object:
-    return [fingerprint(tensor.detach()) for tensor in tensors.values() if not _elsewhere(tensor)]
+def _weights_in(one: Any) -> dict[str, Tensor]:
+    return {path: tensor for path, tensor in _tensors(one).items() if not _elsewhere(tensor)}
+
+
+def _shown(one: Any) -> dict[str, Tensor]:
+    """Return the tensors of a copy that are recorded once it moves: its weights and buffers."""
+    buffers = dict(one.named_buffers()) if isinstance(one, nn.Module) else {}
+    return _weights_in(one) | buffers
+
+
+def _starts(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {path: start_of(tensor.detach()) for path, tensor in tensors.items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from typing import Any, TypeVar, overload
 
-from pytest_precision.errors import expected_but_got, is_bad_input
+from pytest_precision.errors import expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import LOADS, OPERATIONS, STEPS_OF_LOOPS
 from pytest_precision.matrix.ways_in import LAYOUT, SCRIPT, WayIn
@@ -56,7 +56,14 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
             ranks by import path.
         resume: takes the same as `function`, and continues from the checkpoint in
             `record.folder`.
+
+    Raises:
+        TypeError: one of the two cannot be called.
     """
+    for name, given in (("function", function), ("resume", resume)):
+        if given is not None and not callable(given):
+            advice = "write @script, or @script(resume=function)"
+            raise TypeError(expected_but_got("a function", named(name, given), advice))
 
     def declared(function: Any) -> Any:
         function.way_in = SCRIPT

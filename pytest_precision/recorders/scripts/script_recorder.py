@@ -247,7 +247,8 @@ def finished(
             }
             | {what: why for run in runs for what, why in run.reader.part.unshown().items()},
             read=so_far(),
-        )
+        ),
+        runs[0].reader.starts(),
     )
     return trace.writer.observations
 

@@ -88,7 +88,7 @@ class Steps(LoopEvents):
                     "write record(locate=function)",
                 )
             )
-        if {*see} - {ON_DEMAND}:
+        if not isinstance(see, Collection) or isinstance(see, str) or {*see} - {ON_DEMAND}:
             raise ValueError(expected_but_got(f"see={{{ON_DEMAND!r}}}", named("see", see)))
         if self._now.begun or not self.buffer.fresh:
             raise RuntimeError(

@@ -202,6 +202,10 @@ def drawn_by_numpy(model: Net, optimizer: Any, scheduler: Any) -> None:
     np.random.rand()
 
 
+def scaled(model: Net, optimizer: Any, scheduler: Any) -> None:
+    model.scale = 2.0
+
+
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
@@ -211,6 +215,7 @@ def drawn_by_numpy(model: Net, optimizer: Any, scheduler: Any) -> None:
         (later, "policy"),
         (drawn, "host_rng"),
         (drawn_by_numpy, "host_rng"),
+        (scaled, "attribute"),
     ],
 )
 def test_a_change_after_the_last_step_is_red(
@@ -220,10 +225,6 @@ def test_a_change_after_the_last_step_is_red(
     found = failed(parity_in(Cell(sequence=f"train{STEPS}")), partial(loop, change=change), loop)
     assert found.divergence is not None
     assert (found.divergence.kind, found.divergence.step) == (kind, STEPS)
-
-
-def scaled(model: Net, optimizer: Any, scheduler: Any) -> None:
-    model.scale = 2.0
 
 
 def left(model: Net, optimizer: Any, scheduler: Any) -> None:
@@ -241,7 +242,6 @@ def foreach(model: Net, optimizer: Any, scheduler: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (scaled, "attribute scale of the model"),
         (left, "attribute gradients left at the end of a step"),
         (hooked, "attribute number of forward hooks of first"),
         (foreach, "attribute foreach of group 0 of SGD"),
