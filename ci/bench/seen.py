@@ -88,14 +88,8 @@ class Bench:
         self._plain = setup.run(None)
         if setup.run(None) != self._plain:
             raise RuntimeError(f"{name} does not repeat itself")
-        self._references: dict[str, Trace] = {}
-        self._usual: dict[str, set[str]] = {}
-        for when, sequence in SEQUENCES.items():
-            reference = recorded(setup, None, sequence, folder / f"reference {when}")
-            again = recorded(setup, None, sequence, folder / f"again {when}")
-            self._references[when] = reference
-            self._usual[when] = {*judged(again, reference).left_out}
         self._name = name
+        self._references: dict[str, tuple[Trace, set[str]]] = {}
 
     def changes(self) -> Row:
         """Change each leaf, or every n-th."""
@@ -127,6 +121,16 @@ class Bench:
                 self._count(row, str(absence), absence.again(), "midway")
         return row
 
+    def _reference(self, when: str) -> tuple[Trace, set[str]]:
+        """Return the recording of the set-up as it is, and what is named of another one like it."""
+        if when not in self._references:
+            first, second = (
+                recorded(self._setup, None, SEQUENCES[when], self._folder / f"{which} {when}")
+                for which in ("reference", "again")
+            )
+            self._references[when] = first, {*judged(second, first).left_out}
+        return self._references[when]
+
     def _shows(self, between: Between) -> bool | None:
         """Return whether what is done to the set-up shows without a recorder; None if it ends it.
 
@@ -141,7 +145,7 @@ class Bench:
         self, row: Row, what: str, between: Between, when: str, last: int | None = None
     ) -> None:
         """Record the set-up with something done to it, and count what a comparison says."""
-        reference = self._references[when]
+        reference, usual = self._reference(when)
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             try:
                 trace = recorded(self._setup, between, SEQUENCES[when], Path(folder))
@@ -155,7 +159,7 @@ class Bench:
         if len(steps) == len(verdicts) and (last is None or max(steps) <= last):
             row.red += 1
             return
-        named = [{*one.left_out} - self._usual[when] for one in verdicts]
+        named = [{*one.left_out} - usual for one in verdicts]
         if all(named):
             row.named += 1
             if self._verbose:

@@ -139,9 +139,10 @@ def put(roots: Mapping[str, Any], path: Path, value: Any) -> None:
         return
     chain = _chain(roots, path)
     now = _get(chain[-1], path[-1])
+    alike = isinstance(now, Tensor) and isinstance(value, Tensor)
     if isinstance(now, torch.Generator):
         now.set_state(value)
-    elif isinstance(now, Tensor) and _local(now).shape == value.shape:
+    elif alike and _local(now).shape == value.shape:
         with torch.no_grad():
             _local(now).copy_(value)
     else:
