@@ -1,4 +1,4 @@
-"""Leaves of everything that a training loop can reach: find them, and change one.
+"""Leaves of everything that a training loop can reach: find them, change one, read or put it back.
 
 Written apart from what the package looks at, so that what it overlooks is found here.
 """
@@ -6,7 +6,7 @@ Written apart from what the package looks at, so that what it overlooks is found
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -30,6 +30,13 @@ GENERATORS: dict[str, Callable[[], object]] = {
     "random": random.random,
 }
 """What each generator that all share is asked for, which moves its state."""
+
+STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "torch": (torch.get_rng_state, torch.set_rng_state),
+    "numpy": (np.random.get_state, np.random.set_state),
+    "random": (random.getstate, random.setstate),
+}
+"""Functions that read and set the state of each."""
 
 
 def leaves(roots: Mapping[str, Any]) -> list[Path]:
@@ -94,11 +101,8 @@ def change(roots: Mapping[str, Any], path: Path) -> None:
     if path[0][0] == "generator":
         GENERATORS[path[0][1]]()
         return
-    chain: list[Any] = [dict(roots)]
-    for step in path[:-1]:
-        chain.append(_get(chain[-1], step))
-    last = path[-1]
-    now = _get(chain[-1], last)
+    chain = _chain(roots, path)
+    now = _get(chain[-1], path[-1])
     if isinstance(now, torch.Generator):
         torch.rand((), generator=now)
     elif isinstance(now, Tensor):
@@ -106,6 +110,79 @@ def change(roots: Mapping[str, Any], path: Path) -> None:
             _change_element(now)
     else:
         _set(chain, path, _other(now))
+
+
+def read(roots: Mapping[str, Any], path: Path) -> Any:
+    """Return a copy of what a leaf is at present.
+
+    Raises:
+        LookupError, AttributeError: there is no such leaf.
+    """
+    if path[0][0] == "generator":
+        return STATES[path[0][1]][0]()
+    now = _get(_chain(roots, path)[-1], path[-1])
+    if now is None:
+        raise LookupError(words(path))
+    if isinstance(now, torch.Generator):
+        return now.get_state()
+    return _local(now).detach().clone() if isinstance(now, Tensor) else now
+
+
+def put(roots: Mapping[str, Any], path: Path, value: Any) -> None:
+    """Put back what `read` has returned.
+
+    Raises:
+        LookupError, AttributeError: there is no such leaf.
+    """
+    if path[0][0] == "generator":
+        STATES[path[0][1]][1](value)
+        return
+    chain = _chain(roots, path)
+    now = _get(chain[-1], path[-1])
+    alike = isinstance(now, Tensor) and isinstance(value, Tensor)
+    if isinstance(now, torch.Generator):
+        now.set_state(value)
+    elif alike and _local(now).shape == value.shape:
+        with torch.no_grad():
+            _local(now).copy_(value)
+    else:
+        _set(chain, path, value.clone() if isinstance(value, Tensor) else value)
+
+
+def can_be_removed(roots: Mapping[str, Any], path: Path) -> bool:
+    """Return whether a leaf is an attribute, or has a key of its own in a dict."""
+    if path[0][0] == "generator":
+        return False
+    how, holder = path[-1][0], _chain(roots, path)[-1]
+    return how == "attribute" or (how == "key" and isinstance(holder, MutableMapping))
+
+
+def remove(roots: Mapping[str, Any], path: Path) -> None:
+    """Take away a leaf that `can_be_removed`.
+
+    Raises:
+        LookupError, AttributeError: there is no such leaf.
+    """
+    (how, name), holder = path[-1], _chain(roots, path)[-1]
+    if how == "key":
+        del holder[name]
+    elif isinstance(holder, Tensor):
+        setattr(holder, name, None)  # a gradient
+    else:
+        del vars(holder)[name]
+
+
+def _chain(roots: Mapping[str, Any], path: Path) -> list[Any]:
+    """Return the objects on the way to a leaf, of which the last one holds it."""
+    chain: list[Any] = [dict(roots)]
+    for step in path[:-1]:
+        chain.append(_get(chain[-1], step))
+    return chain
+
+
+def _local(tensor: Tensor) -> Tensor:
+    held: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return held
 
 
 def _other(value: Any) -> Any:
@@ -119,7 +196,7 @@ def _other(value: Any) -> Any:
 
 
 def _change_element(tensor: Tensor) -> None:
-    held = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    held = _local(tensor)
     if held.is_quantized:
         held.copy_(torch.quantize_per_tensor(held.dequantize() + 1, 0.1, 0, held.dtype))
         return

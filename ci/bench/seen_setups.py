@@ -1,8 +1,9 @@
-"""Set-ups of which every leaf is changed by `seen.py`: layouts of the package, and loops."""
+"""Set-ups of which every leaf is changed, or kept from advancing, by `seen.py`: layouts, loops."""
 
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -20,7 +22,9 @@ from pytest_precision import layouts, workloads
 from pytest_precision.matrix.cell import Cell
 
 Roots = dict[str, Any]
-Change = Callable[[Roots], None]
+Between = Callable[[int, Roots], None]
+"""Is given the number of steps that are over, and the roots, before the first step and after each.
+"""
 
 CHANGED = 2
 """The step after which a leaf is changed."""
@@ -64,23 +68,25 @@ def loop(
     cell: Any,
     record: Callable[..., Any],
     make: Callable[[], Parts],
-    change: Change | None = None,
+    between: Between | None = None,
     look: Callable[..., None] | None = None,
     steps: int = 0,
 ) -> None:
-    """Train what `make` makes, and change something of it after a step.
+    """Train what `make` makes, and let something be done to it between steps.
 
     Args:
         cell: says how many steps there are, unless `steps` does.
         record: opens the block.
         make: makes the parts.
-        change: is given the roots after step `CHANGED`.
-        look: is given step, loss and parts after each step.
+        between: is called before the first step and after each.
+        look: is given step, loss and parts after each step, before `between` is called.
         steps: number of them.
     """
     parts = make()
     total = steps or cell.operations.count("train")
     with record() if record is not None else nullcontext():
+        if between is not None:
+            between(0, parts.roots())
         for step in range(1, total + 1):
             inputs = torch.randn(4, 3)
             for optimizer in parts.optimizers:
@@ -92,8 +98,8 @@ def loop(
             parts.after(step)
             if look is not None:
                 look(step, loss, parts)
-            if change is not None and step == CHANGED:
-                change(parts.roots())
+            if between is not None:
+                between(step, parts.roots())
 
 
 def update(parts: Parts, inputs: Tensor) -> Tensor:
@@ -216,6 +222,19 @@ class Extra(nn.Module):
         self.scale = state["scale"]
 
 
+class Counting(nn.Module):
+    """Counts its calls in Python, and draws from the generators of Python and numpy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute with both; the count is read from the hundredth call on."""
+        self.calls += 1
+        return inputs * (1 + self.calls // 100) + 0.1 * random.random() + 0.1 * np.random.rand()
+
+
 def two_optimizers() -> Parts:
     """Let each half of a model have an optimizer."""
     model = net()
@@ -289,6 +308,7 @@ LOOPS: dict[str, Callable[[], Parts]] = {
     "AveragedModel": averaged,
     "average of one's own": own_average,
     "SWA": partial(averaged, swa=True),
+    "StepLR": partial(scheduled, lambda own: lr_scheduler.StepLR(own, step_size=30)),
     "OneCycle": partial(
         scheduled, lambda own: lr_scheduler.OneCycleLR(own, max_lr=0.2, total_steps=10)
     ),
@@ -300,6 +320,7 @@ LOOPS: dict[str, Callable[[], Parts]] = {
     "quantized buffers": partial(simple, SGD, lambda: Buffers("quantized")),
     "complex buffers": partial(simple, SGD, lambda: Buffers("complex")),
     "extra state": partial(simple, SGD, Extra),
+    "counter and host generators": partial(simple, SGD, Counting),
     "two optimizers": two_optimizers,
     "LoRA": trained_alone,
     "tied weights": tied,
