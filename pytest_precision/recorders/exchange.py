@@ -15,10 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pytest_precision._whole_file import placed_whole
+from pytest_precision._destination import MAKER
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Chunk, Observation, Place, Span
 from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.recorders.exchange_files import METADATA, files_of_export, find_sidecar
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.manifest import RECORDED_RANKS, Manifest
@@ -57,19 +58,23 @@ MOST_STEPS = 1 << 20
 """Train steps that a sidecar may have; each is made, whether it holds anything or not."""
 
 
-def export_recording(folder: Path, file: Path) -> None:
+def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
     """Write the values of a recording as safetensors, with a JSON sidecar that describes them.
 
     If they cannot be written, the files of an earlier export stay as they are.
 
     Args:
         folder: of the recording.
-        file: the safetensors file; the sidecar has the same name with `.json`.
+        file: the safetensors file; the sidecar has its name with `.json` after it.
+        force: whether files that this package did not make are replaced.
 
     Raises:
         RecordingError: there is none, or digests alone were kept of a step.
-        OSError: a file cannot be written.
+        OSError: a file cannot be written, or is of another maker.
     """
+    written, sidecar = files_of_export(file, force=force)
+    for destination in (written, sidecar):
+        destination.expect_free()
     recording = whole_recording("recording", folder)
     trace = recording.trace
     manifest = recording.manifest
@@ -90,18 +95,19 @@ def export_recording(folder: Path, file: Path) -> None:
     header = trace.header
     said = {
         "sidecar": SIDECAR,
+        "generator": MAKER,
         "world_size": manifest.world_size,
         "environment": header.environment,
         "unobservable": header.unobservable,
         "moments": moments,
     }
     # Both are written before either is moved: a file of now beside a sidecar of then tells lies.
-    with placed_whole(sidecar_of(file)) as beside, placed_whole(file) as partial:
+    with sidecar.placed() as beside, written.placed() as partial:
         try:
-            save_file(tensors, partial)
+            save_file(tensors, partial, METADATA)
         except SafetensorError as error:
             raise OSError(f"{file}: {error}") from error
-        beside.write_text(json.dumps(said, indent=1) + "\n", "utf-8")
+        beside.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
 
 def import_recording(file: Path, folder: Path) -> None:
@@ -128,7 +134,8 @@ def import_recording(file: Path, folder: Path) -> None:
 
 
 def _import(file: Path, folder: Path) -> None:
-    said = sound_object("the sidecar", json.loads(sidecar_of(file).read_text()))
+    sidecar = find_sidecar(file)
+    said = sound_object("the sidecar", json.loads(sidecar.read_text(encoding="utf-8")))
     sound_integer("sidecar", said.get("sidecar"), SIDECAR, SIDECAR)
     ranks = sound_integer("world_size", said.get("world_size", 1), 1, RECORDED_RANKS)
     texts = {
@@ -142,7 +149,7 @@ def _import(file: Path, folder: Path) -> None:
         step, phase = min(unknown)
         phases = f"init at step 0, {', '.join(STEP_PHASES)}, or {END} of the last step,"
         raise ValueError(expected_but_got(phases, f"{phase!r} at step {step}"))
-    manifest = Manifest.now(sidecar_of(file), (), steps, range(steps + 1))
+    manifest = Manifest.now(sidecar, (), steps, range(steps + 1))
     manifest.write(folder, ranks)
     for rank in range(ranks):
         with TraceWriter(folder, rank) as writer:
@@ -212,8 +219,3 @@ def _row(entry: Entry, key: str) -> dict[str, Any]:
     elif any(entry.place.offsets):
         row["start"] = [*entry.place.offsets]
     return row
-
-
-def sidecar_of(file: Path) -> Path:
-    """Return the path of a safetensors file's JSON sidecar, which describes its tensors."""
-    return file.with_suffix(".json")

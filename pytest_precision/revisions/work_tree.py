@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,7 +109,7 @@ def git(folder: Path, *words: str, keep: Sequence[int] = ()) -> str:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],
             capture_output=True,
-            text=True,
+            encoding=sys.getfilesystemencoding(),  # paths are text of it
             errors="surrogateescape",
             pass_fds=keep,
             stdin=subprocess.DEVNULL,
