@@ -57,7 +57,7 @@ class Owner:
     def of(cls, folder: Path) -> Owner | None:
         """Return the process that made a folder; None if the folder has no readable owner file."""
         try:
-            machine, boot, process = (folder / LOCK).read_text().split("\n")
+            machine, boot, process = (folder / LOCK).read_text(encoding="utf-8").split("\n")
             return cls(machine, boot, int(process))
         except (OSError, ValueError):
             return None
@@ -201,6 +201,6 @@ def _locked(file: Path, flags: int = 0) -> int | None:
 @functools.cache
 def _boot() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:  # not Linux
         return ""

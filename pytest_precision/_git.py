@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from pytest_precision.errors import RevisionError, expected_but_got
@@ -66,7 +67,7 @@ def _done(
         return subprocess.run(
             words,
             capture_output=True,
-            encoding="utf-8",
+            encoding=sys.getfilesystemencoding(),  # paths are text of it
             errors="surrogateescape",
             stdin=subprocess.DEVNULL,
             env=environment,

@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
-def put_whole(path: Path, text: str, *, writer: int = 0) -> None:
+def put_whole(path: Path, text: str) -> None:
     """Write a UTF-8 text file completely, or leave the old file as it is.
 
-    If it cannot be written whole, nothing is left of it, and what was in its place stays.
+    If it cannot be written whole, nothing is left of it, and what was in its place stays. For files
+    in folders of this package: `_destination` writes where a user says.
 
     Args:
         path: where to.
         text: what.
-        writer: tells processes apart that may write the same file at the same time.
 
     Raises:
         OSError: it cannot be written.
     """
-    with placed_whole(path, writer=writer) as partial:
-        partial.write_text(text, "utf-8")
+    with beside(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
 
 
 @contextmanager
-def placed_whole(path: Path, *, writer: int = 0) -> Iterator[Path]:
-    """Yield a temporary path, and rename it to `path` when the block ends without an error.
+def beside(path: Path) -> Iterator[Path]:
+    """Yield a new empty file in the folder of `path`, and remove it if the block leaves it there.
 
-    After an error of the caller's, nothing is left of it, and what was in its place stays.
+    Its name is one that nothing had, and has the number of this process.
 
     Args:
-        path: where to.
-        writer: as for `put_whole`.
+        path: whose folder it is.
 
     Raises:
-        OSError: it cannot be moved.
+        OSError: no file can be made there.
     """
-    partial = path.with_name(f"{path.name}.partial{writer}")
+    try:
+        partial = _new_file(f"{path}.partial{os.getpid()}")
+    except OSError as error:  # whoever reads of it knows the name that was asked for
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         yield partial
-        os.replace(partial, path)
-    except BaseException:  # Ctrl-C too
+    finally:
         partial.unlink(missing_ok=True)
-        raise
+
+
+def _new_file(start: str) -> Path:
+    """Make an empty file whose path begins with `start`, and return that path."""
+    for number in itertools.count():
+        path = Path(f"{start}-{number}")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        except FileExistsError:  # of another thread, or somebody else's
+            continue
+        return path
+    raise AssertionError

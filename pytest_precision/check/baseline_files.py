@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 import xxhash
 
-from pytest_precision._whole_file import put_whole
-from pytest_precision.check.baseline_text import FIRST_LINE, UPDATE, CheckBaseline
+from pytest_precision._destination import Destination, NotReplaceableError
+from pytest_precision.check.baseline_text import FIRST_LINE, MAKER_WORDS, UPDATE, CheckBaseline
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.parity.verdict import cell_of
 
@@ -100,7 +100,9 @@ class BaselinePlace:
             if path.exists() and path.read_bytes() == text.encode():
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
-            put_whole(path, text, writer=os.getpid())
+            Destination(path, is_baseline).put(text)
+        except NotReplaceableError as error:
+            raise BaselineError(str(error)) from error
         except OSError as error:
             raise BaselineError(
                 expected_but_got(
@@ -130,9 +132,27 @@ def read_baseline(path: Path) -> CheckBaseline:
         BaselineError: it is damaged.
     """
     try:
-        return CheckBaseline.of_text(path.read_text("utf-8"))
+        return CheckBaseline.of_text(path.read_text(encoding="utf-8"))
     except (BaselineError, UnicodeDecodeError) as error:
         raise BaselineError(f"{path}: {error}") from error
+
+
+def is_baseline(head: bytes) -> bool:
+    """Return whether a file that begins so is a baseline of this package, of any release."""
+    return head.startswith(MAKER_WORDS.encode())
+
+
+def expect_replaceable(folder: Path) -> None:
+    """Raise if a folder has files with names of baselines that this package did not make.
+
+    Raises:
+        pytest.UsageError: the message names the first.
+    """
+    for path in all_baselines(folder):
+        try:
+            Destination(path, is_baseline).expect_free()
+        except OSError as error:
+            raise pytest.UsageError(f"--precision-baseline=update: {error}") from error
 
 
 def all_baselines(folder: Path) -> list[Path]:

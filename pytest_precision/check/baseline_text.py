@@ -17,7 +17,10 @@ from urllib.parse import quote, unquote
 from pytest_precision.errors import BaselineError, expected_but_got
 from pytest_precision.trace.moment import Moment
 
-FIRST_LINE = "pytest-precision baseline 1"
+MAKER_WORDS = "pytest-precision baseline "
+"""How the first line of a baseline of any form begins."""
+
+FIRST_LINE = f"{MAKER_WORDS}1"
 
 UPDATE = "make the baseline again with --precision-baseline=update"
 

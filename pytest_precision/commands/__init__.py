@@ -40,6 +40,17 @@ def add_command(
     return parser
 
 
+def add_force(parser: argparse.ArgumentParser, files: str) -> None:
+    """Add the option `--force` to the parser of a command that writes files.
+
+    Args:
+        parser: of the command.
+        files: which ones it writes.
+    """
+    words = f"replace {files} even if pytest-precision did not make it"
+    parser.add_argument("--force", action="store_true", help=words)
+
+
 def say(text: str) -> None:
     """Print text to standard output, without an error if a reader such as `head` has ended.
 

@@ -15,7 +15,12 @@ from typing import NoReturn
 import pytest
 
 from pytest_precision._visible import visible
-from pytest_precision.commands.compare import add_judging_options, show, terms_of
+from pytest_precision.commands.compare import (
+    add_judging_options,
+    expect_report_free,
+    show,
+    terms_of,
+)
 from pytest_precision.commands.record import add_recording_options, expect_script
 from pytest_precision.errors import RecordingError, RevisionError
 from pytest_precision.parity.verdict import Verdict
@@ -73,6 +78,7 @@ class Against:
         before = {one: signal.signal(one, _exit) for one in heeded}
         try:
             self._terms = terms_of(given)
+            expect_report_free(given)
             with ExitStack() as stack:
                 self.sides = Sides(given.script, [*self._options()], given.link, stack)
                 return body(self)

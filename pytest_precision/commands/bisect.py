@@ -167,7 +167,7 @@ def _word(commits: RecordedCommits | ChecksOfCommits, commit: str) -> str:
         return "skip"
 
 
-_OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "verbose", "brief")
+_OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "force", "verbose", "brief")
 """Options that only recordings of a script have."""
 
 

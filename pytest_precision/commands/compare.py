@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, say
+from pytest_precision.commands import add_command, add_force, say
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
@@ -20,6 +20,8 @@ from pytest_precision.parity.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_precision.check.terms import Terms
+
+REPORT = "--report"
 
 FEW = 5
 """Lines about what is not compared that are printed unless all are asked for."""
@@ -44,11 +46,12 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
         "'loss=unchecked(reason=\"other batches\")'; repeatable (default: bitwise())",
     )
     parser.add_argument(
-        "--report",
+        REPORT,
         metavar="DIR",
         type=Path,
         help="write report.json and a page there",
     )
+    add_force(parser, "a report.json or report.html of --report")
     much = parser.add_mutually_exclusive_group()
     much.add_argument(
         "-v",
@@ -69,6 +72,7 @@ def run(given: argparse.Namespace) -> int:
 
     try:
         terms = terms_of(given)
+        expect_report_free(given)
         words = [str(given.candidate), str(given.reference)]
         options = [word for text in given.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
@@ -91,7 +95,7 @@ def terms_of(given: argparse.Namespace) -> Terms:
 def show(given: argparse.Namespace, verdict: Verdict) -> int:
     """Print a verdict, write its report if asked for, and return the exit status."""
     if given.report is not None:
-        write_report(given.report, verdict)
+        write_report(given.report, verdict, force=given.force)
     say(visible("\n".join(lines(verdict, verbose=given.verbose, brief=given.brief))))
     return 0 if verdict.outcome == "pass" else 1
 
@@ -124,24 +128,40 @@ def _brief(verdict: Verdict) -> list[str]:
     return [verdict.reason, *([f"  {verdict.culprit.text}"] if verdict.culprit else [])]
 
 
-def write_report(folder: Path, verdict: Verdict) -> None:
+def expect_report_free(given: argparse.Namespace) -> None:
+    """Raise unless the files of `--report`, if it is given, can be written; nothing is run before.
+
+    Raises:
+        pytest.UsageError: there are files of another tool.
+    """
+    if given.report is not None:
+        from pytest_precision.report.report_files import expect_reports_free
+
+        expect_reports_free(given.report, REPORT, given.force)
+
+
+def write_report(folder: Path, verdict: Verdict, *, force: bool = False) -> None:
     """Write report.json and report.html on one comparison into a folder.
 
     Raises:
-        pytest.UsageError: the folder cannot be written to.
+        pytest.UsageError: they cannot be written.
     """
     from pytest_precision.report.json_file import JsonFile
     from pytest_precision.report.page.render import write_page
     from pytest_precision.report.provenance import environment, session_run
+    from pytest_precision.report.report_files import unusable
 
     found = environment(device="", flags={}) | {"runs": [session_run(None)]}
-    file = JsonFile(folder, found, option="--report")
+    file = JsonFile(folder, found, option=REPORT, force=force)
     file.plan(1)
     file.put(verdict.nodeid, [verdict.as_dict()])
     file.close()
     if file.problem:
         raise pytest.UsageError(file.problem)
-    write_page(folder)
+    try:
+        write_page(folder, force=force)
+    except OSError as error:
+        raise unusable(folder, REPORT, error) from error
 
 
 _KEYED = re.compile(r"(?:(?P<key>[^=()]+)=)?(?P<call>\w+\(.*\))", re.DOTALL)

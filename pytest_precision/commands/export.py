@@ -1,7 +1,7 @@
 """Give a recording to other tools as safetensors, and take one from them.
 
-A JSON sidecar of the same name beside the safetensors file says which tensor is which, and when it
-was observed. docs/reference/recording-format.md describes both.
+A JSON sidecar beside the safetensors file, FILE.json, says which tensor is which, and when it was
+observed. docs/reference/recording-format.md describes both.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, say
-from pytest_precision.errors import RecordingError
+from pytest_precision.commands import add_command, add_force, say
+from pytest_precision.errors import RecordingError, expected_but_got
 
 
 def add_to(commands: Any) -> None:
@@ -27,11 +27,14 @@ def add_to(commands: Any) -> None:
         texts = (folder, file) if name == "export" else (file, folder)
         parser.add_argument(source, metavar=source.upper(), type=Path, help=texts[0])
         parser.add_argument("--out", metavar=made, type=Path, required=True, help=f"new {texts[1]}")
+        if name == "export":
+            add_force(parser, "FILE or FILE.json")
 
 
 def export(given: argparse.Namespace) -> int:
     """Write a recording as a safetensors file and a JSON file; return the exit status."""
-    from pytest_precision.recorders.exchange import export_recording, sidecar_of
+    from pytest_precision.recorders.exchange import export_recording
+    from pytest_precision.recorders.exchange_files import sidecar_of
 
     if given.out.suffix == ".json":
         given.parser.error(
@@ -39,9 +42,13 @@ def export(given: argparse.Namespace) -> int:
             "*.safetensors: the JSON file is written beside it"
         )
     try:
-        export_recording(given.recording, given.out)
+        export_recording(given.recording, given.out, force=given.force)
     except (RecordingError, OSError) as error:
-        given.parser.error(visible(str(error)))
+        why = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            got = f"--out={given.out} ({error.strerror})"
+            why = expected_but_got("a place where a file can be made", got, "name another")
+        given.parser.error(visible(why))
     say(visible(f"{given.out} and {sidecar_of(given.out)}"))
     return 0
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.commands import add_command
+from pytest_precision._destination import Destination, nothing
+from pytest_precision.commands import add_command, say
 from pytest_precision.errors import expected_but_got, named
 
 NAME = "test_precision.py"
@@ -126,29 +128,14 @@ def run(given: argparse.Namespace) -> int:
         text = OF_A_SCRIPT.format(name=given.file.name, path=path)
     target = given.folder / NAME
     try:
-        _put_new(target, text)
+        Destination(target, nothing).put(text)
     except OSError as error:
         given.parser.error(
             expected_but_got(
                 "a folder in which a new file can be written",
-                f"{target} ({error.strerror})",
+                f"{target} ({error.strerror or os.strerror(errno.EEXIST)})",
                 "name another folder; nothing is overwritten",
             )
         )
-    print(f"wrote {target}; run it with: pytest --precision-matrix {target}")
+    say(f"wrote {target}; run it with: pytest --precision-matrix {target}")
     return 0
-
-
-def _put_new(path: Path, text: str) -> None:
-    """Write a new file completely or not at all; raise OSError if there is one already.
-
-    Raises:
-        OSError: it is there, also if only since a moment ago, or it cannot be written.
-    """
-    made = open(path, "x", encoding="utf-8")  # noqa: SIM115, what is here already stays
-    try:
-        with made:
-            made.write(text)
-    except BaseException:  # Ctrl-C too
-        path.unlink(missing_ok=True)
-        raise

@@ -11,12 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_precision._visible import visible
-from pytest_precision._whole_file import put_whole
-from pytest_precision.commands import add_command, say
+from pytest_precision.commands import add_command, add_force, say
 from pytest_precision.errors import ReportError
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read_report
+
+WRITTEN = {"merge": "report.json or report.html", "html": "report.html"}
+"""Subcommands that write files, and which."""
 
 
 def add_to(commands: Any) -> None:
@@ -40,6 +44,8 @@ def add_to(commands: Any) -> None:
             kind.add_argument("--since", metavar="OLD", type=Path, help=words)
         if name == "merge":
             kind.add_argument("--out", metavar="DIR", type=Path, required=True, help="a folder")
+        if name in WRITTEN:
+            add_force(kind, WRITTEN[name])
         kind.add_argument(
             "reports", metavar="DIR", nargs="+", type=Path, help="folder of a report.json"
         )
@@ -54,7 +60,7 @@ def run(given: argparse.Namespace) -> int:
     """Run a subcommand of `report` on report.json files, and return the exit status."""
     try:
         text = given.make(given)
-    except (ReportError, OSError, RecursionError) as error:
+    except (ReportError, OSError, RecursionError, pytest.UsageError) as error:
         given.parser.error(visible(str(error)))
     say(text)
     return 0
@@ -78,20 +84,22 @@ def _merged(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _merge(given: argparse.Namespace) -> str:
-    from pytest_precision.report.json_file import JSON_NAME, encode
+    from pytest_precision.report.json_file import encode
     from pytest_precision.report.page.render import write_page
+    from pytest_precision.report.report_files import expect_reports_free, report_in
 
     merged = _merged(given)
     given.out.mkdir(parents=True, exist_ok=True)
-    put_whole(given.out / JSON_NAME, encode(merged).decode() + "\n")
-    return str(write_page(given.out))
+    expect_reports_free(given.out, "--out", given.force)
+    report_in(given.out, given.force).put(encode(merged).decode() + "\n")
+    return str(write_page(given.out, force=given.force))
 
 
 def _html(given: argparse.Namespace) -> str:
     from pytest_precision.report.page.render import write_page
 
     since = _since(given)
-    return "\n".join(str(write_page(path, since)) for path in given.reports)
+    return "\n".join(str(write_page(path, since, force=given.force)) for path in given.reports)
 
 
 def _summary(given: argparse.Namespace) -> str:

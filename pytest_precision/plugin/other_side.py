@@ -154,7 +154,7 @@ def _build(command: str, found: Installation, tree: Path) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         errors="replace",
     )
     if done.returncode:

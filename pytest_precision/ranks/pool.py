@@ -239,5 +239,5 @@ def for_waiting_ranks(limits: tuple[str, ...] = LIMITS) -> int:
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in limits:
         with contextlib.suppress(OSError, ValueError):  # no such control group, or "max"
-            sizes.append(int(Path(file).read_text()))
+            sizes.append(int(Path(file).read_text(encoding="utf-8")))
     return int(min(sizes) * MEMORY_SHARE) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

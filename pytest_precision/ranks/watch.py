@@ -101,6 +101,6 @@ def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:
 
 def _read(rank: Rank) -> str:
     try:
-        return readable_stacks(rank.membership.stacks.read_text(errors="replace"))
+        return readable_stacks(rank.membership.stacks.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""

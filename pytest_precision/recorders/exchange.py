@@ -15,9 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pytest_precision._whole_file import placed_whole
+from pytest_precision._destination import MAKER
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.recorders.exchange_files import METADATA, files_of_export, find_sidecar
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.sidecar import SIDECAR, Sidecar
 from pytest_precision.trace.data_log import write_data
@@ -43,19 +44,23 @@ PORTABLE = {
 """Dtypes that every reader of safetensors knows; tensors of others are written as their bytes."""
 
 
-def export_recording(folder: Path, file: Path) -> None:
+def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
     """Write the values of a recording as safetensors, with a JSON sidecar that describes them.
 
     If they cannot be written, the files of an earlier export stay as they are.
 
     Args:
         folder: of the recording.
-        file: the safetensors file; the sidecar has the same name with `.json`.
+        file: the safetensors file; the sidecar has its name with `.json` after it.
+        force: whether files that this package did not make are replaced.
 
     Raises:
         RecordingError: there is none, or digests alone were kept of a step.
-        OSError: a file cannot be written.
+        OSError: a file cannot be written, or is of another maker.
     """
+    written, sidecar = files_of_export(file, force=force)
+    for destination in (written, sidecar):
+        destination.expect_free()
     recording = whole_recording("recording", folder)
     trace = recording.trace
     manifest = recording.manifest
@@ -76,18 +81,19 @@ def export_recording(folder: Path, file: Path) -> None:
     header = trace.header
     said = {
         "sidecar": SIDECAR,
+        "generator": MAKER,
         "world_size": manifest.world_size,
         "environment": header.environment,
         "unobservable": header.unobservable,
         "moments": moments,
     }
     # Both are written before either is moved: a file of now beside a sidecar of then tells lies.
-    with placed_whole(sidecar_of(file)) as beside, placed_whole(file) as partial:
+    with sidecar.placed() as beside, written.placed() as partial:
         try:
-            save_file(tensors, partial)
+            save_file(tensors, partial, METADATA)
         except SafetensorError as error:
             raise OSError(f"{file}: {error}") from error
-        beside.write_text(json.dumps(said, indent=1) + "\n", "utf-8")
+        beside.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
 
 def import_recording(file: Path, folder: Path) -> None:
@@ -103,8 +109,8 @@ def import_recording(file: Path, folder: Path) -> None:
         RecordingError: the two do not describe a run.
         OSError: a file cannot be read or written.
     """
-    beside = sidecar_of(file)
     try:
+        beside = find_sidecar(file)
         sidecar = Sidecar.read(beside, _tensors(file))
     except ValueError as error:
         got = f"{file}: {error}"
@@ -167,8 +173,3 @@ def _row(entry: Entry, key: str) -> dict[str, Any]:
     elif any(entry.place.offsets):
         row["start"] = [*entry.place.offsets]
     return row
-
-
-def sidecar_of(file: Path) -> Path:
-    """Return the path of a safetensors file's JSON sidecar, which describes its tensors."""
-    return file.with_suffix(".json")

@@ -123,7 +123,7 @@ def _cudnn() -> str:
 def _driver() -> str:
     """Return the release of NVIDIA's kernel module; empty if it is not loaded."""
     try:
-        first = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
+        first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").partition("\n")[0]
     except OSError:
         return ""
     found = re.search(r"\d+\.\d+(\.\d+)?", first)

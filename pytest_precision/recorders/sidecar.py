@@ -35,7 +35,7 @@ from pytest_precision.trace.sound import (
 SIDECAR = 1
 """Version of the sidecar."""
 
-KEYS = ("sidecar", "world_size", "environment", "unobservable", "moments")
+KEYS = ("sidecar", "generator", "world_size", "environment", "unobservable", "moments")
 
 TENSOR_KEYS = ("kind", "name", "key", "rank", "shape", "start", "flat", "local", "dtype", "piece")
 
@@ -96,6 +96,7 @@ class Sidecar:
         found = sound_object("the sidecar", content)
         _expect_known("the sidecar", found, KEYS)
         sound_integer("sidecar", found.get("sidecar"), SIDECAR, SIDECAR)
+        sound_text("generator", found.get("generator", ""))
         ranks = sound_integer("world_size", found.get("world_size", 1), 1, RECORDED_RANKS)
         unobservable, environment = (
             sound_texts(name, found.get(name, {})) for name in ("unobservable", "environment")

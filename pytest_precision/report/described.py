@@ -45,7 +45,9 @@ def expect_described(content: Any) -> None:
 
 @cache
 def _schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_text())
+    found: dict[str, Any] = json.loads(
+        Path(__file__).with_name("schema.json").read_text(encoding="utf-8")
+    )
     return found
 
 

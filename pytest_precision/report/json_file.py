@@ -19,16 +19,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from pytest_precision._destination import head_of
 from pytest_precision._folder_owners import lives
 from pytest_precision._interrupts import postponed
-from pytest_precision._whole_file import placed_whole
-from pytest_precision.errors import expected_but_got
 from pytest_precision.parity.plain import plain
 from pytest_precision.report.provenance import differing
-
-JSON_NAME = "report.json"
+from pytest_precision.report.report_files import JSON_NAME, is_report, report_in, unusable
 
 SCHEMA_VERSION = 1
 
@@ -46,6 +42,7 @@ class JsonFile:
             them) are added from the cells.
         clock: returns the time in seconds.
         option: the option that names the folder, for messages.
+        force: see `Destination`.
 
     Attributes:
         path: path of the file.
@@ -53,7 +50,7 @@ class JsonFile:
         problem: why a cell is not in the file, or why the last write failed; empty if all is well.
 
     Raises:
-        pytest.UsageError: the folder cannot be written to.
+        pytest.UsageError: the folder cannot be written to, or has a report.json of another tool.
     """
 
     def __init__(
@@ -63,8 +60,10 @@ class JsonFile:
         *,
         clock: Callable[[], float] = time.monotonic,
         option: str = "--precision-report",
+        force: bool | None = None,
     ) -> None:
-        self.path = folder / JSON_NAME
+        self._destination = report_in(folder, force)
+        self.path = self._destination.path
         self.planned: int | None = None
         self.problem = self._lost = ""
         self._environment = environment
@@ -82,13 +81,7 @@ class JsonFile:
             # is killed in its first cell.
             self._write(0.0, finished=False)
         except OSError as error:
-            raise pytest.UsageError(
-                expected_but_got(
-                    "a folder that can be written to",
-                    f"{option}={folder} ({error.strerror or error})",
-                    "name another folder",
-                )
-            ) from error
+            raise unusable(folder, option, error) from error
 
     def put(self, key: Hashable, entries: Iterable[Mapping[str, Any]]) -> None:
         """Add or replace a test's entries in report.json; write it now or after a short delay.
@@ -169,7 +162,7 @@ class JsonFile:
         text = encode(head)[:-1] + b', "cells": [\n' + cells + b"\n]}\n"
         with (
             postponed(),  # a second Ctrl-C would come while the first one cleans up
-            placed_whole(self.path, writer=os.getpid()) as partial,
+            self._destination.placed() as partial,
             partial.open("wb") as file,
         ):
             file.write(text)
@@ -198,6 +191,15 @@ def encode(value: Mapping[str, Any]) -> bytes:
 def _sweep(folder: Path) -> None:
     """Remove temporary files of report.json that pytest processes left when they were killed."""
     for left in folder.glob(f"{JSON_NAME}.partial*"):
-        process = left.suffix.removeprefix(".partial")
-        if process.isdecimal() and not lives(int(process)):
+        process = left.suffix.removeprefix(".partial").partition("-")[0]
+        if process.isdecimal() and not lives(int(process)) and _is_partial(left):
             left.unlink(missing_ok=True)
+
+
+def _is_partial(path: Path) -> bool:
+    """Return whether a file has a report or nothing, so that no other tool made it."""
+    try:
+        head = head_of(path)
+    except OSError:  # gone, or no file
+        return False
+    return not head or is_report(head)

@@ -82,7 +82,13 @@ def _checkout(root: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     """Return commit, branch and whether tracked files changed; empty without git."""
     try:
         found = subprocess.run(
-            GIT_STATUS, cwd=root, capture_output=True, text=True, timeout=STATUS_SECONDS, check=True
+            GIT_STATUS,
+            cwd=root,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=STATUS_SECONDS,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return {}

@@ -11,7 +11,8 @@ from typing import Any
 from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.described import expect_described
-from pytest_precision.report.json_file import JSON_NAME, SCHEMA_VERSION
+from pytest_precision.report.json_file import SCHEMA_VERSION
+from pytest_precision.report.report_files import JSON_NAME
 from pytest_precision.report.status import count
 
 
@@ -68,7 +69,7 @@ def read_report(path: Path) -> dict[str, Any]:
     """
     file = path if path.is_file() else path / JSON_NAME
     try:
-        data = json.loads(file.read_text("utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ReportError(

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pytest_precision._visible import visible
-from pytest_precision.report.json_file import JSON_NAME
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold
+from pytest_precision.report.report_files import JSON_NAME
 from pytest_precision.report.status import FAILING
 
 SCHEMA = (

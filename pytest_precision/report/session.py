@@ -15,8 +15,11 @@ from pytest_precision.report import page, terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.provenance import environment, session_run
+from pytest_precision.report.report_files import expect_reports_free, page_in, unusable
 from pytest_precision.report.shortened import shorten
 from pytest_precision.report.status import count, duration
+
+OPTION = "--precision-report"
 
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
 """pytest's options under which no test is called."""
@@ -65,18 +68,30 @@ class SessionReport:
         self._ended = False
         self._started = time.monotonic()
 
+    def expect_files_free(self) -> None:
+        """Raise if the folder has a report.json or report.html of another tool.
+
+        Raises:
+            pytest.UsageError: the message names it.
+        """
+        if self._folder is not None and not runs_nothing(self._config):
+            expect_reports_free(self._folder, OPTION)
+
     def start(self) -> None:
         """Replace an earlier session's report.json by an empty one, and delete its page.
 
         A session that calls no test leaves that file alone.
 
         Raises:
-            pytest.UsageError: the folder cannot be written to.
+            pytest.UsageError: the folder cannot be written to, or a file there is not ours.
         """
         if self._folder is not None and not runs_nothing(self._config):
-            self._file = JsonFile(self._folder, self._environment)
-            # The page of an earlier session would pass for that of one that is killed.
-            (self._folder / page.PAGE_NAME).unlink(missing_ok=True)
+            self._file = JsonFile(self._folder, self._environment, option=OPTION)
+            try:
+                # The page of an earlier session would pass for that of one that is killed.
+                page_in(self._folder).remove()
+            except OSError as error:
+                raise unusable(self._folder, OPTION, error) from error
 
     def plan(self, cells: int | None) -> None:
         """Write into report.json how many tests will run; do nothing while that is unknown."""

@@ -96,7 +96,12 @@ class Installation:
         try:
             words = [str(self.python), "-c", _LACKS, *NEEDED]
             done = subprocess.run(
-                words, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
+                words,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=True,
+                timeout=ANSWER_SECONDS,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise RevisionError(

@@ -27,7 +27,7 @@ def serve_ranks() -> int:
     size = int(sys.stdin.buffer.readline())
     key, relocation = pickle.loads(sys.stdin.buffer.read(size))
     _settle(relocation)
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what ranks print is no answer
     ensure_running()  # the fork server imports torch while this side is recorded
     with wire.listen(wire.LOOPBACK) as listener, answers:

@@ -102,7 +102,7 @@ class TreeKeeper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             start_new_session=True,  # Ctrl-C is not meant for it
         )
 

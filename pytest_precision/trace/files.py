@@ -19,15 +19,9 @@ from pytest_precision._whole_file import put_whole
 from pytest_precision.errors import expected_but_got
 
 
-def write_whole(path: Path, value: Any, *, writer: int = 0) -> None:
-    """Write `value` to `path` as JSON, so that no reader ever sees the file half written.
-
-    Args:
-        path: where to.
-        value: what.
-        writer: tells processes apart that may write the same file at the same time.
-    """
-    put_whole(path, json.dumps(value), writer=writer)
+def write_whole(path: Path, value: Any) -> None:
+    """Write `value` to `path` as JSON, so that no reader ever sees the file half written."""
+    put_whole(path, json.dumps(value))
 
 
 class TraceFiles:
@@ -39,7 +33,7 @@ class TraceFiles:
 
     def data(self, path: Path) -> Any:
         """Return the parsed content of one of the trace's JSON files."""
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
 
     def bytes(self, path: Path) -> Tensor:
         """Return the bytes of one of the trace's files as a uint8 tensor, mapped copy-on-write."""

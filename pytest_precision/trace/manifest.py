@@ -145,17 +145,17 @@ class Manifest:
         except Exception as error:
             raise damaged(folder, error) from error
 
-    def write(self, folder: Path, world_size: int, *, writer: int = 0) -> None:
+    def write(self, folder: Path, world_size: int) -> None:
         """Write the file `recording.json` into a recording's folder."""
         content = signed(asdict(replace(self, world_size=world_size)))
-        write_whole(_path(folder), content, writer=writer)
+        write_whole(_path(folder), content)
 
     @classmethod
     def seal(cls, folder: Path, rank: int, world_size: int) -> None:
         """Write the digests of a rank's files; the last rank to do so completes the recording."""
         files = put_seals(folder, rank, world_size)
         if files is not None:
-            replace(cls.read(folder), files=files).write(folder, world_size, writer=rank)
+            replace(cls.read(folder), files=files).write(folder, world_size)
             drop_seals(folder, world_size)
 
     @property
@@ -255,7 +255,13 @@ def _revision(folder: Path) -> str:
     words = ["git", "--no-optional-locks", "describe", "--always", "--abbrev=40", "--dirty"]
     try:
         found = subprocess.run(
-            words, cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS, check=True
+            words,
+            cwd=folder,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=GIT_SECONDS,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -71,7 +71,7 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
         "names": names.all,
         "modules": modules.all,
     }
-    write_whole(path_of(folder, rank), content, writer=rank)
+    write_whole(path_of(folder, rank), content)
 
 
 def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> OperationLog:

@@ -60,7 +60,7 @@ def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | Non
     found: dict[str, Seal] = {}
     with suppress(FileNotFoundError):
         for other in range(world_size):
-            found |= json.loads(_path(folder, other).read_text())
+            found |= json.loads(_path(folder, other).read_text(encoding="utf-8"))
         return found
     return None
 

@@ -56,7 +56,7 @@ def test_an_export_that_cannot_be_written_leaves_the_one_before(
     record("mine", "--steps", "1")
     assert main(["export", "mine", "--out", "x.safetensors"]) == 0
     before = {file.name: file.read_bytes() for file in Path().glob("x.*")}
-    assert before.keys() == {"x.safetensors", "x.json"}
+    assert before.keys() == {"x.safetensors", "x.safetensors.json"}
     record("other", "--steps", "2", script=("train.py", "0.02", "9"))
     files_of_at_most(4096)
     with pytest.raises(SystemExit, match="2"):
@@ -107,7 +107,7 @@ def test_another_language_is_one_side(in_folder: Path, record: RecordFile, capsy
     main(["export", "mine", "--out", "mine.safetensors"])
     kinds = {
         one["kind"]
-        for moment in json.loads(Path("mine.json").read_text())["moments"]
+        for moment in json.loads(Path("mine.safetensors.json").read_text())["moments"]
         for one in moment["tensors"]
     }
     rest = [

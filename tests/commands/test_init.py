@@ -66,8 +66,7 @@ import pathlib, sys
 from pytest_precision.__main__ import main
 
 def audited(event, about):
-    if event == "open" and pathlib.Path(str(about[0])).stem == "test_precision" and not made:
-        made.append(NAME)
+    if event == "os.link":
         pathlib.Path(NAME).write_text("mine")
 
 sys.addaudithook(audited)
@@ -76,8 +75,8 @@ main(["init"])
 
 
 def test_a_file_that_is_made_meanwhile_is_not_overwritten(in_folder: Path) -> None:
-    """Another process makes it right before this one opens a file to write."""
-    race = f"NAME, made = {NAME!r}, []\n{RACE}"
+    """Another process makes it right before this one gives its file that name."""
+    race = f"NAME = {NAME!r}\n{RACE}"
     found = subprocess.run(
         [sys.executable, "-c", race], cwd=in_folder, capture_output=True, text=True, timeout=60
     )

@@ -57,7 +57,7 @@ def test_schema(tmp_path):
 
 def test_valid_from_the_start(tmp_path):
     """The file of an earlier session does not outlive the start of the next one."""
-    (tmp_path / "report.json").write_text("of an earlier session")
+    JsonFile(tmp_path, {}).put("of an earlier session", [verdict()])
     JsonFile(tmp_path, {})
     assert read(tmp_path)["cells"] == []
     assert read(tmp_path)["finished"] is False

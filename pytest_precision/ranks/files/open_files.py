@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from itertools import chain
 
@@ -28,7 +29,7 @@ def has_children() -> bool:
     """Return whether this process has a living child."""
     for thread in _names("/proc/self/task"):
         try:
-            with open(f"/proc/self/task/{thread}/children") as children:
+            with open(f"/proc/self/task/{thread}/children", encoding="utf-8") as children:
                 if children.read():
                     return True
         except OSError:  # the thread has ended, or this kernel does not say
@@ -39,7 +40,7 @@ def has_children() -> bool:
 def _descriptors() -> Iterator[str]:
     for number in _names("/proc/self/fd"):
         try:
-            with open(f"/proc/self/fdinfo/{number}") as lines:
+            with open(f"/proc/self/fdinfo/{number}", encoding="utf-8") as lines:
                 flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags"))
             if flags & os.O_ACCMODE != os.O_WRONLY:
                 yield os.readlink(f"/proc/self/fd/{number}")
@@ -49,7 +50,9 @@ def _descriptors() -> Iterator[str]:
 
 def _mapped() -> Iterator[str]:
     try:
-        with open("/proc/self/maps") as maps:
+        with open(
+            "/proc/self/maps", encoding=sys.getfilesystemencoding(), errors="surrogateescape"
+        ) as maps:
             for line in maps:
                 columns = line.split(maxsplit=5)
                 if len(columns) == 6:

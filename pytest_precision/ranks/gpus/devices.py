@@ -174,7 +174,11 @@ def listed_devices() -> tuple[str, ...] | None:
     """
     try:
         listing = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LISTING_SECONDS
+            ["nvidia-smi", "-L"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LISTING_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -151,7 +151,7 @@ class LaunchRendezvous:
     def _write(self, word: dict[str, object]) -> None:
         # The note appears in one step: other processes may look at any time.
         descriptor, name = tempfile.mkstemp(dir=self.folder)  # its mode is 0600
-        with open(descriptor, "w") as file:
+        with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(word, file)
         Path(name).replace(self._file(self.launch.rank))
 

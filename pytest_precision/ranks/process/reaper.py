@@ -100,7 +100,7 @@ def descendants(process: int, but: Collection[int] = ()) -> list[int]:
     children = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            status = (folder / "stat").read_text(errors="replace")
+            status = (folder / "stat").read_text(encoding="utf-8", errors="replace")
             parent = status.rpartition(")")[2].split()[1]  # the program's name comes before it
             children[int(parent)].append(int(folder.name))
     found = [child for child in children[process] if child not in but]

@@ -101,7 +101,7 @@ def _doing(number: int | None) -> str:
     """Return in words why a fork server does not answer: it was stopped, or still imports."""
     with contextlib.suppress(OSError):  # it has ended, or this is not Linux
         # A process may have any bytes as its name.
-        stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
+        stat = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
         if stat.rpartition(")")[2].split()[0] in "Tt":
             return "it was stopped"
     return f"it may still import what ranks are made from, such as torch. {MORE_TIME}"

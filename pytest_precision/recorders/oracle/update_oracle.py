@@ -133,7 +133,10 @@ class UpdateOracle:
 
     def load(self, folder: Path) -> None:
         """Load the count of steps and the weights that `save` has put beside a checkpoint."""
-        kept = [json.loads(path.read_text()) for path in folder.glob(_kept(folder, "*").name)]
+        kept = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in folder.glob(_kept(folder, "*").name)
+        ]
         self._made = max(made for made, _ in kept)
         self._without.update(*(names for _, names in kept))
         self._places.clear()  # another layout may continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -16,12 +15,11 @@ from markupsafe import Markup
 
 from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
-from pytest_precision._whole_file import put_whole
 from pytest_precision.parity.verdict import again
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
 from pytest_precision.report.grid import by_test, fixed
-from pytest_precision.report.page import PAGE_NAME, failures, heat
+from pytest_precision.report.page import failures, heat
 from pytest_precision.report.page.doc_links import MEANING
 from pytest_precision.report.page.failures import Failures
 from pytest_precision.report.page.filters import Filters
@@ -30,6 +28,7 @@ from pytest_precision.report.page.plots import plots
 from pytest_precision.report.page.run_facts import read_environment, run_facts
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
+from pytest_precision.report.report_files import page_in
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, IN_PART, STATUSES, count, duration
 
@@ -39,22 +38,24 @@ MOST_AGAIN = 8
 """Cells that are named in one command; of more, pytest knows which ones failed last."""
 
 
-def write_page(folder: Path, since: Report | None = None) -> Path:
+def write_page(folder: Path, since: Report | None = None, *, force: bool | None = None) -> Path:
     """Write report.html next to the report.json of a folder; return its path.
 
     Args:
         folder: where it lies.
         since: an earlier report, of which the page says what has changed.
+        force: see `Destination`.
 
     Raises:
         ReportError: there is no report.json that this release can read.
         OSError: the page cannot be written.
     """
-    path = folder / PAGE_NAME
+    page = page_in(folder, force)
+    page.expect_free()
     text = render(Report.of(read_report(folder)), since)
     with postponed():
-        put_whole(path, text, writer=os.getpid())
-    return path
+        page.put(text)
+    return page.path
 
 
 def render(report: Report, since: Report | None = None) -> str:
@@ -68,8 +69,8 @@ def render(report: Report, since: Report | None = None) -> str:
         for part in (explain(failing, report.passing) if failing else [])
     ]
     counts = Counter(cell.status for cell in cells)
-    style = (PAGE_FOLDER / "page.css").read_text("utf-8") + filters.style()
-    script = (PAGE_FOLDER / "filter.js").read_text("utf-8")
+    style = (PAGE_FOLDER / "page.css").read_text(encoding="utf-8") + filters.style()
+    script = (PAGE_FOLDER / "filter.js").read_text(encoding="utf-8")
     return _template().render(
         report=report,
         headline=_headline(cells, failing),

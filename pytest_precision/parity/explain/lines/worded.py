@@ -74,7 +74,7 @@ def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
 def _undecoded(file: str) -> list[str]:
     """Return the lines of a file with undecodable bytes replaced; none if it cannot be read."""
     try:
-        return Path(file).read_text("utf-8", errors="replace").splitlines()
+        return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except (OSError, ValueError):
         return []
 
