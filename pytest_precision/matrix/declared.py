@@ -61,7 +61,7 @@ def declares_pure(function: object) -> bool:
 
     A subclass of one that does, or a function that wraps it, promises nothing by itself.
     """
-    if getattr(function, "declared_pure", None) is function:
+    if getattr(function, "declared_pure", False) is function:
         return True
     return isinstance(function, functools.partial) and declares_pure(function.func)
 

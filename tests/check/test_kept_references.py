@@ -1,15 +1,12 @@
-"""A kept reference is recorded again when anything that it has read says something else."""
+"""A reference outlasts its check where each part of its side promises that it is pure."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
 import py_compile
-import socketserver
-import sqlite3
-import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,16 +16,18 @@ import pytest
 import reading
 import torch
 
-from pytest_precision import Cell, Parity, ParityError, command, layouts, workloads
+from pytest_precision import Cell, Parity, ParityError, command, layouts, script, workloads
+from pytest_precision.matrix.declared import declares_pure
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
-from pytest_precision.ranks.files import sources
-from pytest_precision.ranks.files.sources import Sources
+from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.trace.cache import TraceCache
 
 pytestmark = pytest.mark.slow
 
 TINY = partial(workloads.mlp, width=5, depth=1)
+
+CELL = Cell(sequence="train2")
 
 
 class CountingCache(TraceCache):
@@ -36,10 +35,12 @@ class CountingCache(TraceCache):
 
     recordings = 0
 
-    def keep(self, key: Hashable, folder: Path, sources: Sources) -> bool:
+    def keep(
+        self, key: Hashable, folder: Path, modules: Iterable[ModuleFile], *, outlasts_check: bool
+    ) -> None:
         """Count what was recorded."""
         self.recordings += 1
-        return super().keep(key, folder, sources)
+        super().keep(key, folder, modules, outlasts_check=outlasts_check)
 
 
 @pytest.fixture(scope="module")
@@ -56,253 +57,251 @@ def traces() -> Iterator[CountingCache]:
         yield traces
 
 
+Check = Callable[..., str]
+
+
 @pytest.fixture
-def check(pool: RankPool, traces: CountingCache) -> Callable[..., str]:
-    """Check a candidate that knows its factor against a reference; return the outcome."""
+def check(pool: RankPool, traces: CountingCache) -> Check:
+    """Check a candidate against a reference; return the outcome."""
 
     def check(
-        reference: Callable[..., Any], factor: float, world_size: int = 1, **axes: Any
+        candidate: Any,
+        reference: Any,
+        cell: Cell = CELL,
+        workload: Any = TINY,
+        *,
+        pure: bool = False,
+        ranks: RankPool = pool,
     ) -> str:
-        cell = Cell(sequence="train2", world_size=world_size, extra=tuple(axes.items()))
-        candidate = partial(reading.scaled, factor=factor)
-        return outcome(Parity("test", cell, Settings(), pool, traces), candidate, reference)
+        parity = Parity("test", cell, Settings(pure=pure, lines="off"), ranks, traces)
+        with contextlib.suppress(ParityError):
+            parity.check(candidate, reference, workload=workload)
+        verdict = parity.verdicts[-1]
+        assert verdict.outcome in ("pass", "fail"), verdict
+        return verdict.outcome
 
     return check
 
 
-def outcome(parity: Parity, candidate: Any, reference: Any, workload: Any = TINY) -> str:
-    with contextlib.suppress(ParityError):
-        parity.check(candidate, reference, workload=workload)
-    verdict = parity.verdicts[-1]
-    assert verdict.outcome in ("pass", "fail"), verdict
-    return verdict.outcome
+def mine(workload: Any, cell: Cell) -> Any:
+    """A layout of the user's, which promises nothing."""
+    return layouts.adamw(workload, cell)
+
+
+@layouts.pure
+def promised(workload: Any, cell: Cell) -> Any:
+    """A layout of the user's with the promise."""
+    return layouts.adamw(workload, cell)
+
+
+class Own(workloads.mlp):
+    """A workload of the user's, which promises nothing."""
+
+
+@layouts.pure
+class Promised(workloads.mlp):
+    """A workload of the user's with the promise."""
+
+
+class Inheriting(Promised):
+    """A workload that inherits from one with the promise, and may do other things."""
+
+
+def wraps(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function in a wrapper that has its attributes."""
+
+    @functools.wraps(function)
+    def wrapping(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapping
+
+
+@pytest.mark.parametrize(
+    ("reference", "workload", "sequence", "recordings"),
+    [
+        (layouts.adamw, TINY, "train2", 1),
+        (mine, TINY, "train2", 2),
+        (promised, TINY, "train2", 1),
+        (layouts.pure(partial(reading.scaled, factor=True)), TINY, "train2", 1),
+        (promised, partial(Own, width=5, depth=1), "train2", 2),
+        (promised, partial(Promised, width=5, depth=1), "train2", 1),
+        (layouts.adamw, partial(Inheriting, width=5, depth=1), "train2", 2),
+        (promised, TINY, "train-save-swap-load-train", 2),
+    ],
+    ids=[
+        "built in",
+        "user's",
+        "promised",
+        "promised partial",
+        "user's workload",
+        "promised workload",
+        "inherited promise",
+        "swap with user's",
+    ],
+)
+def test_every_part_promises(
+    check: Check,
+    traces: CountingCache,
+    reference: Any,
+    workload: Any,
+    sequence: str,
+    recordings: int,
+) -> None:
+    """Layout, workload and, after a swap, the other layout: one part without it and nothing is kept.
+
+    Two candidates are checked against one reference, which is recorded once or twice. A subclass
+    may override what its base has promised of itself.
+    """
+    cell = Cell(sequence=sequence)
+    for factor in (1.0, 1):
+        candidate = partial(reading.scaled, factor=factor)
+        assert check(candidate, reference, cell, workload) == "pass"
+    assert traces.recordings == recordings
+
+
+def test_the_ini_key_promises_it_of_all(check: Check, traces: CountingCache) -> None:
+    """With `precision_pure` no part needs a promise of its own."""
+    workload = partial(Own, width=5, depth=1)
+    for candidate in (layouts.adamw, promised):
+        assert check(candidate, mine, workload=workload, pure=True) == "pass"
+    assert traces.recordings == 1
+
+
+def test_who_wraps_promises_anew() -> None:
+    """What a wrapper copies, a subclass inherits and an attribute says is no promise of theirs."""
+    assert declares_pure(promised)
+    assert declares_pure(partial(partial(promised, 1), 2))
+    assert declares_pure(layouts.pure(wraps(promised)))
+    assert declares_pure(layouts.uses_transformer_engine(promised))
+    assert declares_pure(layouts.pure(script(wraps(mine))))
+    for function in (mine, wraps(promised), Inheriting, partial(wraps(promised), 1), None):
+        assert not declares_pure(function)
+    assert not declares_pure(layouts.uses_transformer_engine(mine))
+
+
+def test_within_a_check_a_run_is_recorded_once(pool: RankPool, traces: CountingCache) -> None:
+    """All further runs of `repeat` are held to one first run, and nothing of it stays after it."""
+    parity = Parity("test", CELL, Settings(lines="off"), pool, traces)
+    parity.repeat(mine, workload=TINY, runs=4)
+    assert traces.recordings == 1
+    parity.repeat(mine, workload=TINY, runs=2)
+    assert traces.recordings == 2
+
+
+def test_tests_change_the_process_of_inline_ranks(check: Check, traces: CountingCache) -> None:
+    """A promise is about code, and a test may patch that where its own process is the rank."""
+    with closing(RankPool("inline")) as inline:
+        for candidate in (layouts.ddp, promised):
+            assert check(candidate, layouts.adamw, ranks=inline) == "pass"
+    assert traces.recordings == 2
+
+
+LAYOUT = """\
+import reading
+{imports}
+
+def made(workload, cell):
+    return reading.scaled(workload, cell, {factor})
+"""
 
 
 def rewritten(file: Path, content: str) -> None:
     """Write a file anew so that neither its size nor its time tells."""
     before = file.stat()
-    file.write_text(content)
+    file.write_text(content, encoding="utf-8")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_size == before.st_size
 
 
-READERS = {
-    "from_text": "1.0",
-    "from_helper": "FACTOR = 1.0",
-    "from_memory": "1.0",
-    "from_memmap": "1.0",
-    "from_numpy": "1.0",
-    "from_default": "1.0",
-}
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_a_file_that_says_something_else(
-    check: Callable[..., str],
+@pytest.mark.parametrize("of_helper", [False, True], ids=["own module", "imported module"])
+def test_an_edited_module_breaks_the_promise(
+    check: Check,
     traces: CountingCache,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    of_helper: bool,
 ) -> None:
-    """A file written anew, with the same size and time, is read again; else nothing is recorded."""
+    """Modules that ranks import are compared by content: those of the side and what they import.
+
+    A file that is written anew with the size and the time of the one before is imported anew on
+    new ranks, from its source, and the reference is recorded again.
+    """
     monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / f"read_{name}.py"
-    file.write_text(READERS[name])
-    reference = partial(getattr(reading, name), file=str(file))
-    assert check(reference, 1.0) == "pass"
-    assert check(reference, 1.0) == "pass"
+    name = f"edited_{'helper' if of_helper else 'layout'}"
+    file = tmp_path / f"{name}.py"
+    if of_helper:
+        file.write_text("FACTOR = 1.0", encoding="utf-8")
+        (tmp_path / "importing.py").write_text(
+            LAYOUT.format(imports=f"import {name}", factor=f"{name}.FACTOR"), encoding="utf-8"
+        )
+        import importing as module  # type: ignore[import-not-found]
+    else:
+        file.write_text(LAYOUT.format(imports="", factor="1.0"), encoding="utf-8")
+        import edited_layout as module  # type: ignore[import-not-found]
+    candidates = [partial(reading.scaled, factor=factor) for factor in (1.0, 2.0)]
+    assert check(candidates[0], module.made, pure=True) == "pass"
+    assert check(layouts.adamw, module.made, pure=True) == "pass"
     assert traces.recordings == 1
-    rewritten(file, READERS[name].replace("1.0", "2.0"))
-    assert check(reference, 1.0) == "fail"
-    assert check(reference, 2.0) == "pass"
+    rewritten(file, file.read_text(encoding="utf-8").replace("1.0", "2.0"))
+    assert check(candidates[0], module.made, pure=True) == "fail"
+    assert check(candidates[1], module.made, pure=True) == "pass"
+    assert traces.recordings == 2
 
 
 def test_bytecode_of_an_earlier_source_is_not_run(
-    check: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytecode that is older than a source of its size and second is not taken for that source."""
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "helper_of_two.py"
-    file.write_text("FACTOR = 1.0")
+    file.write_text("FACTOR = 1.0", encoding="utf-8")
     compiled = Path(py_compile.compile(str(file)))  # type: ignore[arg-type]
-    file.write_text("FACTOR = 2.0")
+    file.write_text("FACTOR = 2.0", encoding="utf-8")
     written = file.stat()
     # The bytecode names size and seconds of the source, which are those of the new one.
     content = bytearray(compiled.read_bytes())
     content[8:12] = int(written.st_mtime).to_bytes(4, "little")
     compiled.write_bytes(content)
     os.utime(compiled, ns=(written.st_mtime_ns, written.st_mtime_ns - 1))
-    assert check(partial(reading.from_helper, file=str(file)), 2.0) == "pass"
+    candidate = partial(reading.scaled, factor=2.0)
+    assert check(candidate, partial(reading.from_helper, file=str(file))) == "pass"
 
 
-def test_a_file_that_was_absent(check: Callable[..., str], tmp_path: Path) -> None:
-    """A file that a side has looked for in vain is one that it has read."""
-    reference = partial(reading.from_default, file=str(tmp_path / "override"))
-    assert check(reference, 2.0) == "pass"
-    (tmp_path / "override").write_text("1.0")
-    assert check(reference, 1.0) == "pass"
-
-
-def test_a_folder_with_other_files(check: Callable[..., str], tmp_path: Path) -> None:
-    """The names in a folder that a side lists are what it has read."""
-    reference = partial(reading.from_folder, file=str(tmp_path / "1"))
-    for number in (1, 2):
-        (tmp_path / str(number)).touch()
-        assert check(reference, float(number)) == "pass"
-
-
-def test_a_database_with_other_rows(check: Callable[..., str], tmp_path: Path) -> None:
-    """A database is a file that is read, though not by Python."""
-    file = tmp_path / "factors"
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("create table factors (factor real)")
-        database.execute("insert into factors values (1.0)")
-    reference = partial(reading.from_database, file=str(file))
-    assert check(reference, 1.0) == "pass"
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("update factors set factor = 2.0")
-    assert check(reference, 2.0) == "pass"
-
-
-def test_the_same_name_in_another_directory(
-    check: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A relative name is another file after a change of directory, also for ranks that are kept."""
-    for factor in (1.0, 2.0):
-        folder = tmp_path / str(factor)
-        folder.mkdir()
-        (folder / "config").write_text(str(factor))
-        monkeypatch.chdir(folder)
-        for reader in (reading.from_text, reading.from_memory):
-            assert check(partial(reader, file="config"), factor) == "pass"
-
-
-def script_check(pool: RankPool, traces: TraceCache) -> Parity:
-    return Parity("test", Cell(sequence="train2"), Settings(), pool, traces)
-
-
+@pytest.mark.parametrize("pure", [False, True])
 def test_a_script_that_is_written_anew(
-    pool: RankPool, traces: CountingCache, tmp_path: Path
+    check: Check, traces: CountingCache, tmp_path: Path, pure: bool
 ) -> None:
-    """The file of a command is read, so that a reference of an earlier text is recorded again."""
+    """A script file is one of the user's, whose command promises nothing by itself.
+
+    With the ini key its reference is kept, and recorded again once the file has changed.
+    """
     new, old = tmp_path / "new.py", tmp_path / "old.py"
-    new.write_text(reading.SCRIPT.format(lr=0.01))
+    new.write_text(reading.SCRIPT.format(lr=0.01), encoding="utf-8")
     for lr, expected in ((0.01, "pass"), (0.02, "fail")):
-        old.write_text(reading.SCRIPT.format(lr=lr))
-        sides = command(new), command(old)
-        assert outcome(script_check(pool, traces), *sides, workload=None) == expected
-
-
-def test_a_configuration_that_a_script_reads(
-    pool: RankPool, traces: CountingCache, tmp_path: Path
-) -> None:
-    """What a command reads is read: both sides get the new configuration, and agree."""
-    file, config = tmp_path / "train.py", tmp_path / "config.json"
-    file.write_text(reading.SCRIPT.format(lr="json.loads(Path(sys.argv[1]).read_text())"))
-    for lr in (0.01, 0.02):
-        config.write_text(json.dumps(lr))
-        sides = command(file, config), command(file, config, "again")
-        assert outcome(script_check(pool, traces), *sides, workload=None) == "pass"
-    assert traces.recordings == 2
-
-
-UNSEEN = (
-    "from_mapping",
-    "from_descriptor",
-    "from_command",
-    "from_fork",
-    "from_shell",
-    "removing",
-    "writing",
-)
-
-
-@pytest.mark.parametrize("name", UNSEEN)
-def test_what_cannot_be_known_is_not_kept(
-    check: Callable[..., str], traces: CountingCache, tmp_path: Path, name: str
-) -> None:
-    """A side that reads what Python does not open, or changes what it reads, is recorded again."""
-    file = tmp_path / "factor"
-    reference = partial(getattr(reading, name), file=str(file))
-    for factor in (1.0, 2.0):
-        file.write_text(str(factor))
-        assert check(reference, factor) == "pass"
-    file.write_text("2.0")
-    assert check(reference, 2.0) == "pass"
-    assert traces.recordings == 3
-
-
-def test_a_pipe_with_a_name_is_not_read_twice(
-    check: Callable[..., str], traces: CountingCache, tmp_path: Path
-) -> None:
-    """Only regular files are compared, since others may wait for a writer."""
-    os.mkfifo(tmp_path / "pipe")
-    for _ in range(2):
-        assert check(partial(reading.from_fifo, file=str(tmp_path / "pipe")), 1.0) == "pass"
-    assert traces.recordings == 2
-
-
-@pytest.mark.parametrize(
-    ("size", "recordings"), [(sources.COMPARED_BYTES, 1), (sources.COMPARED_BYTES + 1, 2)]
-)
-def test_a_large_file_is_not_compared(
-    check: Callable[..., str], traces: CountingCache, tmp_path: Path, size: int, recordings: int
-) -> None:
-    """Up to the documented size a file is compared; a side that reads a larger one is not kept."""
-    with (tmp_path / "data").open("wb") as file:
-        file.write(b"1.0")
-        file.truncate(size)
-    for _ in range(2):
-        assert check(partial(reading.from_beginning, file=str(tmp_path / "data")), 1.0) == "pass"
-    assert traces.recordings == recordings
-
-
-class Answer(socketserver.BaseRequestHandler):
-    """Sends the number of connections so far."""
-
-    def handle(self) -> None:
-        """Count, and send."""
-        self.server.answers += 1  # type: ignore[attr-defined]
-        self.request.sendall(str(float(self.server.answers)).encode())  # type: ignore[attr-defined]
-
-
-def test_what_comes_from_the_network_is_not_kept(check: Callable[..., str], tmp_path: Path) -> None:
-    """A server may say something else each time."""
-    with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
-        server.answers = 0  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        (tmp_path / "address").write_text(json.dumps(server.server_address))
-        reference = partial(reading.from_socket, file=str(tmp_path / "address"))
-        assert [check(reference, float(number)) for number in (1, 2)] == ["pass", "pass"]
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_what_a_side_makes_itself_does_not_count(
-    check: Callable[..., str], traces: CountingCache, tmp_path: Path, world_size: int
-) -> None:
-    """A reference is kept though it writes, renames, lists, saves, loads and logs."""
-    (tmp_path / "factor").write_text("1.0")
-    reference = partial(reading.making, file=str(tmp_path / "factor"))
-    for _ in range(2):
-        assert check(reference, 1.0, world_size) == "pass"
-    assert traces.recordings == 1
+        old.write_text(reading.SCRIPT.format(lr=lr), encoding="utf-8")
+        for arguments in ((), ("unread",)):
+            outcome = check(command(new, *arguments), command(old), workload=None, pure=pure)
+            assert outcome == expected
+    assert traces.recordings == (2 if pure else 4)
 
 
 def test_another_import_path_is_another_reference(
-    check: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same name of a helper is another module where `sys.path` finds another file."""
+    """The same name of a helper is another module where `sys.path` finds another file.
+
+    That holds with the promise, too, for the reference and for kept ranks.
+    """
     reference = partial(reading.from_helper, file="helper_on_path")
     for factor in (1.0, 2.0):
         folder = tmp_path / str(factor)
         folder.mkdir()
-        (folder / "helper_on_path.py").write_text(f"FACTOR = {factor}")
+        (folder / "helper_on_path.py").write_text(f"FACTOR = {factor}", encoding="utf-8")
         with monkeypatch.context() as patch:
             patch.syspath_prepend(folder)
-            assert check(reference, factor) == "pass"
+            candidate = partial(reading.scaled, factor=factor)
+            assert check(candidate, reference, pure=True) == "pass"
 
 
 def of_axis(workload: Any, cell: Cell) -> Any:
@@ -321,16 +320,15 @@ def of_constant(workload: Any, cell: Cell, value: object) -> Any:
 
 @pytest.mark.parametrize("values", [(1, 1.0, True), (0.0, -0.0)], ids=["types", "signs"])
 def test_equal_values_of_an_axis_are_different_cells(
-    pool: RankPool, traces: CountingCache, values: tuple[object, ...]
+    check: Check, values: tuple[object, ...]
 ) -> None:
     """A reference of the axis value 1 serves neither 1.0 nor True, and one of 0.0 not -0.0."""
     for value in values:
-        parity = Parity(
-            "test", Cell(sequence="train2", extra=(("v", value),)), Settings(), pool, traces
-        )
-        assert outcome(parity, partial(of_constant, value=value), of_axis) == "pass"
+        cell = Cell(sequence="train2", extra=(("v", value),))
+        assert check(partial(of_constant, value=value), of_axis, cell, pure=True) == "pass"
         other = partial(of_constant, value=values[0])
-        assert outcome(parity, other, of_axis) == ("pass" if value is values[0] else "fail")
+        expected = "pass" if value is values[0] else "fail"
+        assert check(other, of_axis, cell, pure=True) == expected
 
 
 def test_cells_are_equal_by_type_and_text() -> None:
