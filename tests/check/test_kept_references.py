@@ -148,7 +148,7 @@ def test_every_part_promises(
     sequence: str,
     recordings: int,
 ) -> None:
-    """Layout, workload and, after a swap, the other layout: one part without it and nothing is kept.
+    """Layout, workload and, after a swap, the other layout: each must promise, or nothing is kept.
 
     Two candidates are checked against one reference, which is recorded once or twice. A subclass
     may override what its base has promised of itself.
