@@ -114,7 +114,8 @@ def parity_by(resources: Resources) -> Callable[..., Parity]:
     def make(cell: Cell, **given: Any) -> Parity:
         if given.get("ranks") == "inline":
             forget_objects()
-        settings = Settings(timeout=120, device="cpu", **given)
+        # What these tests run depends on its arguments and its cell alone.
+        settings = Settings(**{"timeout": 120, "device": "cpu", "pure": True, **given})
         return Parity("test", cell, settings, resources.ranks(settings), resources.traces)
 
     return make

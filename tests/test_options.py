@@ -25,6 +25,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "strict_isolation": ("true", True),
     "ranks_per_device": ("2", 2),
     "may_leave": ("environment variable A", ("environment variable A",)),
+    "pure": ("true", True),
     "require": ("true", True),
     "jitter": ("3", 3),
     "fuzz": ("20", 20),

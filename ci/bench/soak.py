@@ -68,10 +68,12 @@ class Soak:
         # A terminal would keep every report until the end; reruns need a socket, and keep it.
         without = (f"-pno:{name}" for name in ("terminal", "cacheprovider", "rerunfailures"))
         options = f"--precision-timeout={DEADLINE}", "--precision-device=cpu", f"--rootdir={HERE}"
+        # Ranks are to be kept, so that it shows what jobs leave in them.
+        kept = "-oprecision_pure=true"
         jobs = str(HERE / "soak_jobs.py"), f"-c{os.devnull}"
         before = held(self.folder)
         began = time.monotonic()
-        status = pytest.main([*jobs, *without, *options], plugins=[self])
+        status = pytest.main([*jobs, *without, *options, kept], plugins=[self])
         self.seconds = time.monotonic() - began
         after = held(self.folder)
         self.left = {what: after[what] - before[what] for what in after}

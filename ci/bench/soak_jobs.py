@@ -226,6 +226,7 @@ def ending_after_rewriting(task: Task, parity: Parity) -> Ending:
     reader = getattr(odd_sides, task.way.removesuffix(odd_sides.WRONG))
     file = Path(tempfile.gettempdir()) / f"soak_{reader.__name__}.py"
     reference = partial(reader, file=str(file))
+    parity = replace(parity, settings=replace(parity.settings, pure=False))
     factors = random.Random(task.number).sample(["0.5", "1.5", "2.0"], 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(file.parent)

@@ -20,7 +20,7 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell, axes_of
-from pytest_precision.matrix.declared import Declared
+from pytest_precision.matrix.declared import Declared, declares_pure
 from pytest_precision.options import Settings
 from pytest_precision.parity.verdict import Ruling, Verdict, again
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -131,7 +131,16 @@ class CheckedTest:
                 if wrong is None:
                     raise
                 ruling, figures = wrong, {}
+            finally:
+                self._end_check()
         return ruling, figures | {"seconds": time.perf_counter() - started}
+
+    def _end_check(self) -> None:
+        """Let go of ranks and recordings that later checks may not use."""
+        self.ranks.end_check()
+        if self.then is not None:
+            self.then.ranks.end_check()
+        self.traces.end_check()
 
     def _verdict(
         self, side: Side, reference: str, criterion: str, ruled: tuple[Ruling, dict[str, Any]]
@@ -277,4 +286,16 @@ class CheckedTest:
         if declared.transformer_engine:
             skip_without(self.settings, self.ranks.device)
         warn_only = self.settings.deterministic == "warn"
-        return replace(declared.allowing(self.settings.may_leave), warn_only=warn_only)
+        pure = self.settings.pure or all(map(_is_pure, running))
+        allowing = declared.allowing(self.settings.may_leave)
+        return replace(allowing, warn_only=warn_only, pure=pure)
+
+
+def _is_pure(function: Callable[..., Any] | None) -> bool:
+    """Return whether a layout, workload or script depends on its arguments and its cell alone.
+
+    This package's own do, but for the one that runs a script file of the user's.
+    """
+    if function is None or declares_pure(function):
+        return True
+    return not is_script(function) and not ImportPath.of(function).is_users_own

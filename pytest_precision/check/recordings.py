@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from pytest_precision.errors import (
     expected_but_got,
 )
 from pytest_precision.ranks.blame import require_observations
-from pytest_precision.ranks.files.sources import Sources, import_path
+from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
@@ -36,8 +38,8 @@ class Recordings:
 
     Args:
         candidate: the side under test, recorded anew each time.
-        reference: the other side, recorded once for all checks that name it while what it has read
-            is the same.
+        reference: the other side, recorded once for this check, and for all later checks that name
+            it if it is promised to depend on its arguments and its cell alone.
         ranks: the session's rank groups, one of which records each segment of a side.
         traces: the session's recorded runs.
         timeout: seconds that one job of the ranks may take.
@@ -153,7 +155,7 @@ class Recordings:
         return next(found), next(found)
 
     def close(self) -> None:
-        """Delete the candidate's recordings, and those of the reference that cannot be cached."""
+        """Delete the candidate's recordings."""
         for folder in self._folders:
             self._traces.drop(folder)
 
@@ -161,16 +163,18 @@ class Recordings:
         """Return the folder in which a run of the reference is kept, recorded now or cached."""
         asked = side, window
         if asked not in self._references:
-            key = *asked, import_path()
             with self._recording("reference"):
+                # Another sys.path may find another module of the same name.
+                key = *asked, os.getcwd(), tuple(sys.path)
                 found = self._traces.find(key)
                 if found is None and not side.gradients:  # one that has them serves as well
                     found = self._traces.find((replace(side, gradients=True), *key[1:]))
                 if found is None:
                     with self._traces.new_folder() as found:
-                        sources = self._record(side, window, found)
-                    if not self._traces.keep(key, found, sources):
-                        self._folders.append(found)
+                        modules = self._record(side, window, found)
+                    # Tests change the process that inline ranks run in.
+                    lasts = side.needs.pure and self._ranks.mode != "inline"
+                    self._traces.keep(key, found, modules, outlasts_check=lasts)
             self._references[asked] = found
         return self._references[asked]
 
@@ -193,8 +197,8 @@ class Recordings:
 
     def _record(
         self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
-    ) -> Sources:
-        """Record one run, each segment on a group of ranks; return the files that the ranks read.
+    ) -> set[ModuleFile]:
+        """Record one run, each segment on a group of ranks; return the modules that these imported.
 
         Args:
             side: which.
@@ -215,7 +219,7 @@ class Recordings:
                     "leave that option out",
                 )
             )
-        sources = Sources()
+        modules: set[ModuleFile] = set()
         ranks = self._then if side.then and self._then is not None else self._ranks
         for segment in recorded_segments(side.cell, window):
             counts = ranks.run(
@@ -229,10 +233,10 @@ class Recordings:
                 timeout=self._timeout,
                 needs=side.needs_of(segment),
                 name=side.layout.name,
-                sources=sources,
+                modules=modules,
             )
             require_observations(counts, side.layout.name)
-        return sources
+        return modules
 
     def _read(self, name: str, folder: Path, window: Window | None) -> Recording:
         # Only here, so that a session that compares nothing does not import torch.

@@ -104,6 +104,7 @@ class Side:
             declared.fresh_ranks,
             declared.may_leave,
             declared.warn_only,
+            declared.pure,
         )
         own = workload if way_in == LAYOUT else None
         return cls(layout, swapped, own, cell, way_in, resumes, needs)

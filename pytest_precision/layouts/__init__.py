@@ -10,7 +10,7 @@ from pytest_precision import _lazy
 
 if TYPE_CHECKING:
     from pytest_precision.layouts.compute import compute_in
-    from pytest_precision.layouts.declarations import fresh_ranks, may_leave, with_environment
+    from pytest_precision.layouts.declarations import fresh_ranks, may_leave, pure, with_environment
     from pytest_precision.layouts.declarations import (
         uses_transformer_engine as uses_transformer_engine,
     )
@@ -46,6 +46,7 @@ __all__ = [
     "grouped_experts",
     "master_adamw",
     "may_leave",
+    "pure",
     "resident",
     "supports",
     "te_blocks",
@@ -59,7 +60,13 @@ __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
         "compute": ("compute_in",),
-        "declarations": ("fresh_ranks", "may_leave", "uses_transformer_engine", "with_environment"),
+        "declarations": (
+            "fresh_ranks",
+            "may_leave",
+            "pure",
+            "uses_transformer_engine",
+            "with_environment",
+        ),
         "dtypes": ("resident",),
         "megatron.optimizer": ("distributed_optimizer",),
         "megatron.experts": ("discrete_experts", "grouped_experts"),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from pytest_precision import te
 from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.declared import declares_pure
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.options.option_values import unclosed
 
@@ -58,6 +59,26 @@ def fresh_ranks(function: Declaring) -> Declaring:
     `functools.partial` of it.
     """
     function.fresh_ranks = True  # type: ignore[attr-defined]
+    return function
+
+
+def pure(function: Declaring) -> Declaring:
+    """Promise that a layout, workload or script depends on its arguments and its cell alone.
+
+        @layouts.pure
+        def mine(workload, cell): ...
+
+    A reference is kept for later checks, and so are ranks with code of yours, only where each part
+    of the side promises it: the layout, the other side's after a `swap`, and the workload. This
+    package's own do so by themselves, with arguments that are plain data. Do not promise it of what
+    reads a file, a variable that changes, a server or the clock: later checks would compare with
+    what it read before. The ini key `precision_pure` promises it for all tests.
+
+    A class that inherits from one with this promise, and a function that wraps one, need their own.
+    For a ready-made layout with a function of yours, decorate a `functools.partial` of it.
+    """
+    # The function itself, since `functools.wraps` and classes hand attributes on.
+    function.declared_pure = function  # type: ignore[attr-defined]
     return function
 
 
@@ -128,6 +149,8 @@ def uses_transformer_engine(function: Declaring) -> Declaring:
             return function(*args, **kwargs)
 
     installed.transformer_engine = True  # type: ignore[attr-defined]
+    if declares_pure(function):
+        pure(installed)
     return may_leave(*te.CHANGES)(cast(Declaring, installed))
 
 

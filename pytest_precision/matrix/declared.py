@@ -22,6 +22,8 @@ class Declared:
         transformer_engine: whether it uses Transformer Engine.
         warn_only: whether operators without a deterministic algorithm run, with a warning; a test
             says so, and no function.
+        pure: whether all that runs depends on its arguments and its cell alone; whoever knows which
+            parts are this package's own says so.
     """
 
     environment: Variables = ()
@@ -29,6 +31,7 @@ class Declared:
     may_leave: tuple[str, ...] = ()
     transformer_engine: bool = False
     warn_only: bool = False
+    pure: bool = False
 
     @classmethod
     def of(cls, *functions: object) -> Declared:
@@ -51,6 +54,16 @@ class Declared:
     def allowing(self, patterns: tuple[str, ...]) -> Declared:
         """Return a copy with more process-wide state that the function may leave changed."""
         return replace(self, may_leave=(*self.may_leave, *patterns))
+
+
+def declares_pure(function: object) -> bool:
+    """Return whether a function, or the one in a `partial`, declares that it is pure.
+
+    A subclass of one that does, or a function that wraps it, promises nothing by itself.
+    """
+    if getattr(function, "declared_pure", False) is function:
+        return True
+    return isinstance(function, functools.partial) and declares_pure(function.func)
 
 
 def _attributes(functions: Iterable[object], name: str) -> Iterator[Any]:

@@ -27,6 +27,7 @@ class Settings:
         strict_isolation: whether a job that leaves process-global state changed fails its test.
         ranks_per_device: how many ranks may share a GPU.
         may_leave: patterns of the state that any job may leave changed.
+        pure: whether all layouts, workloads and scripts depend on their arguments and cell alone.
         require: whether a session fails in which no cell ran, or one lacked ranks or devices.
         jitter: how many more times each candidate is recorded, with delays.
         fuzz: how many cells are drawn for each matrix test in addition to its own.
@@ -57,6 +58,7 @@ class Settings:
     strict_isolation: bool = False
     ranks_per_device: int = 1
     may_leave: tuple[str, ...] = ()
+    pure: bool = False
     require: bool = False
     jitter: int = 0
     fuzz: int = 0

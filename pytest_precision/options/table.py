@@ -95,6 +95,16 @@ OPTIONS = (
         instead=key("may_leave", "PATTERN"),
     ),
     Option(
+        "pure",
+        option_values.flag,
+        "true or false",
+        "",
+        "promise that all layouts, workloads and scripts depend on their arguments and their cell "
+        "alone, so that references and ranks are kept for later checks",
+        "bool",
+        instead=key("pure", "true"),
+    ),
+    Option(
         "require",
         option_values.flag,
         "true or false",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
 from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell, axes_of
-from pytest_precision.matrix.declared import Declared
+from pytest_precision.matrix.declared import Declared, declares_pure
 from pytest_precision.options import Settings
 from pytest_precision.plugin.collection import is_drawn
 from pytest_precision.plugin.launched import HOSTS
@@ -84,7 +85,10 @@ class Ranks:
         # With a partial, a keyword argument may have any name.
         bound = functools.partial(function, *args, **kwargs) if callable(function) else function
         path = ImportPath.of(bound, "function")
-        declared = Declared.of(function).allowing(self._settings.may_leave)
+        declared = replace(
+            Declared.of(function).allowing(self._settings.may_leave),
+            pure=self._settings.pure or declares_pure(function),
+        )
         if declared.transformer_engine:
             skip_without(self._settings, self._ranks.device)
         try:
@@ -98,6 +102,8 @@ class Ranks:
             if self._settings.require and isinstance(error, WorldSizeError):
                 pytest.fail(f"{error}, which --precision-require forbids", pytrace=False)
             pytest.skip(str(error))
+        finally:
+            self._ranks.end_check()
 
 
 def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:

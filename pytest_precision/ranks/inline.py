@@ -9,7 +9,7 @@ from typing import Any
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import WorldSizeError, expected_but_got
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.files.sources import Sources
+from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.state import leaks
@@ -29,12 +29,12 @@ class InlineGroup:
     """
 
     late: tuple[ImportPath, ...] = ()
+    modules: frozenset[ModuleFile] = frozenset()
     room = 1.0
 
     def __init__(self, world_size: int, device: str, environment: Environment) -> None:
         if world_size > 1:
             raise WorldSizeError(world_size, 1, "since inline mode has only the calling process")
-        self.sources = Sources(unseen={"it ran in a process that others change": None})
         self._device = device
         self._variables = environment.of_rank(0, 1, 0, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RankError, RanksSkipped, WorldSizeError
 from pytest_precision.ranks import blame, handle, watch
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.files.sources import Sources, import_path
+from pytest_precision.ranks.code.module_files import ModuleFile, unchanged
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
@@ -62,7 +63,7 @@ class LocalGroup:
     Attributes:
         late: the user's own modules that the last job imported while it ran. A later job would not
             find them in their initial state, so the group serves no other job.
-        sources: what its jobs have read so far.
+        modules: the files of the user's modules that its ranks have imported so far.
         room: share of the memory of the fullest of its GPUs that was free after its last job.
 
     Raises:
@@ -91,7 +92,7 @@ class LocalGroup:
         self._tainted = False
         self._found_by: tuple[str, ...] | None = None
         self.late: tuple[ImportPath, ...] = ()
-        self.sources = Sources()
+        self.modules: set[ModuleFile] = set()
         self.room = 1.0
         try:
             for rank in range(world_size):
@@ -120,12 +121,12 @@ class LocalGroup:
     def serves(self, timeout: float) -> bool:
         """Return whether these ranks can run another call as correctly as new ones would.
 
-        What they have imported and read must be what a new group would import and read now.
+        What they have imported must be what a new group would import now.
         """
         lasts = timeout <= self._timeout and self._home.present
         untouched = not self._tainted and not self.late
-        same_path = self._found_by in (None, import_path()[1])
-        current = same_path and self.sources.unchanged()
+        same_path = self._found_by in (None, tuple(sys.path))
+        current = same_path and unchanged(self.modules)
         return lasts and untouched and current and all(rank.alive for rank in self._ranks)
 
     def run(self, job: Job, timeout: float) -> list[Any]:
@@ -148,7 +149,7 @@ class LocalGroup:
             raise self._failure(received, started, timeout, overdue, job.name, stacks)
         blame.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
-        self.sources.take_in([answer.seen.unpack() for answer in done], job.directory)
+        self.modules.update(*(answer.modules.unpack() for answer in done))
         self._found_by = job.sys_path
         self.late = tuple(dict.fromkeys(path for answer in done for path in answer.late))
         self.room = min(answer.room for answer in done)

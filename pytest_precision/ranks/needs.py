@@ -22,6 +22,7 @@ class Needs:
         fresh: whether the ranks must run no other job, neither before nor after.
         may_leave: patterns of changes that do not count as leaks.
         warn_only: whether operators without a deterministic algorithm run, with a warning.
+        pure: whether the job is promised to depend on its arguments and its cell alone.
     """
 
     environment: Environment = field(default_factory=Environment.now)
@@ -29,6 +30,15 @@ class Needs:
     fresh: bool = False
     may_leave: tuple[str, ...] = ()
     warn_only: bool = False
+    pure: bool = False
+
+    @property
+    def outlasts_check(self) -> bool:
+        """Whether a later check may use ranks on which such jobs have run.
+
+        The user's modules there are as an earlier import left them, which nobody can see.
+        """
+        return self.pure or not self.code
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:
@@ -42,6 +52,7 @@ class Needs:
             (code,) if call.is_users_own else (),
             declared.fresh_ranks,
             declared.may_leave,
+            pure=declared.pure,
         )
 
 

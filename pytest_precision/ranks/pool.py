@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from pytest_precision.errors import expect_one_of, expected_but_got, named
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.files.sources import Sources
+from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.inline import InlineGroup
 from pytest_precision.ranks.job import Job
@@ -58,8 +58,9 @@ class RankPool:
         preload: modules that are imported once, and of which all ranks are copies.
 
     Attributes:
-        mode: `reuse` keeps one group per world size and `Needs` between jobs, `fresh` opens one per
-            job, `inline` has one rank, which is the calling process.
+        mode: `reuse` keeps one group per world size and `Needs` between jobs, as long as
+            `end_check` lets it; `fresh` opens one per job, `inline` has one rank, which is the
+            calling process.
         timeout: deadline of a job in seconds, unless `run` gets another. The start of a group has
             its own deadline, which is no shorter.
         device: `cpu` or `cuda`; with enough GPUs there is one per rank, in the order of
@@ -105,7 +106,7 @@ class RankPool:
         timeout: float | None = None,
         needs: Needs | None = None,
         name: str | None = None,
-        sources: Sources | None = None,
+        modules: set[ModuleFile] | None = None,
         **kwargs: Any,
     ) -> list[Any]:
         """Call `function` once on each of `world_size` ranks.
@@ -121,7 +122,8 @@ class RankPool:
             needs: what the job requires of its ranks; by default the caller's current environment,
                 in a group that all such jobs share.
             name: name of the function in messages, if not its own.
-            sources: what the ranks have read, in this job and before it, is added here.
+            modules: the files of the user's modules that the ranks have imported, in this job and
+                before it, are added here.
             kwargs: keyword arguments of each call.
 
         Returns:
@@ -143,9 +145,9 @@ class RankPool:
         job = Job.of(function, args, kwargs, name)
         key = world_size, needs or Needs()
         with self._lock:
-            return self._run(key, job, seconds, Sources() if sources is None else sources)
+            return self._run(key, job, seconds, set() if modules is None else modules)
 
-    def _run(self, key: GroupKey, job: Job, seconds: float, sources: Sources) -> list[Any]:
+    def _run(self, key: GroupKey, job: Job, seconds: float, modules: set[ModuleFile]) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
         # Another sys.path may find another module of the same name.
@@ -162,7 +164,7 @@ class RankPool:
         except BaseException:  # Ctrl-C too: ranks that are still busy cannot be used again
             self._groups.pop(key).kill()
             raise
-        sources.add(group.sources)
+        modules |= group.modules
         if group.late:  # its next ranks import them before a job starts
             self._late[key, job.sys_path] = (*late, *group.late)
         if self.mode == "fresh" or needs.fresh:
@@ -171,6 +173,17 @@ class RankPool:
             for other in [other for other in self._groups if other != key]:
                 self._groups.pop(other).close()
         return results
+
+    def end_check(self) -> None:
+        """Close the groups that ran code of the user's without a promise of what it depends on.
+
+        Jobs of the next check get new ranks, which import that code as it is then.
+        """
+        with self._lock:
+            for key in [key for key in self._groups if not key[1].outlasts_check]:
+                self._groups.pop(key).close()
+            # Nor is a module imported early because a rank of this check found it.
+            self._late = {key: late for key, late in self._late.items() if key[0][1].outlasts_check}
 
     def close(self) -> None:
         """End all ranks in bounded time.

@@ -6,13 +6,13 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
-from pytest_precision.ranks.files.sources import Sources
+from pytest_precision.ranks.code.module_files import ModuleFile, unchanged
 
 KEPT_BYTES = 1 << 30
 """Bytes on disk that kept traces may take; the least recently used one is removed first."""
@@ -20,17 +20,19 @@ KEPT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class KeptTrace:
-    """A recorded trace kept for later parity checks, with the files that it was made from.
+    """A recorded trace that is used again, and what shows that it still may be.
 
     Attributes:
         folder: where it lies.
         files: its files and their sizes, which show whether any was removed.
-        sources: what was read for it.
+        modules: the files of the user's modules that its ranks had imported.
+        outlasts_check: whether later checks may use it.
     """
 
     folder: Path
     files: dict[Path, int]
-    sources: Sources
+    modules: frozenset[ModuleFile]
+    outlasts_check: bool
 
     @property
     def bytes(self) -> int:
@@ -39,10 +41,10 @@ class KeptTrace:
 
 
 class TraceCache:
-    """The traces that a pytest session has recorded, looked up by the run and its source files.
+    """The traces that a pytest session has recorded, looked up by the run.
 
     Attributes:
-        lock: to be held while a kept folder is read, since keeping another one may remove it.
+        lock: to be held while a kept folder is read, since the end of another check may remove it.
     """
 
     def __init__(self) -> None:
@@ -62,27 +64,28 @@ class TraceCache:
             raise
 
     def find(self, key: Hashable) -> Path | None:
-        """Return the folder of a kept trace whose sources are unchanged; None if there is none."""
+        """Return the folder of a kept trace whose modules are unchanged; None if there is none."""
         kept = self._kept.get(key)
         if kept is None:
             return None
-        if _sizes(kept.folder) != kept.files or not kept.sources.hold():
+        if _sizes(kept.folder) != kept.files or not unchanged(kept.modules):
             self.drop(self._kept.pop(key).folder)
             return None
         self._kept.move_to_end(key)
         return kept.folder
 
-    def keep(self, key: Hashable, folder: Path, sources: Sources) -> bool:
-        """Keep a trace for later parity checks if its sources are unchanged; return whether it was.
+    def keep(
+        self, key: Hashable, folder: Path, modules: Iterable[ModuleFile], *, outlasts_check: bool
+    ) -> None:
+        """Keep a trace for the rest of this parity check, or for all later ones, too."""
+        self._kept[key] = KeptTrace(folder, _sizes(folder), frozenset(modules), outlasts_check)
 
-        A trace that is not kept is for the caller to remove.
-        """
-        if not sources.hold():
-            return False
-        self._kept[key] = KeptTrace(folder, _sizes(folder), sources)
+    def end_check(self) -> None:
+        """Remove the traces that no other check may use, and older ones where they are too many."""
+        for key in [key for key, kept in self._kept.items() if not kept.outlasts_check]:
+            self.drop(self._kept.pop(key).folder)
         while sum(one.bytes for one in self._kept.values()) > KEPT_BYTES and len(self._kept) > 1:
             self.drop(self._kept.popitem(last=False)[1].folder)
-        return True
 
     def drop(self, folder: Path) -> None:
         """Remove a trace's folder from disk."""

@@ -208,7 +208,7 @@ def test_rules_of_the_audit() -> None:
 
 def test_layouts() -> None:
     """Every layout has a row for what it is, and stands in one for the cells that it takes."""
-    helpers = {"compute_in", "fresh_ranks", "may_leave", "resident", "supports"}
+    helpers = {"compute_in", "fresh_ranks", "may_leave", "pure", "resident", "supports"}
     helpers |= {"uses_transformer_engine", "with_environment"}
     known = {*layouts.__all__} - helpers
     assert {*first_names("layouts.md", "layout | parameters")} >= known

@@ -18,7 +18,6 @@ from slack import slack
 
 from pytest_precision import RankError
 from pytest_precision.ranks import RankPool
-from pytest_precision.ranks.files.sources import Sources
 from pytest_precision.ranks.process import server
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.trace.cache import TraceCache
@@ -177,7 +176,7 @@ def filled(traces):
     """Keep a folder with one file; return it."""
     with traces.new_folder() as folder:
         (folder / "trace").touch()
-    assert traces.keep("key", folder, Sources())
+    traces.keep("key", folder, (), outlasts_check=True)
     return folder
 
 

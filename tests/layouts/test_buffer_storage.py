@@ -34,6 +34,7 @@ class RotaryMoe(workloads.moe):
 DECLARATIONS = (
     "fresh_ranks",
     "may_leave",
+    "pure",
     "supports",
     "uses_transformer_engine",
     "with_environment",

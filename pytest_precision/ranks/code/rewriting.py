@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from pytest_precision.ranks.code.bytecode import is_stale
+
 REWRITTEN_PACKAGE = __name__.partition(".")[0]
 
 
@@ -56,7 +58,8 @@ class _Rewriting(SourceFileLoader):
 
         path = self.get_filename(fullname)
         file = Path(path)
-        code = pytests._read_pyc(file, pytests.get_cache_dir(file) / (file.stem + pytests.PYC_TAIL))
+        kept = pytests.get_cache_dir(file) / (file.stem + pytests.PYC_TAIL)
+        code = None if is_stale(path, str(kept)) else pytests._read_pyc(file, kept)
         if code is None:  # pytest could not write there, or the source has changed
             source = self.get_data(path)
             tree = ast.parse(source, path)

@@ -69,7 +69,8 @@ class Done:
         nonce: nonce of the `RunJob` that this answers.
         leaks: state that the job changed in the rank's process and did not restore.
         late: the user's own modules that the job imported while it ran.
-        seen: a pickled `sources.Seen`: what the job read.
+        modules: pickled: the files of the user's modules that the rank has imported since its
+            last answer, as `ImportedFiles.news` returns them.
         room: share of the memory of the rank's GPU that is free after the job; 1.0 without one.
     """
 
@@ -77,7 +78,7 @@ class Done:
     nonce: str
     leaks: tuple[Leak, ...] = ()
     late: tuple[ImportPath, ...] = ()
-    seen: Payload = field(default_factory=lambda: Payload(b""))
+    modules: Payload = field(default_factory=lambda: Payload(pickle.dumps(())))
     room: float = 1.0
 
 

@@ -11,7 +11,7 @@ import traceback
 
 from pytest_precision._folders import folders_of_controllers
 from pytest_precision._interrupts import uncollected
-from pytest_precision.ranks.files import reads
+from pytest_precision.ranks.code.module_files import imported_files
 from pytest_precision.ranks.process import lifeline, preloaded, reaper
 
 MODULES = (
@@ -50,8 +50,8 @@ with uncollected(), lifeline.tied_imports(_controller, _leave):
     try:
         for _name in MODULES:
             importlib.import_module(_name)
-        reads.reads_of_process()
         preloaded.take_in()
+        imported_files().take_in()
         # Ranks inherit the code of this process, in which only this has been replaced.
         from pytest_precision._torch.distributed import share_gloo_device
         from pytest_precision.ranks.state.before_job import before_jobs_of_process

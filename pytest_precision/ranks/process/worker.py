@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_precision.errors import Cause, RankError, expected_but_got
+from pytest_precision.ranks.code.bytecode import distrust_bytecode
+from pytest_precision.ranks.code.module_files import imported_files
 from pytest_precision.ranks.code.relocation import Relocation, relocation_of_process, settle
-from pytest_precision.ranks.files import reads
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.process import coverage_of_ranks, lifeline, output, preloaded
 from pytest_precision.ranks.process.messages import (
@@ -99,9 +100,9 @@ class Membership:
         return self.folder / f"rank{self.rank}.result"
 
     @property
-    def seen(self) -> Path:
-        """The file that lists what the last function call read, if that is too much to send."""
-        return self.folder / f"rank{self.rank}.seen"
+    def modules(self) -> Path:
+        """The file that lists the modules it has imported, if they are too many to send."""
+        return self.folder / f"rank{self.rank}.modules"
 
     def not_started(self, cause: Cause, why: object) -> RankError:
         """Return the error for a rank of this membership that did not start."""
@@ -120,7 +121,7 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
     try:
         if membership.relocation is not None:
             settle(membership.relocation)
-        reads.reads_of_process()
+        distrust_bytecode()
         lifeline.tie(membership.folder)
         output.redirect(membership.log, membership.stacks)
         # The code of another commit is not what the session measures.
@@ -210,8 +211,6 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
 
     # Not after a job: a peer may still wait in a collective of its own.
     process_groups.close_unused()
-    heard = reads.reads_of_process()
-    heard.begin()
     job = message.job.unpack()
     done = _run(job, membership)
     try:
@@ -225,8 +224,8 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
             )
         ) from error
     result = Payload.of(pickled, membership.result)
-    seen = Payload.of(pickle.dumps(heard.seen()), membership.seen)
-    return Done(result, message.nonce, done.leaks, done.late, seen, accelerator.free_memory())
+    modules = Payload.of(pickle.dumps(imported_files().news()), membership.modules)
+    return Done(result, message.nonce, done.leaks, done.late, modules, accelerator.free_memory())
 
 
 def _run(job: Job, membership: Membership) -> Outcome:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.code.module_files import imported_files
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.state import fingerprint, leaks, starting_point
 from pytest_precision.ranks.state.code import Code
@@ -45,6 +46,7 @@ class BeforeJob:
         before = fingerprint.read_state()
         function = job.resolve()
         self.code.take_in()
+        imported_files().take_in()
         starting_point.reset(threads, warn_only=job.warn_only)
         result = function()
         late = self.code.late()

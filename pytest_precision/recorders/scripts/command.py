@@ -15,6 +15,7 @@ from pytest_precision.layouts.declarations import with_environment
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import COMMAND
+from pytest_precision.ranks.code.module_files import imported_files
 from pytest_precision.ranks.code.relocation import relocated
 from pytest_precision.ranks.process.rendezvous import reserved_port
 from pytest_precision.ranks.state.environment import patched
@@ -72,8 +73,10 @@ def run_command(cell: Cell, record: Record, file: str, arguments: tuple[str, ...
     from pytest_precision.recorders.scripts.script_file import ended_well, run_file
 
     words = [_filled(argument, cell) for argument in arguments]
+    path = relocated(file)
+    imported_files().add(path)
     with _without_group(), record(), ended_well():
-        run_file(Path(relocated(file)), words)
+        run_file(Path(path), words)
 
 
 run_command.fresh_ranks = True  # type: ignore[attr-defined]
