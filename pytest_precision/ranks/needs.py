@@ -22,6 +22,8 @@ class Needs:
         fresh: whether the ranks must run no other job, neither before nor after.
         may_leave: patterns of changes that do not count as leaks.
         warn_only: whether operators without a deterministic algorithm run, with a warning.
+        launched: whether its processes are those that torchrun starts for a script file: they run
+            nothing else, have imported nothing of the user's, and are in no process group of ours.
     """
 
     environment: Environment = field(default_factory=Environment.now)
@@ -29,6 +31,7 @@ class Needs:
     fresh: bool = False
     may_leave: tuple[str, ...] = ()
     warn_only: bool = False
+    launched: bool = False
 
     @classmethod
     def of(cls, call: ImportPath, declared: Declared) -> Needs:

@@ -59,7 +59,8 @@ class RankPool:
 
     Attributes:
         mode: `reuse` keeps one group per world size and `Needs` between jobs, `fresh` opens one per
-            job, `inline` has one rank, which is the calling process.
+            job, `inline` has one rank, which is the calling process. A script file that runs as
+            torchrun starts it has processes of its own in each of them.
         timeout: deadline of a job in seconds, unless `run` gets another. The start of a group has
             its own deadline, which is no shorter.
         device: `cpu` or `cuda`; with enough GPUs there is one per rank, in the order of
@@ -91,7 +92,6 @@ class RankPool:
         self._preload = preload
         self._room = for_waiting_ranks() if memory is None else memory
         self._groups: OrderedDict[GroupKey, RankGroup] = OrderedDict()
-        self._late: dict[tuple[GroupKey, tuple[str, ...]], tuple[ImportPath, ...]] = {}
         self._owner = os.getpid()
         self._lock = threading.Lock()
         # The fallback for a caller that does not close; `lifeline` covers a killed process.
@@ -148,14 +148,7 @@ class RankPool:
     def _run(self, key: GroupKey, job: Job, seconds: float, sources: Sources) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
-        # Another sys.path may find another module of the same name.
-        late = self._late.get((key, job.sys_path), ())
-        job = replace(
-            job,
-            imports=(*needs.code, *late),
-            may_leave=needs.may_leave,
-            warn_only=needs.warn_only,
-        )
+        job = replace(job, imports=needs.code, may_leave=needs.may_leave, warn_only=needs.warn_only)
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)
@@ -163,9 +156,7 @@ class RankPool:
             self._groups.pop(key).kill()
             raise
         sources.add(group.sources)
-        if group.late:  # its next ranks import them before a job starts
-            self._late[key, job.sys_path] = (*late, *group.late)
-        if self.mode == "fresh" or needs.fresh:
+        if self.mode == "fresh" or needs.fresh or needs.launched:
             self._groups.pop(key).close()
         elif group.room < DEVICE_ROOM:
             for other in [other for other in self._groups if other != key]:
@@ -204,7 +195,7 @@ class RankPool:
         return world_size * (RANK_BYTES[self.device] + own)
 
     def _open(self, world_size: int, needs: Needs, longest: float) -> RankGroup:
-        if self.mode == "inline":
+        if self.mode == "inline" and not needs.launched:
             return InlineGroup(world_size, self.device, needs.environment)
         return LocalGroup(
             world_size,
@@ -214,6 +205,7 @@ class RankPool:
             self.ranks_per_device,
             self._start,
             self._preload,
+            launched=needs.launched,
         )
 
 
