@@ -248,10 +248,9 @@ def _leave_threads(before: list[threading.Thread]) -> None:
     left = [one for one in threading.enumerate() if one not in before and not one.daemon]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))
-    alive = [thread.name for thread in left if thread.is_alive()]
+    alive = ", ".join(thread.name for thread in left if thread.is_alive())
     if alive:
-        names = ", ".join(alive)
-        print(f"pytest_precision: done, though threads {names} still run", file=sys.stderr)
+        print(f"pytest_precision: done, though threads {alive} still run", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

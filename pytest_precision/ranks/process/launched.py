@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_precision.ranks.process.worker import Membership
 
 
-def start(membership: Membership) -> Ready | Unavailable:
+def begin_launched(membership: Membership) -> Ready | Unavailable:
     """Give this process its variables, as torchrun sets them, and forget who has started it.
 
     On a machine with GPUs it chooses one, as every rank does, but starts nothing on it.
@@ -45,7 +45,7 @@ def start(membership: Membership) -> Ready | Unavailable:
     return Unavailable(found) if isinstance(found, int) else Ready(own_device.show_device(found))
 
 
-def run(job: Job) -> Any:
+def run_launched(job: Job) -> Any:
     """Call a job's function from the caller's directory, with the `sys.path` of `python file`.
 
     Unlike other jobs it gets neither pytest's `sys.path` nor a defined state of torch.

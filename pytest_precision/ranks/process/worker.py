@@ -20,13 +20,8 @@ from pytest_precision.ranks.code.relocation import Relocation, relocation_of_pro
 from pytest_precision.ranks.files import reads
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.launch.launch import Master, variables_of_torchrun
-from pytest_precision.ranks.process import (
-    coverage_of_ranks,
-    launched,
-    lifeline,
-    output,
-    preloaded,
-)
+from pytest_precision.ranks.process import coverage_of_ranks, lifeline, output, preloaded
+from pytest_precision.ranks.process.launched import begin_launched, run_launched
 from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,
@@ -154,7 +149,7 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
             "" if membership.relocation else membership.coverage
         )
         sys.argv = [""]  # pytest's arguments are nothing to the modules that a job imports
-        joined = _join(membership) if membership.master is None else launched.start(membership)
+        joined = _join(membership) if membership.master is None else begin_launched(membership)
         connection.send(joined)
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)
@@ -269,7 +264,7 @@ def _run(job: Job, membership: Membership) -> Outcome:
             run = before_job.before_jobs_of_process().run
             done = run(job, membership.environment.threads)
         else:
-            done = before_job.Outcome(launched.run(job), (), imported=False)
+            done = before_job.Outcome(run_launched(job), (), imported=False)
     except ImportError as error:
         if moves is not None:
             moves.expect_built(error, job.sys_path)

@@ -32,7 +32,7 @@ class BeforeJob:
     def __init__(self) -> None:
         self.code = Code()
         self._outdated = False
-        self._of_torch = starting_point.present()
+        self._of_torch = starting_point.torch_settings()
 
     def run(self, job: Job, threads: int = 1) -> Outcome:
         """Reset this process, call a function, and return its result and what it left changed.

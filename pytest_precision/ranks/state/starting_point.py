@@ -40,7 +40,7 @@ def reset(threads: int = 1, *, warn_only: bool = False) -> None:
     torch.set_default_dtype(torch.float32)
 
 
-class Settings(NamedTuple):
+class TorchSettings(NamedTuple):
     """Torch's settings that `reset` changes, as they are at one moment; generators are not of them.
 
     Attributes:
@@ -68,9 +68,9 @@ class Settings(NamedTuple):
         torch.set_default_dtype(self.dtype)
 
 
-def present() -> Settings:
+def torch_settings() -> TorchSettings:
     """Return torch's present settings."""
-    return Settings(
+    return TorchSettings(
         torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -84,7 +84,7 @@ def present() -> Settings:
 def borrowed() -> Iterator[None]:
     """Save this process's seeds, threads, dtype and determinism; restore them after the block."""
     generators = generator_states(), np.random.get_state(), random.getstate()
-    settings = present()
+    settings = torch_settings()
     try:
         yield
     finally:
