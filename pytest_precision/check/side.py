@@ -13,7 +13,7 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.declared import Declared
 from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.variables import plain_variables
-from pytest_precision.matrix.ways_in import LAYOUT, WayIn
+from pytest_precision.matrix.ways_in import COMMAND, LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
@@ -96,15 +96,19 @@ class Side:
             resumes: whether the script says how it is resumed.
         """
         declared = declared or Declared()
+        is_command = way_in == COMMAND
+        if is_command:  # its process unpickles the cell, and must import nothing of the user's
+            cell = replace(cell, extra=tuple((name, str(value)) for name, value in cell.extra))
         swapped = other if cell.swaps else None
         variables = plain_variables({**dict(cell.environment), **dict(declared.environment)})
         needs = Needs(
             (caller or Environment.now()).declaring(variables),
-            code_of(layout, swapped, workload),
+            () if is_command else code_of(layout, swapped, workload),
             declared.fresh_ranks,
             declared.may_leave,
             declared.warn_only,
             declared.pure,
+            launched=is_command,
         )
         own = workload if way_in == LAYOUT else None
         return cls(layout, swapped, own, cell, way_in, resumes, needs)

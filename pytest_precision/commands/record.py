@@ -20,6 +20,7 @@ from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command
 from pytest_precision.errors import expected_but_got, named
+from pytest_precision.ranks.code.python_path import leave_out_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 
 STEPS = 10
@@ -128,6 +129,7 @@ def run(given: argparse.Namespace) -> int:
     _expect_steps(given)
     _expect_empty(given)
     _let_stand_in(given)
+    leave_out_own_entry()
     if given.moved:
         move_imports(*given.moved)
     before = threading.enumerate()
@@ -176,8 +178,8 @@ def _recorded(given: argparse.Namespace) -> int:
             parser.error(expected_but_got("a folder for this recording alone", began, advice))
         if error.errno not in _NO_ROOM:
             raise
-        advice = "make room, and record it again into another folder"
-        parser.error(expected_but_got(f"room for a recording in {given.out}", error, advice))
+        room = f"room for a recording in {given.out}"
+        parser.error(expected_but_got(room, error, "make it, and record again into another folder"))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
         raise
@@ -213,9 +215,8 @@ def _expect_steps(given: argparse.Namespace) -> None:
     """End with an error if --values names a step after the last recorded one."""
     beyond = [step for step in given.values if step > given.steps]
     if beyond:
-        wanted = f"--values up to the last step, {given.steps},"
-        advice = "name steps up to it, or record more --steps"
-        given.parser.error(expected_but_got(wanted, beyond[0], advice))
+        up_to = f"--values up to the last step, {given.steps},"
+        given.parser.error(expected_but_got(up_to, beyond[0], "record more --steps, or name less"))
 
 
 def _let_stand_in(given: argparse.Namespace) -> None:
@@ -247,10 +248,9 @@ def _leave_threads(before: list[threading.Thread]) -> None:
     left = [one for one in threading.enumerate() if one not in before and not one.daemon]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))
-    alive = [thread.name for thread in left if thread.is_alive()]
+    alive = ", ".join(thread.name for thread in left if thread.is_alive())
     if alive:
-        names = ", ".join(alive)
-        print(f"pytest_precision: done, though threads {names} still run", file=sys.stderr)
+        print(f"pytest_precision: done, though threads {alive} still run", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -8,7 +8,6 @@ from typing import Any
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import WorldSizeError, expected_but_got
-from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.job import Job
@@ -28,7 +27,6 @@ class InlineGroup:
         WorldSizeError: more than one rank is requested.
     """
 
-    late: tuple[ImportPath, ...] = ()
     modules: frozenset[ModuleFile] = frozenset()
     room = 1.0
 

@@ -7,16 +7,18 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RankError, RanksSkipped, WorldSizeError
 from pytest_precision.ranks import blame, handle, watch
-from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.module_files import ModuleFile, unchanged
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.job import Job
+from pytest_precision.ranks.launch import wire
+from pytest_precision.ranks.launch.launch import Master
 from pytest_precision.ranks.process import output
 from pytest_precision.ranks.process.coverage_of_ranks import measured_here
 from pytest_precision.ranks.process.messages import (
@@ -29,7 +31,7 @@ from pytest_precision.ranks.process.messages import (
     Unavailable,
 )
 from pytest_precision.ranks.process.process import RankProcess
-from pytest_precision.ranks.process.rendezvous import FileRendezvous
+from pytest_precision.ranks.process.rendezvous import FileRendezvous, reserved_port
 from pytest_precision.ranks.process.worker import Membership
 from pytest_precision.ranks.state import leaks
 from pytest_precision.ranks.state.environment import Environment
@@ -59,10 +61,10 @@ class LocalGroup:
         ranks_per_device: how many ranks may share a GPU if there is not one per rank.
         start: starts a rank; by default on this machine.
         preload: modules that the fork server imports before it starts the ranks.
+        launched: whether its ranks run a script file as torchrun starts it, without a process group
+            of ours.
 
     Attributes:
-        late: the user's own modules that the last job imported while it ran. A later job would not
-            find them in their initial state, so the group serves no other job.
         modules: the files of the user's modules that its ranks have imported so far.
         room: share of the memory of the fullest of its GPUs that was free after its last job.
 
@@ -80,6 +82,8 @@ class LocalGroup:
         ranks_per_device: int = 1,
         start: Callable[[Membership], Rank] = RankProcess,
         preload: tuple[str, ...] = (),
+        *,
+        launched: bool = False,
     ) -> None:
         self._timeout = timeout
         self._collective_seconds = timeout * COLLECTIVE_SHARE
@@ -91,10 +95,13 @@ class LocalGroup:
         self._devices: set[str] = set()
         self._tainted = False
         self._found_by: tuple[str, ...] | None = None
-        self.late: tuple[ImportPath, ...] = ()
+        self._imported = False
+        self._reserved = ExitStack()
         self.modules: set[ModuleFile] = set()
         self.room = 1.0
         try:
+            # Until its processes have ended, no other gets the port at which they meet.
+            port = self._reserved.enter_context(reserved_port()) if launched else 0
             for rank in range(world_size):
                 membership = Membership(
                     rank=rank,
@@ -110,6 +117,7 @@ class LocalGroup:
                     collective_seconds=self._collective_seconds,
                     ranks_per_device=ranks_per_device,
                     preload=preload,
+                    master=Master(wire.LOOPBACK, port) if launched else None,
                     coverage=measured_here(),
                 )
                 self._ranks.append(start(membership))
@@ -121,10 +129,11 @@ class LocalGroup:
     def serves(self, timeout: float) -> bool:
         """Return whether these ranks can run another call as correctly as new ones would.
 
-        What they have imported must be what a new group would import now.
+        What they have imported must be what a new group would import now. A module of the user's
+        that a job imported while it ran is not as a new group would find it.
         """
         lasts = timeout <= self._timeout and self._home.present
-        untouched = not self._tainted and not self.late
+        untouched = not self._tainted and not self._imported
         same_path = self._found_by in (None, tuple(sys.path))
         current = same_path and unchanged(self.modules)
         return lasts and untouched and current and all(rank.alive for rank in self._ranks)
@@ -151,7 +160,7 @@ class LocalGroup:
         results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
         self.modules.update(*(answer.modules.unpack() for answer in done))
         self._found_by = job.sys_path
-        self.late = tuple(dict.fromkeys(path for answer in done for path in answer.late))
+        self._imported = any(answer.imported for answer in done)
         self.room = min(answer.room for answer in done)
         self._tainted = leaks.warn(job.name, [answer.leaks for answer in done])
         return results
@@ -243,4 +252,5 @@ class LocalGroup:
         for rank in self._ranks:
             rank.close()
         self._ranks = []
+        self._reserved.close()
         self._home.close()

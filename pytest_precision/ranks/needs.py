@@ -23,6 +23,8 @@ class Needs:
         may_leave: patterns of changes that do not count as leaks.
         warn_only: whether operators without a deterministic algorithm run, with a warning.
         pure: whether the job is promised to depend on its arguments and its cell alone.
+        launched: whether its processes are those that torchrun starts for a script file: they run
+            nothing else, have imported nothing of the user's, and are in no process group of ours.
     """
 
     environment: Environment = field(default_factory=Environment.now)
@@ -31,6 +33,7 @@ class Needs:
     may_leave: tuple[str, ...] = ()
     warn_only: bool = False
     pure: bool = False
+    launched: bool = False
 
     @property
     def outlasts_check(self) -> bool:

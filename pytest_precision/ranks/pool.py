@@ -60,7 +60,8 @@ class RankPool:
     Attributes:
         mode: `reuse` keeps one group per world size and `Needs` between jobs, as long as
             `end_check` lets it; `fresh` opens one per job, `inline` has one rank, which is the
-            calling process.
+            calling process. A script file that runs as torchrun starts it has processes of its own
+            in each of them.
         timeout: deadline of a job in seconds, unless `run` gets another. The start of a group has
             its own deadline, which is no shorter.
         device: `cpu` or `cuda`; with enough GPUs there is one per rank, in the order of
@@ -92,7 +93,6 @@ class RankPool:
         self._preload = preload
         self._room = for_waiting_ranks() if memory is None else memory
         self._groups: OrderedDict[GroupKey, RankGroup] = OrderedDict()
-        self._late: dict[tuple[GroupKey, tuple[str, ...]], tuple[ImportPath, ...]] = {}
         self._owner = os.getpid()
         self._lock = threading.Lock()
         # The fallback for a caller that does not close; `lifeline` covers a killed process.
@@ -150,14 +150,7 @@ class RankPool:
     def _run(self, key: GroupKey, job: Job, seconds: float, modules: set[ModuleFile]) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
-        # Another sys.path may find another module of the same name.
-        late = self._late.get((key, job.sys_path), ())
-        job = replace(
-            job,
-            imports=(*needs.code, *late),
-            may_leave=needs.may_leave,
-            warn_only=needs.warn_only,
-        )
+        job = replace(job, imports=needs.code, may_leave=needs.may_leave, warn_only=needs.warn_only)
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)
@@ -165,9 +158,7 @@ class RankPool:
             self._groups.pop(key).kill()
             raise
         modules |= group.modules
-        if group.late:  # its next ranks import them before a job starts
-            self._late[key, job.sys_path] = (*late, *group.late)
-        if self.mode == "fresh" or needs.fresh:
+        if self.mode == "fresh" or needs.fresh or needs.launched:
             self._groups.pop(key).close()
         elif group.room < DEVICE_ROOM:
             for other in [other for other in self._groups if other != key]:
@@ -217,7 +208,7 @@ class RankPool:
         return world_size * (RANK_BYTES[self.device] + own)
 
     def _open(self, world_size: int, needs: Needs, longest: float) -> RankGroup:
-        if self.mode == "inline":
+        if self.mode == "inline" and not needs.launched:
             return InlineGroup(world_size, self.device, needs.environment)
         return LocalGroup(
             world_size,
@@ -227,6 +218,7 @@ class RankPool:
             self.ranks_per_device,
             self._start,
             self._preload,
+            launched=needs.launched,
         )
 
 

@@ -143,6 +143,10 @@ class Relocation:
         there = kept if self.places is None else [*moved_paths(kept, *self.places)]
         return [*dict.fromkeys([self.package, *there, *(_OWN if self.left else ())])]
 
+    def moved(self, path: Iterable[str]) -> list[str]:
+        """Convert the `sys.path` of this interpreter to the folders of the commit's work tree."""
+        return [*path] if self.places is None else [*moved_paths(path, *self.places)]
+
     def expect_moved(self) -> None:
         """Raise if a module was imported from the user's checkout and not from the work tree.
 

@@ -65,6 +65,38 @@ def take_device(found: DeviceChoice) -> torch.device:
     return device
 
 
+def show_device(found: DeviceChoice) -> str:
+    """Show this process the chosen device without starting CUDA in it; return the device's UUID.
+
+    A script decides itself when CUDA starts, and with which variables. A fork asks for the name.
+
+    Raises:
+        RuntimeError: CUDA cannot be started on the device.
+    """
+    if found.visible is not None:
+        os.environ[VISIBLE_DEVICES] = found.visible
+    os.environ["LOCAL_RANK"] = str(found.number)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            take_device(found)
+            os.write(writing, device_uuid().encode())
+        except BaseException as error:
+            os.write(writing, f"!{error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as answers:
+        said = answers.read()
+    os.waitpid(child, 0)
+    if not said or said.startswith("!"):
+        raise RuntimeError(
+            expected_but_got(f"CUDA to start on device {found.number}", said[1:] or "no answer")
+        )
+    return said
+
+
 def devices_of_caller() -> int:
     """Return how many GPUs the process that started this rank may use.
 

@@ -81,6 +81,10 @@ class Hosts:
         places = [self._places[rank] for rank in range(membership.world_size)]
         own = places[number]
         here = [place for place in places if place.node == own.node]
+        nodes = [*dict.fromkeys(place.node for place in places)]
+        master = membership.master
+        if master is not None and len(nodes) > 1:
+            master = replace(master, address=self.launch.address)
         placed = replace(
             membership,
             local_rank=here.index(own),
@@ -88,6 +92,9 @@ class Hosts:
             # Slurm's --gpus-per-task shows each process its own GPU alone.
             sharing=sum(place.devices == own.devices for place in here),
             rendezvous=self._rendezvous(membership, places),
+            node=nodes.index(own.node),
+            nodes=len(nodes),
+            master=master,
         )
         if number == 0:
             return RankProcess(placed)

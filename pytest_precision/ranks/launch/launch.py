@@ -68,6 +68,51 @@ class Launch:
         return TORCHRUN[0] if self.launcher == "torchrun" else SLURM[2]
 
 
+@dataclass(frozen=True, slots=True)
+class Master:
+    """Where the processes of a script meet that makes its own process group.
+
+    Attributes:
+        address: of the machine of rank 0, as the others see it.
+        port: a port of it that is free.
+    """
+
+    address: str
+    port: int
+
+
+def variables_of_torchrun(
+    rank: tuple[int, int], local_rank: tuple[int, int], node: tuple[int, int], master: Master
+) -> dict[str, str]:
+    """Return the environment variables that torchrun sets for one process of a script.
+
+    The store is the script's own, as with torchrun's static rendezvous without a shared store.
+
+    Args:
+        rank: number of the process, and how many there are.
+        local_rank: the same on its machine.
+        node: number of the machine, and how many there are.
+        master: where they meet.
+    """
+    return {
+        "RANK": str(rank[0]),
+        "WORLD_SIZE": str(rank[1]),
+        "LOCAL_RANK": str(local_rank[0]),
+        "LOCAL_WORLD_SIZE": str(local_rank[1]),
+        "GROUP_RANK": str(node[0]),
+        "GROUP_WORLD_SIZE": str(node[1]),
+        "ROLE_RANK": str(rank[0]),
+        "ROLE_WORLD_SIZE": str(rank[1]),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": master.address,
+        "MASTER_PORT": str(master.port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
 def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables without those that torchrun or srun sets."""
     return {name: v for name, v in environment.items() if not _OF_A_LAUNCHER.fullmatch(name)}

@@ -33,6 +33,9 @@ WATCH_SECONDS = 0.2
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
+_controllers: list[BaseProcess] = []
+"""The process that controls this rank; multiprocessing may have forgotten it."""
+
 
 def tie(folder: Path) -> None:
     """Make this new rank process end when the process that controls it ends.
@@ -48,6 +51,7 @@ def tie(folder: Path) -> None:
     reaper.adopt()
     parent = multiprocessing.parent_process()
     assert parent is not None
+    _controllers[:] = [parent]
     threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
     if sys.platform == "linux":
         _let_server_end()
@@ -100,9 +104,8 @@ def end_with_controller(folder: Path) -> NoReturn:
 
     The controller of this process may be a host of a launch, which does not own the folder.
     """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    _folder_owners.remove_left(folder, parent.pid)
+    for controller in _controllers:
+        _folder_owners.remove_left(folder, controller.pid)
     reaper.end_descendants(os.getpid())
     os.killpg(0, signal.SIGKILL)
     os._exit(1)  # the signal was for this process too

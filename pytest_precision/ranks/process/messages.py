@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.state.leaks import Leak
 
 TEXT_CHARACTERS = 16_000
@@ -68,7 +67,7 @@ class Done:
         result: result of the call.
         nonce: nonce of the `RunJob` that this answers.
         leaks: state that the job changed in the rank's process and did not restore.
-        late: the user's own modules that the job imported while it ran.
+        imported: whether the job imported modules of the user's while it ran.
         modules: pickled: the files of the user's modules that the rank has imported since its
             last answer, as `ImportedFiles.news` returns them.
         room: share of the memory of the rank's GPU that is free after the job; 1.0 without one.
@@ -77,7 +76,7 @@ class Done:
     result: Payload
     nonce: str
     leaks: tuple[Leak, ...] = ()
-    late: tuple[ImportPath, ...] = ()
+    imported: bool = False
     modules: Payload = field(default_factory=lambda: Payload(pickle.dumps(())))
     room: float = 1.0
 

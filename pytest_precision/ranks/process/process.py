@@ -47,21 +47,19 @@ class RankProcess:
     def __init__(self, membership: worker.Membership) -> None:
         self.number = membership.rank
         self.membership = membership
-        # The fork server has imported torch, which has read its variables then: too early for
-        # declared ones.
-        declared = bool(membership.environment.declared)
-        start: Any = _interpreter if declared else server.context
+        anew = membership.needs_interpreter
+        start: Any = _interpreter if anew else server.context
         self.connection, theirs = start.Pipe()
         self._process: BaseProcess = start.Process(
             target=worker.run_rank, args=(membership, theirs), name=f"rank{membership.rank}"
         )
         try:
             with server.starting:
-                if not declared:
+                if not anew:
                     server.ensure_running(membership.preload)
                 with (
                     server.answering(membership.start_seconds),
-                    patched(membership.variables if declared else {}),
+                    patched(membership.variables if anew else {}),
                     _no_main(),
                 ):
                     _start(self._process)

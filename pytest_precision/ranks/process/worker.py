@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,9 @@ from pytest_precision.ranks.code.bytecode import distrust_bytecode
 from pytest_precision.ranks.code.module_files import imported_files
 from pytest_precision.ranks.code.relocation import Relocation, relocation_of_process, settle
 from pytest_precision.ranks.gpus import devices
+from pytest_precision.ranks.launch.launch import Master, variables_of_torchrun
 from pytest_precision.ranks.process import coverage_of_ranks, lifeline, output, preloaded
+from pytest_precision.ranks.process.launched import begin_launched, run_launched
 from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,
@@ -57,6 +60,10 @@ class Membership:
         collective_seconds: timeout of a collective, in seconds.
         ranks_per_device: how many ranks may share a GPU.
         preload: modules that its fork server has imported, unless variables are declared.
+        node: number of its machine among those of its group.
+        nodes: number of these machines.
+        master: where the processes of a command meet, which makes its own process group; None for
+            ranks that are in one of ours.
         relocation: where it finds what the controller names, if not where the controller does.
         coverage: configuration of the coverage.py that measures the session; empty for none.
     """
@@ -74,15 +81,29 @@ class Membership:
     collective_seconds: float
     ranks_per_device: int
     preload: tuple[str, ...] = ()
+    node: int = 0
+    nodes: int = 1
+    master: Master | None = None
     relocation: Relocation | None = None
     coverage: str = ""
 
     @property
     def variables(self) -> dict[str, str]:
         """All environment variables of the rank."""
-        return self.environment.of_rank(
-            self.rank, self.world_size, self.local_rank, self.local_world_size
-        )
+        place = (self.rank, self.world_size), (self.local_rank, self.local_world_size)
+        if self.master is None:
+            return self.environment.of_rank(*place[0], *place[1])
+        told = variables_of_torchrun(*place, (self.node, self.nodes), self.master)
+        return self.environment.of_command(told)
+
+    @property
+    def needs_interpreter(self) -> bool:
+        """Whether it is started as a new interpreter, and not forked from the fork server.
+
+        The server has imported torch, which has read its variables then: too early for declared
+        ones. And what a command finds imported must be neither its own nor chosen for layouts.
+        """
+        return bool(self.environment.declared) or (self.master is not None and bool(self.preload))
 
     @property
     def log(self) -> Path:
@@ -128,7 +149,9 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
         save_coverage = coverage_of_ranks.measure(
             "" if membership.relocation else membership.coverage
         )
-        connection.send(_join(membership))
+        sys.argv = [""]  # pytest's arguments are nothing to the modules that a job imports
+        joined = _join(membership) if membership.master is None else begin_launched(membership)
+        connection.send(joined)
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)
             answer = _answer(message, membership)
@@ -209,8 +232,9 @@ def _loopback_explained() -> Iterator[None]:
 def _answer(message: RunJob, membership: Membership) -> FromRank:
     from pytest_precision.ranks.state import accelerator, process_groups
 
-    # Not after a job: a peer may still wait in a collective of its own.
-    process_groups.close_unused()
+    if membership.master is None:
+        # Not after a job: a peer may still wait in a collective of its own.
+        process_groups.close_unused()
     job = message.job.unpack()
     done = _run(job, membership)
     try:
@@ -225,16 +249,22 @@ def _answer(message: RunJob, membership: Membership) -> FromRank:
         ) from error
     result = Payload.of(pickled, membership.result)
     modules = Payload.of(pickle.dumps(imported_files().news()), membership.modules)
-    return Done(result, message.nonce, done.leaks, done.late, modules, accelerator.free_memory())
+    room = accelerator.free_memory()
+    return Done(result, message.nonce, done.leaks, done.imported, modules, room)
 
 
 def _run(job: Job, membership: Membership) -> Outcome:
     """Run a function call; raise if it used the user's checkout instead of the rank's commit."""
     from pytest_precision.ranks.state import before_job
 
-    run, moves = before_job.before_jobs_of_process().run, relocation_of_process()
+    moves = relocation_of_process()
     try:
-        done = run(job, membership.environment.threads)
+        if membership.master is None:
+            sys.argv = [""]
+            run = before_job.before_jobs_of_process().run
+            done = run(job, membership.environment.threads)
+        else:
+            done = before_job.Outcome(run_launched(job), (), imported=False)
     except ImportError as error:
         if moves is not None:
             moves.expect_built(error, job.sys_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.module_files import imported_files
 from pytest_precision.ranks.job import Job
 from pytest_precision.ranks.state import fingerprint, leaks, starting_point
@@ -19,12 +18,13 @@ class Outcome(NamedTuple):
     Attributes:
         result: result of the call.
         leaks: state that it did not restore, except what it may leave changed.
-        late: the user's own modules that it imported while it ran.
+        imported: whether it imported modules of the user's while it ran: their state at its
+            beginning is unknown, so that the process must serve no other call.
     """
 
     result: Any
     leaks: tuple[Leak, ...]
-    late: tuple[ImportPath, ...]
+    imported: bool
 
 
 class BeforeJob:
@@ -33,27 +33,30 @@ class BeforeJob:
     def __init__(self) -> None:
         self.code = Code()
         self._outdated = False
+        self._of_torch = starting_point.torch_settings()
 
     def run(self, job: Job, threads: int = 1) -> Outcome:
         """Reset this process, call a function, and return its result and what it left changed.
 
-        Changes by the imports count as leaks, except in the state that `reset` sets.
+        Its modules are imported with the settings that torch had when the process began, as in
+        pytest. Changes by the imports count as leaks, except in the state that `reset` sets.
         """
         if self._outdated:
             self.code.renew()
         job.enter()
         starting_point.reset(threads, warn_only=job.warn_only)
         before = fingerprint.read_state()
+        self._of_torch.restore()
         function = job.resolve()
         self.code.take_in()
         imported_files().take_in()
         starting_point.reset(threads, warn_only=job.warn_only)
         result = function()
-        late = self.code.late()
+        imported = self.code.has_new()
         found = (*leaks.between(before, fingerprint.read_state()), *self.code.changes())
         left = tuple(leak for leak in found if not leak.is_one_of(job.may_leave))
         self._outdated = len(left) < len(found)
-        return Outcome(result, left, late)
+        return Outcome(result, left, imported)
 
 
 @cache

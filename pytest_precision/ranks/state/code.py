@@ -20,7 +20,6 @@ import torch.nn.parallel
 import torch.optim
 import torch.utils.checkpoint
 
-from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.installed import users_file
 from pytest_precision.ranks.state.copies import Copier
 from pytest_precision.ranks.state.definitions import MISSING, is_torchs
@@ -70,12 +69,12 @@ class Code:
                 self._users[name] = _Saved(_namespaces(name, module))
         self.take_in()
 
-    def late(self) -> tuple[ImportPath, ...]:
-        """Return the user's modules that were imported after attributes were last saved.
+    def has_new(self) -> bool:
+        """Return whether modules of the user's were imported after attributes were last saved.
 
         In which state they began is unknown.
         """
-        return tuple(ImportPath(name, "", users_file(module)) for name, module in self._new())
+        return any(True for _ in self._new())
 
     def changes(self) -> tuple[Leak, ...]:
         """Return what has changed in torch and the user's modules since they were saved."""

@@ -17,6 +17,9 @@ from pytest_precision.ranks.launch.launch import without_launch
 OF_ONE_TEST = frozenset({"PYTEST_CURRENT_TEST"})
 """Variables that change with every test, which ranks do not get since they outlive tests."""
 
+OF_PYTEST = "PYTEST_"
+"""Beginning of the variables of pytest, of its plugins and of this one."""
+
 DEFAULTS = {
     # No reduction may depend on the number of cores.
     "OMP_NUM_THREADS": "1",
@@ -86,6 +89,23 @@ class Environment:
             "LOCAL_WORLD_SIZE": str(local_world_size),
         }
         return {**defaults, **caller, **dict(self.declared), **place}
+
+    def of_command(self, place: Mapping[str, str]) -> dict[str, str]:
+        """Return all environment variables of a process that runs a script file as torchrun does.
+
+        It has none of pytest's, and of our defaults only those that change no bit on one machine:
+        the number of threads, as torchrun sets it, and the interface.
+
+        Args:
+            place: what torchrun tells the process of its place.
+        """
+        caller = {n: v for n, v in self.caller if not n.startswith(OF_PYTEST)}
+        caller.pop("OMP_NUM_THREADS", None)
+        names = ["OMP_NUM_THREADS"]
+        if place["GROUP_WORLD_SIZE"] == "1":
+            names.append("GLOO_SOCKET_IFNAME")
+        defaults = {name: DEFAULTS[name] for name in names}
+        return {**defaults, **without_launch(caller), **dict(self.declared), **place}
 
 
 @contextmanager

@@ -7,11 +7,9 @@ zeroed gradients belong to it. The first one begins with the script.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -54,11 +52,16 @@ def log_script(
         a number above 0, as `record_script` does.
     """
     logger = OperationLogger(wanted)
-    made = partial(LoggedSteps, logger, wanted.op, cell.operations)
+    runs: list[LoggedSteps] = []
+
+    def made(*arguments: Any) -> LoggedSteps:
+        runs.append(LoggedSteps(logger, wanted.op, cell.operations, *arguments))
+        return runs[-1]
+
     with logger.installed():
         record_script(script, cell, folder, window, segment, made)
     number = 0 if segment is None else segment.number
-    write_operations(logger.log, folder_of(folder, number), dist.get_rank())
+    write_operations(logger.log, folder_of(folder, number), runs[-1].trace.rank)
     return 1
 
 
@@ -70,6 +73,9 @@ class LoggedSteps(Steps):
         op: index of the operation that is logged; None for the whole script.
         operations: of the sequence.
         reader, trace, schedule, meter: see `Steps`.
+
+    Attributes:
+        trace: as given.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class LoggedSteps(Steps):
         meter: UpdateMeter | None = None,
     ) -> None:
         super().__init__(reader, trace, schedule, meter)
+        self.trace = trace
         self._logger = logger
         self._op = op
         self._operations = operations

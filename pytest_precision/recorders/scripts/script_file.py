@@ -5,14 +5,16 @@ The frames that run the script, and those by which this package watches it, are 
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
-import runpy
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ import torch.distributed as dist
 from pytest_precision.errors import InputMessage, expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
+from pytest_precision.ranks.code.python_path import path_of_file
 from pytest_precision.recorders.lines.frames import (
     LOGGING,
     PACKAGE_ROOT,
@@ -95,8 +98,7 @@ def record_file(
             made = Steps if logger is None else partial(LoggedSteps, logger, None, ())
             seen = made(LoopReader(part), trace, schedule)
             seen.tell(see={ON_DEMAND} if local_grads else ())
-            with followed(seen), ended_well():
-                run_file(file, arguments)
+            follow_file(file, arguments, followed(seen))
         if not schedule.done:
             raise NothingRecordedError(
                 expected_but_got(
@@ -132,25 +134,58 @@ def ended_well() -> Iterator[None]:
             raise
 
 
+def follow_file(
+    file: Path, arguments: Sequence[str], following: AbstractContextManager[object]
+) -> None:
+    """Run `python file arguments` in this process, followed from its first line to its last step.
+
+    It is the one way in which a script file runs, for the command line and in a cell.
+
+    Args:
+        file: the script.
+        arguments: of the script.
+        following: is open while it runs, and ends it after the last step; see `followed`.
+    """
+    with following, ended_well():
+        run_file(file, arguments)
+
+
 def run_file(file: Path, arguments: Sequence[str]) -> None:
-    """Run `python file arguments` in-process; restore `sys.argv`, `sys.path`, working directory."""
-    argv = sys.argv
-    path = sys.path[:]
-    directory = os.getcwd()
+    """Run `python file arguments` in-process; restore what that sets, and the working directory.
+
+    As there, `__main__` is a module without a spec or a package, its file is absolute, and the
+    first entry of `sys.path` is the folder of the file, wherever a link to it lies.
+    """
+    main = _main_of(file)
+    before = sys.argv, sys.path[:], os.getcwd(), sys.modules.get("__main__", main)
     sys.argv = [str(file), *arguments]
-    sys.path.insert(0, str(file.resolve().parent))
+    sys.path[:] = path_of_file(file, sys.path)
+    sys.modules["__main__"] = main
     try:
-        runpy.run_path(str(file), run_name="__main__")
+        with io.open_code(str(main.__file__)) as source:
+            code = compile(source.read(), str(main.__file__), "exec", dont_inherit=True)
+        exec(code, vars(main))
     finally:
-        sys.argv, sys.path[:] = argv, path
+        sys.argv, sys.path[:], directory, sys.modules["__main__"] = before
         os.chdir(directory)
+
+
+def _main_of(file: Path) -> ModuleType:
+    """Return an empty module `__main__` as Python makes it for a script file."""
+    main = ModuleType("__main__")
+    main.__file__ = os.path.abspath(file)
+    main.__loader__ = SourceFileLoader("__main__", main.__file__)
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
+    main.__cached__ = None  # type: ignore[attr-defined]
+    main.__annotations__ = {}
+    return main
 
 
 def report_script_alone(file: str) -> None:
     """Replace `sys.excepthook` by one that shows only the script's part of a traceback.
 
     Args:
-        file: the script, as it was named on the command line.
+        file: the script; Python names it by its absolute path.
     """
     report = sys.excepthook
 
@@ -158,7 +193,7 @@ def report_script_alone(file: str) -> None:
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         for one in chain_of(error):
-            one.__traceback__ = frames_of_script(str(Path(file)), one, one.__traceback__)
+            one.__traceback__ = frames_of_script(os.path.abspath(file), one, one.__traceback__)
         report(kind, error, error.__traceback__)
 
     sys.excepthook = report_trimmed

@@ -212,9 +212,10 @@ def record_script(
             (script if run.load < 0 else resumed(script))(cell, record)
             record.end()
             broken += record.broken
-            # A rank must not load, or save over, what another has not finished.
-            dist.barrier()
             run = run.next_run()
+            if run is not None:
+                # A rank must not load, or save over, what another has not finished.
+                dist.barrier()
         write_whole(log_path(place, BROKEN_RULES, trace.rank), broken)
         return finished(trace, runs, cell, place, products, way, meter)
 
