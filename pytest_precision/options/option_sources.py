@@ -51,6 +51,16 @@ def read_options(config: pytest.Config) -> Settings:
     return Settings(**given)
 
 
+def cells_are_asked_for(config: pytest.Config) -> bool:
+    """Return whether cells run in a session, as early as before any `conftest.py` is imported.
+
+    Raises:
+        pytest.UsageError: the value is invalid; the message names its source.
+    """
+    matrix = next(option for option in OPTIONS if option.field == "enabled")
+    return next(_given(matrix, config), Settings().enabled)
+
+
 def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) -> Settings:
     """Return settings with the options in a marker's keywords applied.
 
@@ -86,7 +96,8 @@ def _sources(
 ) -> Iterator[tuple[Sequence[object], str, str, Path]]:
     """Yield (values, name, source, base folder) of an option, highest precedence first."""
     here = config.invocation_params.dir
-    given = config.getoption(option.key)
+    known = getattr(config.known_args_namespace, option.key, None)
+    given = config.getoption(option.key, known)
     if given is not None:
         yield _several(given), option.flag, "command line", here
     # Shells and workflow files set an empty value to say "not set".
