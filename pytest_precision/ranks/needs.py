@@ -22,6 +22,7 @@ class Needs:
         fresh: whether the ranks must run no other job, neither before nor after.
         may_leave: patterns of changes that do not count as leaks.
         warn_only: whether operators without a deterministic algorithm run, with a warning.
+        collected: modules that pytest imported to collect the test, which its ranks import, too.
     """
 
     environment: Environment = field(default_factory=Environment.now)
@@ -29,9 +30,12 @@ class Needs:
     fresh: bool = False
     may_leave: tuple[str, ...] = ()
     warn_only: bool = False
+    collected: tuple[ImportPath, ...] = ()
 
     @classmethod
-    def of(cls, call: ImportPath, declared: Declared) -> Needs:
+    def of(
+        cls, call: ImportPath, declared: Declared, collected: tuple[ImportPath, ...] = ()
+    ) -> Needs:
         """Return which environment variables, code and process isolation a function call needs.
 
         Calls of the user's functions share a group of ranks if the functions are in one module.
@@ -42,6 +46,7 @@ class Needs:
             (code,) if call.is_users_own else (),
             declared.fresh_ranks,
             declared.may_leave,
+            collected=collected if call.is_users_own else (),
         )
 
 

@@ -152,6 +152,7 @@ class RankPool:
         late = self._late.get((key, job.sys_path), ())
         job = replace(
             job,
+            collected=() if self.mode == "inline" else needs.collected,
             imports=(*needs.code, *late),
             may_leave=needs.may_leave,
             warn_only=needs.warn_only,

@@ -36,11 +36,14 @@ class BeforeJob:
     def run(self, job: Job, threads: int = 1) -> Outcome:
         """Reset this process, call a function, and return its result and what it left changed.
 
-        Changes by the imports count as leaks, except in the state that `reset` sets.
+        Changes by the imports count as leaks, except in the state that `reset` sets. What pytest
+        imported to collect the test comes first, and what it changes is where the job begins.
         """
         if self._outdated:
             self.code.renew()
         job.enter()
+        if job.import_collected():
+            self.code.renew()
         starting_point.reset(threads, warn_only=job.warn_only)
         before = fingerprint.read_state()
         function = job.resolve()

@@ -117,8 +117,8 @@ def watch() -> None:
         _CHANGES.append(_Changes(ref(self), self._setattr, self._setitem))
 
     pytest.MonkeyPatch.__init__ = noted  # type: ignore[method-assign]
-    attributes: Any = mock._patch  # type: ignore[attr-defined]
-    items: Any = mock._patch_dict  # type: ignore[attr-defined]
+    attributes: Any = mock._patch
+    items: Any = mock._patch_dict
     attributes.__enter__ = _starting(attributes.__enter__)
     attributes.__exit__ = _ending(attributes.__exit__)
     items._patch_dict = _starting(items._patch_dict)
