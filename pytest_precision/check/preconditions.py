@@ -14,7 +14,7 @@ from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
 from pytest_precision.ranks.state.definitions import Definitions
-from pytest_precision.ranks.state.patches import pending
+from pytest_precision.ranks.state.patches import pending_patches
 from pytest_precision.recorders.scripts.script import unrecordable
 
 
@@ -28,7 +28,7 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
     """
     if definitions is None:
         return None
-    patches = pending()
+    patches = pending_patches()
     known = {(id(patch.target), patch.name) for patch in patches if not patch.is_item}
     replaced = [*map(str, patches), *definitions.replaced(known)]
     if not replaced:

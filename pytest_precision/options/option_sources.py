@@ -96,8 +96,9 @@ def _sources(
 ) -> Iterator[tuple[Sequence[object], str, str, Path]]:
     """Yield (values, name, source, base folder) of an option, highest precedence first."""
     here = config.invocation_params.dir
-    known = getattr(config.known_args_namespace, option.key, None)
-    given = config.getoption(option.key, known)
+    given = config.getoption(option.key)
+    if given is None:  # before any conftest.py is imported, only this has what is known
+        given = getattr(config.known_args_namespace, option.key, None)
     if given is not None:
         yield _several(given), option.flag, "command line", here
     # Shells and workflow files set an empty value to say "not set".

@@ -1,4 +1,4 @@
-"""Which modules pytest has imported to collect a test, in its order, for ranks to import as well."""
+"""Find what pytest imported to collect a test, in its order, which ranks import as well."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """Note what is patched from now on where cells run, and tell a launch of a wrong conftest."""
     with suppress(pytest.UsageError):  # `read_options` raises it, with those of other options
         if cells_are_asked_for(early_config):
-            patches.watch()
+            patches.note_patches()
     return (yield from _telling_the_launch())
 
 

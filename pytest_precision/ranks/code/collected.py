@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.code.import_path import ImportPath
-from pytest_precision.ranks.code.loading import place_of
+from pytest_precision.ranks.code.loading import place_on_rank
 
 _IMPORTED: set[tuple[ImportPath, ...]] = set()
 
@@ -37,7 +37,7 @@ def import_collected(modules: tuple[ImportPath, ...]) -> bool:
     _seed()
     with without_arguments():
         for module in modules:
-            if module.file is None or place_of(module.file) is not None:
+            if module.file is None or place_on_rank(module.file) is not None:
                 _import(module)
     _IMPORTED.add(modules)
     return True

@@ -133,7 +133,10 @@ def _changes(one: _Holder) -> Iterator[tuple[str, str]]:
         if before is MISSING:
             before = inherited(one.holder, name)
         if before is not after and _counts(one, name, before, after):
-            yield name, f"{one.name}.{name} was {words_of(before)}, is {words_of(after)}"
+            yield (
+                name,
+                f"{one.name}.{name} was {value_in_words(before)}, is {value_in_words(after)}",
+            )
 
 
 def inherited(holder: Any, name: str) -> object:
@@ -219,10 +222,10 @@ def _foreign(one: _Holder) -> Iterator[tuple[str, str]]:
         is_function = type(value) is FunctionType
         home = sys.modules.get(value.__module__) if is_function else None
         if users_file(home) is not None or type(value).__module__ == "unittest.mock":
-            yield name, f"{one.name}.{name} is {words_of(value)}"
+            yield name, f"{one.name}.{name} is {value_in_words(value)}"
 
 
-def words_of(value: Any) -> str:
+def value_in_words(value: Any) -> str:
     """Return a value in words: a function or class by its name, others as text of some length."""
     if value is MISSING:
         return "absent"

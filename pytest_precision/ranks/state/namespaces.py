@@ -13,7 +13,7 @@ from pytest_precision.ranks.state.definitions import (
     inherited,
     is_code,
     is_torchs_own,
-    words_of,
+    value_in_words,
 )
 from pytest_precision.ranks.state.leaks import Leak, short_text
 
@@ -114,4 +114,4 @@ def _plain(name: str) -> bool:
 
 
 def _words(value: object) -> str:
-    return short_text(value) if isinstance(value, Copy) else words_of(value)
+    return short_text(value) if isinstance(value, Copy) else value_in_words(value)

@@ -16,21 +16,21 @@ from weakref import ReferenceType, ref
 
 import pytest
 
-from pytest_precision.ranks.state.definitions import MISSING, inherited, words_of
+from pytest_precision.ranks.state.definitions import MISSING, inherited, value_in_words
 
-NOTSET: object = pytest.MonkeyPatch.setattr.__defaults__[0]  # type: ignore[index]
+_NOTSET: object = pytest.MonkeyPatch.setattr.__defaults__[0]  # type: ignore[index]
 """What pytest keeps in place of the value of a name that was not there."""
 
-ENVIRONMENT = os.environ
+_ENVIRONMENT = os.environ
 """The variables of this process, also while a test has put another mapping in their place."""
 
-CARRIED = ((os, "environ"), (sys, "path"))
+_CARRIED = ((os, "environ"), (sys, "path"))
 """Attributes that each job takes to its ranks, as it does the directory."""
 
-TOOLS = ("_pytest", "unittest.mock")
+_TOOLS = ("_pytest", "unittest.mock")
 """Modules of both tools, which pytest and its plugins patch. No side computes with them."""
 
-SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 class Patch(NamedTuple):
@@ -58,14 +58,14 @@ class Patch(NamedTuple):
     @property
     def counts(self) -> bool:
         """Whether ranks have another value than this process, and a side may compute with it."""
-        return not (self._reaches_ranks or same(self.before, self.after) or self._is_of_tools)
+        return not (self._reaches_ranks or unchanged(self.before, self.after) or self._is_of_tools)
 
     @property
     def _reaches_ranks(self) -> bool:
         if self.is_item:
-            environments = ENVIRONMENT, os.environ, os.environb
+            environments = _ENVIRONMENT, os.environ, os.environb
             return any(self.target is mapping for mapping in environments)
-        return any(self.target is holder and self.name == name for holder, name in CARRIED)
+        return any(self.target is holder and self.name == name for holder, name in _CARRIED)
 
     @property
     def _is_of_tools(self) -> bool:
@@ -74,14 +74,15 @@ class Patch(NamedTuple):
         else:
             kind = self.target if isinstance(self.target, type) else type(self.target)
             home = kind.__module__
-        return any(f"{home}.".startswith(f"{tool}.") for tool in TOOLS)
+        return any(f"{home}.".startswith(f"{tool}.") for tool in _TOOLS)
 
     def __str__(self) -> str:
         place = f"[{self.name!r}]" if self.is_item else f".{self.name}"
         before = self.before
         if before is MISSING and not self.is_item:
             before = inherited(self.target, self.name)
-        return f"{_name(self.target)}{place} was {words_of(before)}, is {words_of(self.after)}"
+        change = f"was {value_in_words(before)}, is {value_in_words(self.after)}"
+        return f"{_name(self.target)}{place} {change}"
 
 
 class _Changes(NamedTuple):
@@ -105,7 +106,7 @@ _STARTED: dict[int, Any] = {}
 
 
 @cache
-def watch() -> None:
+def note_patches() -> None:
     """Note each `MonkeyPatch` and each patcher of `unittest.mock` of this process from now on."""
     from unittest import mock  # it takes as long as pytest, and only a session with cells needs it
 
@@ -125,7 +126,7 @@ def watch() -> None:
     items._unpatch_dict = _ending(items._unpatch_dict)
 
 
-def pending() -> list[Patch]:
+def pending_patches() -> list[Patch]:
     """Return the changes that have not been put back and do not reach ranks, each once."""
     # One that nobody has any more has still changed what it changed.
     _CHANGES[:] = [one for one in _CHANGES if one.maker() or one.attributes or one.items]
@@ -134,17 +135,17 @@ def pending() -> list[Patch]:
     return [*{patch.key: patch for patch in made if patch.counts}.values()]
 
 
-def same(before: object, after: object) -> bool:
+def unchanged(before: object, after: object) -> bool:
     """Return whether two values are one object, equal scalars, or tuples of such values."""
     if before is after:
         return True
     if type(before) is not type(after):
         return False
     if isinstance(before, tuple) and isinstance(after, tuple):
-        return len(before) == len(after) and all(map(same, before, after))
+        return len(before) == len(after) and all(map(unchanged, before, after))
     if isinstance(before, MethodType):  # each look at a method makes another object
         return before == after
-    return type(before) in SCALARS and repr(before) == repr(after)
+    return type(before) in _SCALARS and repr(before) == repr(after)
 
 
 def _starting(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,7 +179,7 @@ def _of_patcher(patcher: Any) -> Iterator[Patch]:
         yield _item(mapping, key, _value(before, key))
 
 
-def _attribute(target: Any, name: str, before: object, absent: object = NOTSET) -> Patch:
+def _attribute(target: Any, name: str, before: object, absent: object = _NOTSET) -> Patch:
     """Return a change of an attribute, with its value where the tool has put the other one."""
     before = MISSING if before is absent else before
     attributes = getattr(target, "__dict__", None)
@@ -190,7 +191,7 @@ def _attribute(target: Any, name: str, before: object, absent: object = NOTSET) 
 
 
 def _item(mapping: Mapping[Any, Any], key: Any, before: object) -> Patch:
-    before = MISSING if before is NOTSET else before
+    before = MISSING if before is _NOTSET else before
     return Patch(mapping, key, before, _value(mapping, key), is_item=True)
 
 
