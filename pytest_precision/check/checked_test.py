@@ -54,6 +54,7 @@ class CheckedTest:
         root: the folder that node ids start from, and files in a failure.
         definitions: what the modules of this process defined; None if nobody looked in time.
         then: the commit or installation that each side is compared with; None for none.
+        collected: modules that pytest imported to collect the test.
     """
 
     nodeid: str
@@ -65,6 +66,7 @@ class CheckedTest:
     root: Path = field(default_factory=Path.cwd)
     definitions: Definitions | None = None
     then: Then | None = None
+    collected: tuple[ImportPath, ...] = ()
 
     @property
     def _seen(self) -> Definitions | None:
@@ -223,6 +225,7 @@ class CheckedTest:
                     *(path, other, made_by, cell, own, caller),
                     way_in=way_in(function),
                     resumes=resumes(function),
+                    collected=self.collected,
                 ),
                 gradients=judged,
             )

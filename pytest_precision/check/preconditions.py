@@ -14,25 +14,31 @@ from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
 from pytest_precision.ranks.state.definitions import Definitions
+from pytest_precision.ranks.state.patches import pending_patches
 from pytest_precision.recorders.scripts.script import unrecordable
 
 
 @gate
 def unpatched(definitions: Definitions | None) -> Ruling | None:
-    """Fail the check if the test has monkeypatches, which its ranks' processes do not see.
+    """Fail the check if the test has changed something that its ranks' processes do not have.
 
     Args:
         definitions: what modules of this process defined; None where it runs the sides itself, or
             where nobody looked in time.
     """
-    replaced = [] if definitions is None else definitions.replaced()
+    if definitions is None:
+        return None
+    patches = pending_patches()
+    known = {(id(patch.target), patch.name) for patch in patches if not patch.is_item}
+    replaced = [*map(str, patches), *definitions.replaced(known)]
     if not replaced:
         return None
     reason = expected_but_got(
         "no monkeypatches, which ranks would not see since they import modules anew,",
         listed(replaced, 1),
-        "make it an axis of the matrix or an environment variable that the layout reads, or "
-        "run with --precision-ranks=inline",
+        "make it an axis of the matrix or an environment variable that the layout reads, keep a "
+        "fixture that is for other tests out of those that ask for `parity`, or run with "
+        "--precision-ranks=inline",
     )
     return Ruling(outcome="error", reason=reason, details=tuple(replaced[1:]))
 

@@ -80,6 +80,7 @@ class Side:
         *,
         way_in: WayIn = LAYOUT,
         resumes: bool = False,
+        collected: tuple[ImportPath, ...] = (),
     ) -> Side:
         """Make a candidate or reference from import paths and the axis values (cell) to run with.
 
@@ -94,6 +95,7 @@ class Side:
             caller: environment of both sides; the current one unless given.
             way_in: see the attribute.
             resumes: whether the script says how it is resumed.
+            collected: modules that pytest imported to collect the test.
         """
         declared = declared or Declared()
         is_command = way_in == COMMAND
@@ -101,14 +103,16 @@ class Side:
             cell = replace(cell, extra=tuple((name, str(value)) for name, value in cell.extra))
         swapped = other if cell.swaps else None
         variables = plain_variables({**dict(cell.environment), **dict(declared.environment)})
+        code = () if is_command else code_of(layout, swapped, workload)
         needs = Needs(
             (caller or Environment.now()).declaring(variables),
-            () if is_command else code_of(layout, swapped, workload),
+            code,
             declared.fresh_ranks,
             declared.may_leave,
             declared.warn_only,
             declared.pure,
             launched=is_command,
+            collected=collected if code else (),
         )
         own = workload if way_in == LAYOUT else None
         return cls(layout, swapped, own, cell, way_in, resumes, needs)

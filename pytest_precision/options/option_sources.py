@@ -51,6 +51,16 @@ def read_options(config: pytest.Config) -> Settings:
     return Settings(**given)
 
 
+def cells_are_asked_for(config: pytest.Config) -> bool:
+    """Return whether cells run in a session, as early as before any `conftest.py` is imported.
+
+    Raises:
+        pytest.UsageError: the value is invalid; the message names its source.
+    """
+    matrix = next(option for option in OPTIONS if option.field == "enabled")
+    return next(_given(matrix, config), Settings().enabled)
+
+
 def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) -> Settings:
     """Return settings with the options in a marker's keywords applied.
 
@@ -87,6 +97,8 @@ def _sources(
     """Yield (values, name, source, base folder) of an option, highest precedence first."""
     here = config.invocation_params.dir
     given = config.getoption(option.key)
+    if given is None:  # before any conftest.py is imported, only this has what is known
+        given = getattr(config.known_args_namespace, option.key, None)
     if given is not None:
         yield _several(given), option.flag, "command line", here
     variable = os.environ.get(option.variable)

@@ -18,6 +18,7 @@ from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declared import Declared, declares_pure
 from pytest_precision.options import Settings
+from pytest_precision.plugin.collected import collected_for
 from pytest_precision.plugin.collection import is_drawn
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.other_side import OTHER_SIDE
@@ -96,7 +97,7 @@ class Ranks:
                 self.world_size,
                 path,
                 timeout=self._settings.timeout,
-                needs=Needs.of(path, declared),
+                needs=Needs.of(path, declared, collected_for(self._request.node)),
             )
         except (RanksSkipped, WorldSizeError) as error:
             if self._settings.require and isinstance(error, WorldSizeError):
@@ -118,6 +119,7 @@ def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
         root=item.config.rootpath,
         definitions=item.config.stash.get(DEFINITIONS, None),
         then=shared.then(settings),
+        collected=collected_for(item),
     )
     item.stash[PARITY] = found
     return found

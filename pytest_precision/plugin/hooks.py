@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._interrupts import WholeTorch
-from pytest_precision.options import OPTIONS, SETTINGS, add_options, read_options
+from pytest_precision.options import (
+    OPTIONS,
+    SETTINGS,
+    add_options,
+    cells_are_asked_for,
+    read_options,
+)
 from pytest_precision.plugin.collection import Collection, cell_of_test
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
+from pytest_precision.ranks.state import patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -46,8 +53,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests() -> Generator[None, object, object]:
-    """Tell the other processes of torchrun or srun if a `conftest.py` cannot be loaded."""
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
+    """Note what is patched from now on where cells run, and tell a launch of a wrong conftest."""
+    with suppress(pytest.UsageError):  # `read_options` raises it, with those of other options
+        if cells_are_asked_for(early_config):
+            patches.note_patches()
     return (yield from _telling_the_launch())
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_precision.ranks.code import rewriting
+from pytest_precision.ranks.code.collected import import_collected
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.relocation import relocation_of_process
 
@@ -26,6 +27,7 @@ class Job:
         directory: the caller's current directory.
         rewritten: names of the modules whose asserts are rewritten to show their values.
         name: name of the job in messages.
+        collected: what pytest imported before it ran the test, which ranks import before all else.
         imports: what to import before the job starts, in addition to the function.
         may_leave: patterns of changes that do not count as leaks.
         warn_only: whether operators without a deterministic algorithm run, with a warning.
@@ -36,6 +38,7 @@ class Job:
     directory: str
     rewritten: frozenset[str]
     name: str
+    collected: tuple[ImportPath, ...] = ()
     imports: tuple[ImportPath, ...] = ()
     may_leave: tuple[str, ...] = ()
     warn_only: bool = False
@@ -67,6 +70,17 @@ class Job:
             sys.path[:] = path
             importlib.invalidate_caches()
         rewriting.rewrite(self.rewritten)
+
+    def import_collected(self) -> bool:
+        """Import what pytest imported before the test; return whether it was not there before.
+
+        Raises:
+            ImportError: a module cannot be imported here; the message has its file.
+        """
+        imported = import_collected(self.collected)
+        if imported:  # they may have changed both
+            self.enter()
+        return imported
 
     def resolve(self) -> Callable[[], Any]:
         """Import the job's modules, and return its function with the arguments bound."""

@@ -25,6 +25,7 @@ class Needs:
         pure: whether the job is promised to depend on its arguments and its cell alone.
         launched: whether its processes are those that torchrun starts for a script file: they run
             nothing else, have imported nothing of the user's, and are in no process group of ours.
+        collected: modules that pytest imported to collect the test, which its ranks import, too.
     """
 
     environment: Environment = field(default_factory=Environment.now)
@@ -34,6 +35,7 @@ class Needs:
     warn_only: bool = False
     pure: bool = False
     launched: bool = False
+    collected: tuple[ImportPath, ...] = ()
 
     @property
     def outlasts_check(self) -> bool:
@@ -44,7 +46,9 @@ class Needs:
         return self.pure or not self.code
 
     @classmethod
-    def of(cls, call: ImportPath, declared: Declared) -> Needs:
+    def of(
+        cls, call: ImportPath, declared: Declared, collected: tuple[ImportPath, ...] = ()
+    ) -> Needs:
         """Return which environment variables, code and process isolation a function call needs.
 
         Calls of the user's functions share a group of ranks if the functions are in one module.
@@ -56,6 +60,7 @@ class Needs:
             declared.fresh_ranks,
             declared.may_leave,
             pure=declared.pure,
+            collected=collected if call.is_users_own else (),
         )
 
 

@@ -150,7 +150,13 @@ class RankPool:
     def _run(self, key: GroupKey, job: Job, seconds: float, modules: set[ModuleFile]) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
-        job = replace(job, imports=needs.code, may_leave=needs.may_leave, warn_only=needs.warn_only)
+        job = replace(
+            job,
+            collected=() if self.mode == "inline" else needs.collected,
+            imports=needs.code,
+            may_leave=needs.may_leave,
+            warn_only=needs.warn_only,
+        )
         group = self._group(key, seconds)
         try:
             results = group.run(job, seconds)

@@ -27,7 +27,7 @@ def load_module(name: str, file: str | None) -> ModuleType:
     Raises:
         ImportError: it cannot be imported; an exception of the module itself passes through.
     """
-    file = None if file is None else _place(file)
+    file = None if file is None else place_on_rank(file)
     loaded = sys.modules.get(name)
     if loaded is not None and (file is None or _same(getattr(loaded, "__file__", None), file)):
         return loaded
@@ -43,7 +43,7 @@ def load_module(name: str, file: str | None) -> ModuleType:
     return _loaded(name, Path(file))
 
 
-def _place(file: str) -> str | None:
+def place_on_rank(file: str) -> str | None:
     """Return where this rank has a file of the controlling process; None if it has no such file."""
     place = relocated(file)
     return place if place == file or os.path.isfile(place) else None

@@ -38,12 +38,15 @@ class BeforeJob:
     def run(self, job: Job, threads: int = 1) -> Outcome:
         """Reset this process, call a function, and return its result and what it left changed.
 
-        Its modules are imported with the settings that torch had when the process began, as in
-        pytest. Changes by the imports count as leaks, except in the state that `reset` sets.
+        What pytest imported to collect the test comes first, and what it changes is where the job
+        begins. The job's own modules are imported with the settings that torch had when the process
+        began, as in pytest; what they change counts as leaks, except in the state that `reset` sets.
         """
         if self._outdated:
             self.code.renew()
         job.enter()
+        if job.import_collected():
+            self.code.renew()
         starting_point.reset(threads, warn_only=job.warn_only)
         before = fingerprint.read_state()
         self._of_torch.restore()

@@ -1,4 +1,4 @@
-"""Definitions: find what a test has monkeypatched in its own process, where no rank sees it.
+"""Definitions: find what a test has assigned in its own process, where no rank sees it.
 
 Ranks import modules themselves. So the functions, classes and constants of the user's modules and
 of torch must be those that the modules define. Containers, what is added to a module, and what a
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
@@ -53,7 +53,7 @@ class _Holder:
 
 
 class Definitions:
-    """The original definitions in this process's modules, to find monkeypatches."""
+    """The original definitions in this process's modules, to find what was assigned to them."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -71,18 +71,21 @@ class Definitions:
             if is_torchs(name) or users_file(module) is not None:
                 self._holders += _holders(name, module)
 
-    def replaced(self) -> list[str]:
-        """Return a sentence for each monkeypatched name: its value before and its value now.
+    def replaced(self, but: Container[tuple[int, str]] = ()) -> list[str]:
+        """Return a sentence for each name that was assigned: its value before and its value now.
 
         How modules began that were imported since `take_in` is unknown; but functions of the user's
         in torch are replacements also there.
+
+        Args:
+            but: the `id` of the module or class and the name, of changes that are known.
         """
-        found = [words for one in self._holders if not one.is_untouched for words in _changes(one)]
+        touched = (one for one in self._holders if not one.is_untouched)
+        found = [(one, *change) for one in touched for change in _changes(one)]
         late = [name for name in sys.modules.keys() - self._known if is_torchs(name)]
         for name in sorted(late, key=len):
-            for one in _holders(name, sys.modules[name]):
-                found += _foreign(one)
-        return found
+            found += [(one, *f) for one in _holders(name, sys.modules[name]) for f in _foreign(one)]
+        return [words for one, name, words in found if (id(one.holder), name) not in but]
 
 
 @cache  # each job asks for all modules of its process
@@ -123,14 +126,24 @@ def _holders(name: str, module: ModuleType) -> Iterator[_Holder]:
             yield _Holder(f"{name}.{attribute}", value, dict(vars(value)))
 
 
-def _changes(one: _Holder) -> Iterator[str]:
+def _changes(one: _Holder) -> Iterator[tuple[str, str]]:
     now = vars(one.holder)
     for name in {**one.before, **now}:
         before, after = one.before.get(name, MISSING), now.get(name, MISSING)
-        if before is MISSING and isinstance(one.holder, type):
-            before = getattr(super(one.holder, one.holder), name, MISSING)
+        if before is MISSING:
+            before = inherited(one.holder, name)
         if before is not after and _counts(one, name, before, after):
-            yield f"{one.name}.{name} was {_words(before)}, is {_words(after)}"
+            yield (
+                name,
+                f"{one.name}.{name} was {value_in_words(before)}, is {value_in_words(after)}",
+            )
+
+
+def inherited(holder: Any, name: str) -> object:
+    """Return the value that a class inherits, or an object has of its class; `MISSING` for none."""
+    if isinstance(holder, type):
+        return getattr(super(holder, holder), name, MISSING)
+    return getattr(type(holder), name, MISSING)
 
 
 def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
@@ -204,19 +217,24 @@ def _stored(node: ast.AST, declared: set[str]) -> str:
     return ""
 
 
-def _foreign(one: _Holder) -> Iterator[str]:
+def _foreign(one: _Holder) -> Iterator[tuple[str, str]]:
     for name, value in one.before.items():
         is_function = type(value) is FunctionType
         home = sys.modules.get(value.__module__) if is_function else None
         if users_file(home) is not None or type(value).__module__ == "unittest.mock":
-            yield f"{one.name}.{name} is {_words(value)}"
+            yield name, f"{one.name}.{name} is {value_in_words(value)}"
 
 
-def _words(value: Any) -> str:
+def value_in_words(value: Any) -> str:
+    """Return a value in words: a function or class by its name, others as text of some length."""
     if value is MISSING:
         return "absent"
     if isinstance(value, DESCRIPTORS):
         value = getattr(value, "__func__", None) or getattr(value, "fget", None)
+    if isinstance(value, FunctionType) and "__wrapped__" in vars(value):
+        # A wrapper has the name of the function that it wraps.
+        by = f"{value.__globals__.get('__name__')}:{value.__code__.co_name}"
+        return f"{by} around {value.__module__}:{value.__qualname__}"
     if isinstance(getattr(value, "__qualname__", None), str):
         return f"{getattr(value, '__module__', None) or 'builtins'}:{value.__qualname__}"
     try:

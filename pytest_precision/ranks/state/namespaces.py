@@ -8,7 +8,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_precision.ranks.state.copies import Copier, Copy, same
-from pytest_precision.ranks.state.definitions import MISSING, is_code, is_torchs_own
+from pytest_precision.ranks.state.definitions import (
+    MISSING,
+    inherited,
+    is_code,
+    is_torchs_own,
+    value_in_words,
+)
 from pytest_precision.ranks.state.leaks import Leak, short_text
 
 
@@ -81,7 +87,7 @@ class Namespace:
     def _unwrapped(self, name: str) -> object:
         before = self.before.get(name, MISSING)
         if before is MISSING and isinstance(self.holder, type):
-            before = getattr(super(self.holder, self.holder), name, MISSING)
+            before = inherited(self.holder, name)
         return inspect.unwrap(before) if callable(before) else before
 
     def _change(self, name: str, before: object, after: object) -> str:
@@ -107,14 +113,5 @@ def _plain(name: str) -> bool:
     return not name.startswith("__")
 
 
-def _words(value: Any) -> str:
-    if isinstance(value, FunctionType) and "__wrapped__" in vars(value):
-        # A wrapper has the name of the function that it wraps.
-        by = f"{value.__globals__.get('__name__')}:{value.__code__.co_name}"
-        return f"{by} around {value.__module__}:{value.__qualname__}"
-    if is_code(value) and isinstance(getattr(value, "__qualname__", None), str):
-        return f"{value.__module__}:{value.__qualname__}"
-    try:
-        return short_text(str(value) if isinstance(value, Copy) else repr(value))
-    except Exception:  # the value's own code may raise anything
-        return object.__repr__(value)
+def _words(value: object) -> str:
+    return short_text(value) if isinstance(value, Copy) else value_in_words(value)

@@ -1,0 +1,81 @@
+"""Import on a rank what pytest imported to collect a test: its conftest.py files and its module.
+
+What they set in other modules while they are imported then holds on ranks as it does in the test.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytest_precision.errors import expected_but_got
+from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.code.loading import place_on_rank
+
+_IMPORTED: set[tuple[ImportPath, ...]] = set()
+
+
+def import_collected(modules: tuple[ImportPath, ...]) -> bool:
+    """Import modules in the order in which pytest did, each time the first call in a process.
+
+    Random numbers that they draw are the same on all ranks, and the arguments of the process are
+    hidden, which are not theirs.
+
+    Args:
+        modules: conftest.py files, other plugins of the user and the test module.
+
+    Returns:
+        Whether this call has imported them.
+
+    Raises:
+        ImportError: one cannot be imported here; the message has its file.
+    """
+    if modules in _IMPORTED:
+        return False
+    _seed()
+    with without_arguments():
+        for module in modules:
+            if module.file is None or place_on_rank(module.file) is not None:
+                _import(module)
+    _IMPORTED.add(modules)
+    return True
+
+
+@contextmanager
+def without_arguments() -> Iterator[None]:
+    """Hide the arguments of this process from what is imported in the block."""
+    before = sys.argv
+    sys.argv = [""]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _import(module: ImportPath) -> None:
+    try:
+        module.resolve()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also a skip of pytest, and `sys.exit`
+        raise ImportError(
+            expected_but_got(
+                "conftest.py files and test modules that ranks can import as pytest did",
+                f"{module.file}, which raised {type(error).__name__}: {error}",
+                "move what needs pytest's own process into a fixture, or the layout and its "
+                "workload into a folder whose tests do without it",
+            ),
+            name=getattr(error, "name", None),
+        ) from error
+
+
+def _seed() -> None:
+    # Only ranks need torch for this; the controller sends the job without it.
+    import numpy as np
+    import torch
+
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
