@@ -179,8 +179,6 @@ class RankPool:
         with self._lock:
             for key in [key for key in self._groups if not key[1].outlasts_check]:
                 self._groups.pop(key).close()
-            # Nor is a module imported early because a rank of this check found it.
-            self._late = {key: late for key, late in self._late.items() if key[0][1].outlasts_check}
 
     def close(self) -> None:
         """End all ranks in bounded time.

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
+from pytest_precision._git import git
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.revisions.installation import Installation, called, link_package
 from pytest_precision.revisions.peers import Peers
-from pytest_precision.revisions.work_tree import commit_of, git, repository_of, work_tree
+from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
 
 GRACE_SECONDS = 10.0
 """Time that the ranks of a script have to end by themselves after one of them has failed."""

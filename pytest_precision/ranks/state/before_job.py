@@ -40,7 +40,7 @@ class BeforeJob:
 
         What pytest imported to collect the test comes first, and what it changes is where the job
         begins. The job's own modules are imported with the settings that torch had when the process
-        began, as in pytest; what they change counts as leaks, except in the state that `reset` sets.
+        began, as in pytest. What they change counts as leaks, but for the state that `reset` sets.
         """
         if self._outdated:
             self.code.renew()
