@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from pytest_precision._folders import sweep_temporary_folder
 from pytest_precision._interrupts import WholeTorch
 from pytest_precision.commands import audit, bisect, compare, diff, export, init, record, report
 from pytest_precision.errors import expected_but_got
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             advice = f"write `-- {shlex.join(others)}` after the options of {words[0]}"
             given.parser.error(expected_but_got("a script after `--`", others[0], advice))
         parser.error(f"unrecognized arguments: {' '.join(others)}")
+    sweep_temporary_folder()  # of a command that was killed
     with WholeTorch().watching():
         return int(given.run(given))
 

@@ -1,8 +1,8 @@
 """Which process owns a temporary folder, and the removal of folders whose owner has ended.
 
 Each folder has a file that its owner keeps locked; the kernel releases the lock when the process
-ends, however it does. A process that outlives the owner removes its folders; otherwise the next
-process that needs a folder does.
+ends, however it does. Several processes may share a lock. A process that outlives the owner removes
+its folders; otherwise the next command does, or the next process that needs a folder.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 import socket
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +27,6 @@ GONE = f"{PREFIX}gone-"
 """Prefix of the names of folders that somebody removes; whoever finds one goes on with it."""
 
 LOCK = ".owner"
-YOUNG_SECONDS = 60.0
-"""A folder younger than this may have an owner that is about to lock it."""
 OLD_SECONDS = 86400.0
 """Age from which an empty folder without an owner's file is one whose maker was killed at once."""
 REMOVAL_SECONDS = 1.0
@@ -95,6 +94,8 @@ def sweep(parent: str) -> None:
             if folder.name.startswith(GONE) or _is_left(folder):
                 _remove_if_free(folder)
             elif not (folder / LOCK).exists() and _age(folder) > OLD_SECONDS:
+                for unfinished in folder.glob(f"{LOCK}.*"):
+                    unfinished.unlink()
                 folder.rmdir()  # nobody says whose it is, so that what is in it stays
 
 
@@ -139,10 +140,11 @@ def _is_left(folder: Path) -> bool:
     if not (folder / LOCK).exists():
         return False
     owner = Owner.of(folder)
-    return _age(folder / LOCK) >= YOUNG_SECONDS and (owner is None or not owner.elsewhere)
+    return _age(folder / LOCK) >= 0 and (owner is None or not owner.elsewhere)
 
 
 def _age(path: Path) -> float:
+    """Return the seconds since a file's time; less than 0 of one that is kept until then."""
     return time.time() - path.lstat().st_mtime
 
 
@@ -175,23 +177,61 @@ def remove(folder: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
+def keep(folder: Path, seconds: float) -> None:
+    """Have a folder stay for some time, also if no process holds its lock."""
+    until = time.time() + seconds
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(folder / LOCK, (until, until))
+
+
 def lock_new(folder: Path) -> int | None:
-    """Lock a new folder for this process, write its owner file; return the lock's descriptor."""
-    lock = _locked(folder / LOCK, os.O_CREAT)
-    if lock is not None:
+    """Put this process's owner file, locked, into a new folder; return the lock's descriptor.
+
+    The file appears with its lock, so that no process finds it free and takes the folder for one
+    whose owner has ended.
+
+    Returns:
+        None if the file cannot be made, or the file system has no locks.
+    """
+    return _put_locked(folder, fcntl.LOCK_EX, os.replace)
+
+
+def share_lock(folder: Path) -> int | None:
+    """Lock the owner file of a folder together with other processes; make it if there is none.
+
+    Returns:
+        The lock's descriptor, as of `lock_new`. Somebody may have removed the folder meanwhile.
+    """
+    if not (folder / LOCK).exists():
+        # Of several that make one, the first puts its own there.
+        lock = _put_locked(folder, fcntl.LOCK_SH, os.link)
+        if lock is not None:
+            os.close(lock)
+    return _locked(folder / LOCK, fcntl.LOCK_SH)
+
+
+def _put_locked(folder: Path, kind: int, put: Callable[[Path, Path], None]) -> int | None:
+    unfinished = folder / f"{LOCK}.{secrets.token_hex(4)}"
+    lock = None
+    with contextlib.suppress(OSError):  # gone, or no place for a file
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL, 0o600))
+        lock = _locked(unfinished, kind | fcntl.LOCK_NB)
         with contextlib.suppress(OSError):  # the disk is full
-            os.write(lock, str(Owner.here()).encode())
+            unfinished.write_text(str(Owner.here()), "utf-8")
+        with contextlib.suppress(FileExistsError):
+            put(unfinished, folder / LOCK)
+        unfinished.unlink(missing_ok=True)
     return lock
 
 
-def _locked(file: Path, flags: int = 0) -> int | None:
+def _locked(file: Path, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int | None:
     """Lock a file and return its descriptor; None if the file cannot be opened or locked."""
     try:
-        descriptor = os.open(file, os.O_RDWR | flags, 0o600)
+        descriptor = os.open(file, os.O_RDWR)
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind)
     except OSError:  # another process holds it, or the file system has no locks
         os.close(descriptor)
         return None

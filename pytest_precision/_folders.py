@@ -12,10 +12,23 @@ import stat
 import tempfile
 from pathlib import Path
 
-from pytest_precision._folder_owners import LOCK, PREFIX, lock_new, remove, sweep
+from pytest_precision._folder_owners import (
+    LOCK,
+    PREFIX,
+    keep,
+    lock_new,
+    remove,
+    share_lock,
+    sweep,
+)
 from pytest_precision.errors import expected_but_got
 
 _sweep_once = functools.cache(sweep)
+
+
+def sweep_temporary_folder() -> None:
+    """Remove what processes that were killed have left in the temporary folder; once a process."""
+    _sweep_once(tempfile.gettempdir())
 
 
 class OwnFolder:
@@ -39,12 +52,7 @@ class OwnFolder:
     @property
     def present(self) -> bool:
         """Whether this temporary folder still exists; something may have removed it meanwhile."""
-        try:
-            there = (self.path / LOCK).stat()
-            opened = os.fstat(self._lock or -1)
-        except OSError:
-            return self._lock is None and self.path.is_dir()
-        return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
+        return _is_there(self.path, self._lock)
 
     def restore(self) -> bool:
         """Make this temporary folder again under the same name if it is gone.
@@ -79,7 +87,7 @@ class OwnFolder:
 class SharedFolder:
     """A temporary folder that several processes of this user share.
 
-    Nobody holds its lock; instead, the processes keep it young by touching it.
+    Each of them has a part in its lock until it ends.
 
     Args:
         name: name of the folder, the same in all of these processes.
@@ -92,8 +100,18 @@ class SharedFolder:
     """
 
     def __init__(self, name: str) -> None:
-        _sweep_once(tempfile.gettempdir())
+        sweep_temporary_folder()
         self.path = self.place(name)
+        self._lock: int | None = None
+        for _ in range(TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                self._make()
+                self._lock = share_lock(self.path)
+            if _is_there(self.path, self._lock):
+                break
+            self.let_go()  # another process has just removed the folder, since nobody had it
+
+    def _make(self) -> None:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
         found = self.path.lstat()
@@ -106,23 +124,40 @@ class SharedFolder:
                     "remove it, or set TMPDIR to another one",
                 )
             )
-        if not (self.path / LOCK).exists() and (lock := lock_new(self.path)) is not None:
-            os.close(lock)
 
     @staticmethod
     def place(name: str) -> Path:
         """Return the path of the shared folder with this name, whether or not the folder exists."""
         return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
-    def touch(self) -> None:
-        """Update the shared folder's time, so that no process removes the folder as old."""
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(self.path / LOCK)
-            os.utime(self.path)
+    def keep(self, seconds: float) -> None:
+        """Have this shared folder stay for some time, also without a process that has it."""
+        keep(self.path, seconds)
 
     def remove(self) -> None:
         """Remove this shared folder and its contents."""
         remove(self.path)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Give up this process's part in the lock; the folder goes once nobody has one."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+TRIES = 100
+"""Times that a shared folder is made while other processes remove it."""
+
+
+def _is_there(folder: Path, lock: int | None) -> bool:
+    """Return whether a folder is the one whose lock this process has; without locks, any folder."""
+    try:
+        there = (folder / LOCK).stat()
+        opened = os.fstat(-1 if lock is None else lock)
+    except OSError:
+        return lock is None and folder.is_dir()
+    return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 LONGEST_PATH = 107

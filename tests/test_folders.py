@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision._folder_owners import LOCK, YOUNG_SECONDS, Owner, remove_of, sweep
-from pytest_precision._folders import OwnFolder
+from pytest_precision import _folders
+from pytest_precision._folder_owners import LOCK, Owner, keep, remove_of, sweep
+from pytest_precision._folders import OwnFolder, SharedFolder
 
 KILLED = """\
 import os, signal, sys
@@ -25,17 +26,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def left(tmp_path):
-    """The folder of a process that was killed some time ago."""
+    """The folder of a process that has just been killed."""
     command = [sys.executable, "-c", KILLED, tmp_path]
     assert subprocess.run(command, cwd=Path(__file__).parents[1]).returncode == -9
     [folder] = tmp_path.iterdir()
-    grow_old(folder)
     return folder
-
-
-def grow_old(folder: Path) -> None:
-    then = (folder / LOCK).stat().st_mtime - 2 * YOUNG_SECONDS
-    os.utime(folder / LOCK, (then, then))
 
 
 def test_what_a_killed_process_left_goes(tmp_path, left):
@@ -50,16 +45,95 @@ def test_what_a_killed_process_left_goes(tmp_path, left):
 def test_what_somebody_has_stays(tmp_path):
     """However old it is."""
     with OwnFolder("", str(tmp_path)) as mine:
-        grow_old(mine)
+        keep(mine, -86400)
         sweep(str(tmp_path))
         assert mine.exists()
 
 
-def test_what_is_young_stays(tmp_path, left):
-    """Its owner may be about to lock it."""
-    (left / LOCK).touch()
+def test_what_is_kept_stays_until_then(tmp_path, left):
+    """Its lock is free, and others may look into it; afterwards it goes."""
+    keep(left, 60)
     sweep(str(tmp_path))
     assert left.exists()
+    keep(left, 0)
+    sweep(str(tmp_path))
+    assert not left.exists()
+
+
+SWEEPS = """\
+import sys
+from pytest_precision._folder_owners import sweep
+print("begun", flush=True)
+while True:
+    sweep(sys.argv[1])
+"""
+
+
+def test_nobody_takes_a_folder_that_is_just_made(tmp_path):
+    """Its owner file appears with its lock, so that others that sweep all the time leave it."""
+    words = [sys.executable, "-c", SWEEPS, str(tmp_path)]
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE) as sweeper:
+        try:
+            assert sweeper.stdout.readline() == b"begun\n"
+            for _ in range(300):
+                with OwnFolder("", str(tmp_path)) as mine:
+                    (mine / "file").touch()
+                    assert mine.exists()
+            assert sweeper.poll() is None
+        finally:
+            sweeper.kill()
+
+
+SHARES = """\
+import sys, tempfile, time
+tempfile.tempdir = sys.argv[1]
+from pytest_precision._folders import SharedFolder
+for k in range(int(sys.argv[2])):
+    folder = SharedFolder("shared")
+    (folder.path / sys.argv[3]).touch()
+    assert folder.path.exists()
+print("there", flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_several_share_goes_with_the_last(tmp_path, monkeypatch):
+    """However young it is; while one of them lives it stays."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    words = [sys.executable, "-c", SHARES, str(tmp_path)]
+    settings = {"cwd": Path(__file__).parents[1], "stdout": subprocess.PIPE}
+    shared = [subprocess.Popen([*words, "20", str(k)], **settings) for k in range(2)]
+    try:
+        assert [process.stdout.readline() for process in shared] == [b"there\n"] * 2
+        [folder] = tmp_path.iterdir()
+        for process, stays in zip(shared, (True, False), strict=True):
+            process.kill()
+            process.wait()
+            sweep(str(tmp_path))
+            assert folder.exists() is stays
+    finally:
+        for process in shared:
+            process.kill()
+            process.communicate()
+
+
+def test_a_shared_folder_that_others_take_for_left(tmp_path, monkeypatch):
+    """Whoever makes it while others sweep has it in the end."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _folders.sweep_temporary_folder()
+    words = [sys.executable, "-c", SWEEPS, str(tmp_path)]
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE) as sweeper:
+        try:
+            assert sweeper.stdout.readline() == b"begun\n"
+            for _ in range(100):
+                shared = SharedFolder("shared")
+                (shared.path / "file").touch()
+                assert (shared.path / "file").exists()
+                shared.let_go()
+        finally:
+            sweeper.kill()
 
 
 def test_what_is_not_ours_stays(tmp_path, left):
@@ -74,11 +148,13 @@ def test_what_is_not_ours_stays(tmp_path, left):
 
 @pytest.mark.parametrize(("days", "holds"), [(2, []), (0.5, ["bare"]), (2, ["bare", "file"])])
 def test_an_old_folder_without_an_owner_goes_if_it_is_empty(tmp_path, days, holds):
-    """Its maker was killed before it could sign; nobody says whose a full one is."""
+    """Its maker was killed before it had signed; nobody says whose a full one is."""
     bare = tmp_path / "pytest-precision-bare"
     bare.mkdir()
     if "file" in holds:
         (bare / "file").touch()
+    elif days > 1:
+        (bare / f"{LOCK}.0f0f").touch()
     then = time.time() - days * 86400
     os.utime(bare, (then, then))
     sweep(str(tmp_path))
@@ -113,16 +189,15 @@ def test_what_another_machine_has_stays(tmp_path, left, machine, boot, goes):
     machine = own.machine if machine == "here" else "there"
     boot = own.boot if boot == "now" else boot
     (left / LOCK).write_text(str(Owner(machine, boot, own.process)))
-    grow_old(left)
     sweep(str(tmp_path))
     assert left.exists() is not goes
 
 
 def test_who_outlives_a_process_buries_what_it_left(tmp_path, left):
-    """However young it is, and nothing else."""
+    """However long it would be kept, and nothing else."""
     owner = Owner.of(left)
     assert owner is not None
-    (left / LOCK).touch()
+    keep(left, 60)
     with OwnFolder("", str(tmp_path)) as mine:
         remove_of(owner.process + 1, {str(tmp_path)})
         assert left.exists()

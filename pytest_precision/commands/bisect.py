@@ -11,12 +11,11 @@ Exit status 0 if the commit was found, 2 if not.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from pytest_precision._git import git
 from pytest_precision.commands import add_command, say
@@ -24,10 +23,6 @@ from pytest_precision.commands.against import Against
 from pytest_precision.errors import RecordingError, ReportError, RevisionError, expected_but_got
 from pytest_precision.report.read import read_report
 from pytest_precision.revisions.work_tree import commit_of
-
-_FIRST_BAD = re.compile(r"^# first bad commit: \[(\w+)\]", re.MULTILINE)
-
-_POSSIBLE = re.compile(r"^# possible first bad commit: \[(\w+)\]", re.MULTILINE)
 
 _COMMIT = "first commit with other numbers: %h %an, %as: %s"
 """What git prints of the commit that was found."""
@@ -60,10 +55,21 @@ def _found(against: Against) -> int:
     commits: RecordedCommits | ChecksOfCommits
     commits = ChecksOfCommits(against) if against.of_check else RecordedCommits(against)
     commits.expect_ends(good, bad)
-    guilty = _bisected(against, commits, good, bad)
+    guilty = bisected(sides.repository, commits, good, bad)
     say(git(sides.repository, "log", "-1", f"--format={_COMMIT}", guilty))
     commits.show()
     return 0
+
+
+class JudgedCommits(Protocol):
+    """What tells good commits from bad ones."""
+
+    def is_good(self, commit: str) -> bool:
+        """Return whether a commit is good.
+
+        Raises:
+            RevisionError: it cannot be judged.
+        """
 
 
 class RecordedCommits:
@@ -118,53 +124,76 @@ class RecordedCommits:
             self._against.sides.record(side, commit)
 
 
-def _bisected(
-    against: Against, commits: RecordedCommits | ChecksOfCommits, good: str, bad: str
-) -> str:
-    """Run `git bisect`, and return the first bad commit: of those found bad, the last one tested.
+def bisected(repository: Path, commits: JudgedCommits, good: str, bad: str) -> str:
+    """Bisect, and return the first bad commit: of those found bad, the last one tested.
+
+    git lists the commits in between. `git bisect` would write refs, for which it runs a hook of the
+    user's whatever its configuration says.
+
+    Args:
+        repository: root of the repository.
+        commits: judges them.
+        good: full name of a good commit.
+        bad: full name of a bad one.
 
     Raises:
-        RevisionError: too many commits cannot be judged to tell which it is.
+        RevisionError: too many commits cannot be judged to tell which it is, or the numbers changed
+            before the good commit.
     """
-    # git keeps the state of a bisection in the work tree in which it began, so the user's own
-    # bisection is not touched.
-    with against.sides.at(bad) as place:
-        assert place.places is not None
-        _, tree = place.places
-        git(tree, "bisect", "start", "--no-checkout", bad, good)
-        while not (found := _FIRST_BAD.search(log := git(tree, "bisect", "log"))):
-            commit = git(tree, "rev-parse", "BISECT_HEAD")
-            with suppress(RevisionError):  # it fails if only skipped commits are left
-                git(tree, "bisect", _word(commits, commit))
-            _expect_more(git(tree, "bisect", "log"), log)
-        return found[1]
-
-
-def _expect_more(log: str, before: str) -> None:
-    """Raise RevisionError if git's log says that git cannot continue the bisection.
-
-    Raises:
-        RevisionError: with the commits of which one is the first, if git says that it is one.
-    """
-    if possible := _POSSIBLE.findall(log):
-        raise RevisionError(
-            expected_but_got(
-                "one commit as the first with other numbers",
-                f"several that may be it, {', '.join(commit[:12] for commit in possible)}",
-                "some of them were skipped, for the reasons printed above",
+    found_good, skipped = [good], set()
+    for fork in _forks(repository, good, bad):
+        if fork == bad or _word(commits, fork) == "bad":
+            raise RevisionError(
+                expected_but_got(
+                    f"the numbers of GOOD where it parted from BAD, at {fork:.12}",
+                    "others",
+                    "they changed on the way to GOOD; give that commit as BAD or GOOD",
+                )
             )
-        )
-    if log == before:
-        raise RevisionError(f"git bisect does not go on after:\n{log}")
+    while between := untested(repository, found_good, bad):
+        commit = next((commit for commit in between if commit not in skipped), None)
+        if commit is None:
+            several = ", ".join(commit[:12] for commit in (bad, *between))
+            raise RevisionError(
+                expected_but_got(
+                    "one commit as the first with other numbers",
+                    f"several that may be it, {several}",
+                    "some of them were skipped, for the reasons printed above",
+                )
+            )
+        word = _word(commits, commit)
+        if word == "good":
+            found_good.append(commit)
+        elif word == "bad":
+            bad = commit
+        else:
+            skipped.add(commit)
+    return bad
 
 
-def _word(commits: RecordedCommits | ChecksOfCommits, commit: str) -> str:
-    """Return the word that `git bisect` has for a commit's result: good, bad or skip."""
+def _forks(repository: Path, good: str, bad: str) -> list[str]:
+    """Return the commits at which two histories parted; none where one is a part of the other."""
+    try:
+        found = git(repository, "merge-base", "--all", good, bad).split()
+    except RevisionError:  # they have none in common
+        return []
+    return [fork for fork in found if fork != good]
+
+
+def untested(repository: Path, good: Sequence[str], bad: str) -> list[str]:
+    """Return the commits before `bad` and after the good ones, those in the middle first."""
+    without = [f"^{commit}" for commit in good]
+    lines = git(repository, "rev-list", "--bisect-all", bad, *without).splitlines()
+    return [line.split()[0] for line in lines if not line.startswith(bad)]
+
+
+def _word(commits: JudgedCommits, commit: str) -> Literal["good", "bad", "skipped"]:
+    """Judge a commit; return `skipped` if it cannot be judged, after the reason is printed."""
     try:
         return "good" if commits.is_good(commit) else "bad"
     except (RecordingError, RevisionError) as error:
         print(f"pytest_precision: {commit:.12} is skipped: {error}", file=sys.stderr)
-        return "skip"
+        return "skipped"
 
 
 _OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "force", "verbose", "brief")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from pytest_precision._git import git
+from pytest_precision.errors import RevisionError
 
 PACKAGES = ("pytest-precision", "pytest", "torch", "numpy", "transformer-engine")
 
@@ -54,8 +56,8 @@ def version_of(package: str) -> str:
         return ""
 
 
-GIT_STATUS = ("git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno")
-"""One command for commit, branch and changes; without locks, since somebody may be working."""
+GIT_STATUS = ("status", "--porcelain=v2", "--branch", "-uno")
+"""One command of git for commit, branch and changes."""
 
 STATUS_SECONDS = 10
 """Time that git has to look at a large work tree."""
@@ -81,18 +83,9 @@ def session_run(root: Path | None, *, host: bool = False) -> dict[str, Any]:
 def _checkout(root: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     """Return commit, branch and whether tracked files changed; empty without git."""
     try:
-        found = subprocess.run(
-            GIT_STATUS,
-            cwd=root,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=STATUS_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        lines = git(root, *GIT_STATUS, seconds=STATUS_SECONDS).splitlines()
+    except RevisionError:
         return {}
-    lines = found.stdout.splitlines()
     told = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     commit, branch = told.get("branch.oid", "(initial)"), told.get("branch.head", "(detached)")
     if commit == "(initial)":

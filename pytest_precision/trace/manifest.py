@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,8 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision import te
+from pytest_precision._git import git
 from pytest_precision._visible import visible
-from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
+from pytest_precision.errors import (
+    RecordingError,
+    RevisionError,
+    expected_but_got,
+    is_bad_input,
+)
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.sealed import (
     Seal,
@@ -59,6 +64,8 @@ GIT_SECONDS = 10
 
 ERROR_CHARACTERS = 400
 """Characters of an error that are shown: it may quote the file."""
+
+_DESCRIBE = ("describe", "--always", "--abbrev=40", "--dirty")
 
 AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
 
@@ -251,21 +258,10 @@ def _path(folder: Path) -> Path:
 
 def _revision(folder: Path) -> str:
     """Return git's description of the commit of a folder; empty without git or repository."""
-    # Without locks, since somebody may be working in the repository.
-    words = ["git", "--no-optional-locks", "describe", "--always", "--abbrev=40", "--dirty"]
     try:
-        found = subprocess.run(
-            words,
-            cwd=folder,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=GIT_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        return git(folder, *_DESCRIBE, seconds=GIT_SECONDS)
+    except RevisionError:
         return ""
-    return found.stdout.strip()
 
 
 def _versions() -> Iterator[tuple[str, str]]:

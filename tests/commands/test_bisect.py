@@ -8,6 +8,8 @@ import pytest
 from repository import SCALED, TRAIN, Repository
 
 from pytest_precision.__main__ import main
+from pytest_precision.commands.bisect import bisected
+from pytest_precision.errors import RevisionError
 
 
 @pytest.fixture
@@ -48,6 +50,73 @@ def test_commits_that_cannot_be_told_apart_are_named(
     assert f"{broken[:12]} is skipped: train.py failed on rank 0 with status 1" in said
     assert f"got several that may be it, {guilty[:12]}, {broken[:12]}" in said
     assert repository.trees() == 1
+
+
+class Contents:
+    """Judges commits by a file of theirs: good with `0`, bad with `1`, else not to be judged."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.judged: list[str] = []
+        self._repository = repository
+
+    def is_good(self, commit: str) -> bool:
+        """Return whether the file says 0."""
+        self.judged.append(commit)
+        text = self._repository.git("show", f"{commit}:state.py")
+        if text not in "01":
+            raise RevisionError(f"{text} cannot be judged")
+        return text == "0"
+
+
+@pytest.mark.parametrize("change", [1, 7, 14, 15])
+def test_few_commits_are_tested(tmp_path: Path, change: int) -> None:
+    """Half of what is left goes with each, also where histories were merged; none is asked twice.
+
+    No ref is written and no bisection of the user's is touched.
+    """
+    made = Repository(tmp_path / "merged")
+    line = [made.commit("0", state="0")]
+    for k in range(1, 16):
+        line.append(made.commit(str(k), state=str(int(k >= change)), own=str(k)))
+        if k % 5 == 0:
+            made.git("checkout", "-q", "-b", f"side{k}", line[-2])
+            made.commit("side", **{f"side{k}": "x"})
+            made.git("checkout", "-q", "main")
+            made.git("merge", "-q", "--no-edit", f"side{k}")
+    refs = made.git("for-each-ref")
+    contents = Contents(made)
+    guilty = bisected(made.root, contents, line[0], made.git("rev-parse", "main"))
+    assert guilty == line[change]
+    assert len({*contents.judged}) == len(contents.judged) <= 6
+    assert made.git("for-each-ref") == refs
+
+
+def test_histories_that_parted(tmp_path: Path) -> None:
+    """Where they parted is tested first; if it is bad, the change lies on the way to GOOD.
+
+    So it does where GOOD comes after BAD. Skipped commits are named with the one after them.
+    """
+    made = Repository(tmp_path / "parted")
+    fork = made.commit("fork", state="0")
+    guilty = made.commit("guilty", state="1")
+    bad = made.commit("bad", more="1")
+    made.git("checkout", "-q", "-b", "side", fork)
+    good = made.commit("good", side="1")
+    assert bisected(made.root, Contents(made), good, bad) == guilty
+    made.git("checkout", "-q", "-b", "mended", bad)
+    mended = made.commit("mended", state="0")
+    made.git("checkout", "-q", "-b", "further", bad)
+    further = made.commit("further", other="1")
+    for later in (bad, further):
+        what = f"the numbers of GOOD where it parted from BAD, at {bad[:12]} but got others; they"
+        with pytest.raises(RevisionError, match=what):
+            bisected(made.root, Contents(made), mended, later)
+    made.git("checkout", "-q", "-b", "unclear", fork)
+    unclear = made.commit("unclear", state="?")
+    last = made.commit("last", state="1")
+    what = f"several that may be it, {last[:12]}, {unclear[:12]}; some of them were skipped"
+    with pytest.raises(RevisionError, match=what):
+        bisected(made.root, Contents(made), fork, last)
 
 
 MINE = """

@@ -27,6 +27,8 @@ MEET_SECONDS = 300.0
 """Time for all processes of a launch to arrive: some collect from a slower disk than others."""
 NOTICE_SECONDS = 10.0
 """Time after which a message tells which processes are missing."""
+KEPT_SECONDS = 60.0
+"""Time for which the folder stays though no process of this machine has it."""
 LOOK_SECONDS = 0.05
 """Pause between two looks into the folder."""
 
@@ -86,6 +88,7 @@ class LaunchRendezvous:
     def refuse(self, reason: str) -> None:
         """Write into this process's file in the launch folder why it cannot hold a rank."""
         self._write({"refusal": f"{_name()}, holds no rank: {reason}"})
+        self._shared.keep(KEPT_SECONDS)  # this process ends, and others may look later
 
     def find(self, rank: int) -> Address | None:
         """Return the address that a rank's process wrote to the launch folder; None if not yet.
@@ -127,7 +130,8 @@ class LaunchRendezvous:
             if waited > NOTICE_SECONDS and not told:
                 tell(f"precision: waiting up to {MEET_SECONDS:g} s for {missing()}; {self.advice}")
                 told = True
-            self._shared.touch()
+            if self.launch.nodes > 1:  # other nodes need not see this one's part in the lock
+                self._shared.keep(KEPT_SECONDS)
             time.sleep(LOOK_SECONDS)
 
     @property
