@@ -16,6 +16,8 @@ def test_it(cell):
         pytest.skip("needs a rank more")
 """
 
+EARLIER_PAGE = '<!doctype html>\n<meta name="generator" content="pytest-precision">\n'
+
 
 @pytest.fixture
 def matrix(pytester):
@@ -51,7 +53,7 @@ def test_a_page_is_written_next_to_it(matrix):
     """After the last test, and only then: that of the session before is gone at the start."""
     page = Path("report/report.html")
     Path("report").mkdir()
-    page.write_text("of an earlier session")
+    page.write_text(EARLIER_PAGE)
     matrix("--precision-matrix", "-p", "no:cacheprovider")
     assert "<h1>1 of 2 cells passed</h1>" in page.read_text()
 
@@ -63,7 +65,7 @@ def test_the_page_of_an_earlier_session_is_not_that_of_a_killed_one(pytester):
         "import pathlib\n"
         "def pytest_runtest_setup(): assert not pathlib.Path('report/report.html').exists()\n"
     )
-    pytester.mkdir("report").joinpath("report.html").write_text("of an earlier session")
+    pytester.mkdir("report").joinpath("report.html").write_text(EARLIER_PAGE)
     found = pytester.runpytest_inprocess("--precision-report=report", "--precision-matrix")
     found.assert_outcomes(passed=1, skipped=1)
     found.stdout.fnmatch_lines(["precision: the report is *report/report.html"])
