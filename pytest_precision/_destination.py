@@ -132,7 +132,7 @@ def head_of(path: Path) -> bytes:
         return file.read(HEAD_BYTES)
 
 
-def nothing(head: bytes) -> bool:
+def never_ours(head: bytes) -> bool:
     """Return False: no file that exists is replaced, whoever made it."""
     return False
 

@@ -210,3 +210,63 @@ def test_each_planted_defect_has_one_home(pytestconfig: pytest.Config) -> None:
     ]
     assert len(classes) > 100
     assert [name for name in {*classes} if classes.count(name) > 1] == []
+
+
+MODES = {"open": 1, "fdopen": 1, ".open": 0, "NamedTemporaryFile": 0, "TemporaryFile": 0}
+"""What opens a file, and which of its arguments is the mode."""
+
+
+def opens_in_the_locales_encoding(call: ast.Call) -> bool:
+    """Return whether a call opens a text, or a pipe as one, and does not say its encoding."""
+    function = ast.unparse(call.func)
+    name = function.rpartition(".")[2]
+    said = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "encoding" in said or function == "os.open":
+        return False
+    if function.startswith("subprocess."):
+        return bool({"text", "universal_newlines"} & {*said})
+    if name in ("read_text", "write_text"):
+        return True
+    name = ".open" if function.endswith(".open") else name
+    if name not in MODES:
+        return False
+    given = call.args[MODES[name] :][:1] or [said.get("mode", ast.Constant("r"))]
+    # A method that is given something else than a mode opens no file.
+    return isinstance(given[0], ast.Constant) and "b" not in str(given[0].value)
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("open(path)", True),
+        ("open('block')", True),
+        ("path.open()", True),
+        ("path.open('w')", True),
+        ("path.read_text()", True),
+        ("path.write_text(text)", True),
+        ("os.fdopen(1, 'w')", True),
+        ("subprocess.run(words, text=True)", True),
+        ("open(path, 'rb')", False),
+        ("path.open('xb')", False),
+        ("trace.open(reader)", False),
+        ("path.read_text(encoding='utf-8')", False),
+        ("subprocess.run(words, encoding='utf-8')", False),
+    ],
+)
+def test_an_open_without_encoding_is_found(call: str, found: bool) -> None:
+    """Whatever opens a text: a function, a method of a path, or a process with pipes."""
+    expression = ast.parse(call, mode="eval").body
+    assert isinstance(expression, ast.Call)
+    assert opens_in_the_locales_encoding(expression) is found
+
+
+def test_every_text_says_its_encoding() -> None:
+    """A file of ours is UTF-8 wherever it is written and read, also in a locale without it."""
+    calls = [(file, node) for file, node in nodes() if isinstance(node, ast.Call)]
+    named = [node for _, node in calls if "encoding" in {key.arg for key in node.keywords}]
+    assert len(named) > 20
+    assert [
+        f"{file}:{node.lineno} {ast.unparse(node)}"
+        for file, node in calls
+        if opens_in_the_locales_encoding(node)
+    ] == []

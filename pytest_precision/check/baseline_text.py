@@ -114,7 +114,8 @@ class CheckBaseline:
         lines = text.splitlines()
         if lines[:1] != [FIRST_LINE]:
             what = f"{FIRST_LINE!r} as the first line"
-            raise BaselineError(expected_but_got(what, f"{lines[:1]}", UPDATE))
+            advice = f"move it away, and {UPDATE}"
+            raise BaselineError(expected_but_got(what, f"{lines[:1]}", advice))
         found = cls("", {}, {})
         for number, line in enumerate(lines[1:], 2):
             try:

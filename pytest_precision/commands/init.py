@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pytest_precision._destination import Destination, nothing
+from pytest_precision._destination import Destination, never_ours
 from pytest_precision.commands import add_command, say
 from pytest_precision.errors import expected_but_got, named
 
@@ -128,7 +128,7 @@ def run(given: argparse.Namespace) -> int:
         text = OF_A_SCRIPT.format(name=given.file.name, path=path)
     target = given.folder / NAME
     try:
-        Destination(target, nothing).put(text)
+        Destination(target, never_ours).put(text)
     except OSError as error:
         given.parser.error(
             expected_but_got(

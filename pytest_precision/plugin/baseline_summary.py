@@ -10,6 +10,7 @@ import pytest
 
 from pytest_precision.check.baseline_files import (
     all_baselines,
+    expect_replaceable,
     key_digest_of,
     maker_of_baseline,
     shown_from,
@@ -36,6 +37,13 @@ class BaselineSummary:
         self._settings = settings
         self._states: dict[str, str] = {}
         self._test_files: set[str] = set()
+
+    # It runs first, since an xdist controller collects nothing and stops this hook.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """End a session that is to write baselines where files of other tools have their names."""
+        if self._settings.baseline == "update":
+            expect_replaceable(self._folder)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record which baseline files a finished test used, and their state, such as `written`."""

@@ -126,12 +126,10 @@ def _report(config: pytest.Config) -> None:
     if settings.enabled:
         config.pluginmanager.register(Controller(config), "precision-report")
     if settings.baseline is not None:
-        from pytest_precision.check.baseline_files import FOLDER, expect_replaceable
+        from pytest_precision.check.baseline_files import FOLDER
         from pytest_precision.plugin.baseline_summary import BaselineSummary
 
         folder = settings.baseline_dir or config.rootpath / FOLDER
-        if settings.baseline == "update":
-            expect_replaceable(folder)
         summary = BaselineSummary(config.rootpath, folder, settings)
         config.pluginmanager.register(summary, "precision-baselines")
     if settings.require:
@@ -232,7 +230,6 @@ class Controller:
 
         self.collection = config.stash[COLLECTION]
         self.report = SessionReport.of(config, config.stash[SETTINGS])
-        self.report.expect_files_free()
 
     # It runs first, since an xdist controller collects nothing and stops this hook.
     @pytest.hookimpl(tryfirst=True)

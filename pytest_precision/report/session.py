@@ -19,7 +19,7 @@ from pytest_precision.report.report_files import expect_reports_free, page_in, u
 from pytest_precision.report.shortened import shorten
 from pytest_precision.report.status import count, duration
 
-OPTION = "--precision-report"
+REPORT_OPTION = "--precision-report"
 
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
 """pytest's options under which no test is called."""
@@ -68,30 +68,22 @@ class SessionReport:
         self._ended = False
         self._started = time.monotonic()
 
-    def expect_files_free(self) -> None:
-        """Raise if the folder has a report.json or report.html of another tool.
-
-        Raises:
-            pytest.UsageError: the message names it.
-        """
-        if self._folder is not None and not runs_nothing(self._config):
-            expect_reports_free(self._folder, OPTION)
-
     def start(self) -> None:
         """Replace an earlier session's report.json by an empty one, and delete its page.
 
         A session that calls no test leaves that file alone.
 
         Raises:
-            pytest.UsageError: the folder cannot be written to, or a file there is not ours.
+            pytest.UsageError: the folder cannot be written to, or has a file of another tool.
         """
         if self._folder is not None and not runs_nothing(self._config):
-            self._file = JsonFile(self._folder, self._environment, option=OPTION)
+            expect_reports_free(self._folder, REPORT_OPTION)
+            self._file = JsonFile(self._folder, self._environment, option=REPORT_OPTION)
             try:
                 # The page of an earlier session would pass for that of one that is killed.
                 page_in(self._folder).remove()
             except OSError as error:
-                raise unusable(self._folder, OPTION, error) from error
+                raise unusable(self._folder, REPORT_OPTION, error) from error
 
     def plan(self, cells: int | None) -> None:
         """Write into report.json how many tests will run; do nothing while that is unknown."""

@@ -165,11 +165,32 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_baseline_is_written_anew(tmp_path: Path) -> None:
-    """It need not be text: nobody reads what is replaced."""
+    """Nobody reads what is replaced but its first line, which says that it is a baseline."""
     place = BaselinePlace.of_test(tmp_path, "test_it.py::test_it", 1)
     baseline = CheckBaseline(place.test, {}, {})
     place.write(baseline)
     (file,) = tmp_path.rglob("*.txt")
-    file.write_bytes(b"\xff")
+    file.write_bytes(file.read_bytes() + b"\xff")
     assert place.write(baseline)
     assert place.read({}) == baseline
+
+
+def test_a_file_of_another_tool_is_no_baseline_to_replace(tmp_path: Path) -> None:
+    """It stays where a baseline is written, also by way of a link; one of another form is ours."""
+    place = BaselinePlace.of_name(tmp_path / "in", "golden/mine", "test_it.py::test_it")
+    kept = CheckBaseline("test_it.py::test_it", {"torch": "2"}, {})
+    file = place.file(kept.key)
+    file.parent.mkdir(parents=True)
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_bytes(b"precious\n")
+    file.symlink_to(theirs)
+    for _ in range(2):
+        with pytest.raises(BaselineError, match="which pytest-precision did not make; move it"):
+            place.write(kept)
+        assert theirs.read_bytes() == b"precious\n"
+        if file.is_symlink():
+            file.unlink()
+            file.write_bytes(b"precious\n")
+    assert file.read_bytes() == b"precious\n"
+    file.write_text("pytest-precision baseline 7\n")
+    assert place.write(kept)

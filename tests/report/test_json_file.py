@@ -100,8 +100,13 @@ def test_what_killed_sessions_left_is_removed(tmp_path):
     names = {n: tmp_path / f"report.json.partial{n}" for n in (gone.pid, os.getppid(), "mine")}
     for left in names.values():
         left.touch()
+    names["killed"] = tmp_path / f"report.json.partial{gone.pid}-0"
+    names["killed"].write_text('{"schema": 1, "finished": false, "planned": nu')
+    names["theirs"] = tmp_path / f"report.json.partial{gone.pid}-1"
+    names["theirs"].write_text("of another tool")
     JsonFile(tmp_path, {}).close()
-    assert [n for n, left in names.items() if left.exists()] == [os.getppid(), "mine"]
+    left = [name for name, path in names.items() if path.exists()]
+    assert left == [os.getppid(), "mine", "theirs"]
 
 
 def test_a_failing_write_leaves_no_temporary_file(tmp_path):

@@ -16,6 +16,8 @@ def test_it(cell):
         pytest.skip("needs a rank more")
 """
 
+EARLIER_PAGE = '<!doctype html>\n<meta name="generator" content="pytest-precision">\n'
+
 
 @pytest.fixture
 def matrix(pytester):
@@ -51,7 +53,7 @@ def test_a_page_is_written_next_to_it(matrix):
     """After the last test, and only then: that of the session before is gone at the start."""
     page = Path("report/report.html")
     Path("report").mkdir()
-    page.write_text("of an earlier session")
+    page.write_text(EARLIER_PAGE)
     matrix("--precision-matrix", "-p", "no:cacheprovider")
     assert "<h1>1 of 2 cells passed</h1>" in page.read_text()
 
@@ -63,7 +65,54 @@ def test_the_page_of_an_earlier_session_is_not_that_of_a_killed_one(pytester):
         "import pathlib\n"
         "def pytest_runtest_setup(): assert not pathlib.Path('report/report.html').exists()\n"
     )
-    pytester.mkdir("report").joinpath("report.html").write_text("of an earlier session")
+    pytester.mkdir("report").joinpath("report.html").write_text(EARLIER_PAGE)
     found = pytester.runpytest_inprocess("--precision-report=report", "--precision-matrix")
     found.assert_outcomes(passed=1, skipped=1)
     found.stdout.fnmatch_lines(["precision: the report is *report/report.html"])
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_report_of_another_tool_stays(pytester, name):
+    """The session ends before it collects, names the file and says what to do; nothing is written.
+
+    Without a test to call, it does not matter what is there.
+    """
+    pytester.makepyfile(test_it="raise AssertionError('collected')")
+    theirs = pytester.mkdir("report") / name
+    theirs.write_bytes(b'{"schema": 1, "precious": true}')
+    options = ("--precision-report=report", "--precision-matrix")
+    found = pytester.runpytest_inprocess(*options)
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    found.stderr.fnmatch_lines(
+        [f"ERROR: --precision-report=*report: expected a new file, *{name}, which *; move it away*"]
+    )
+    assert theirs.read_bytes() == b'{"schema": 1, "precious": true}'
+    assert [path.name for path in theirs.parent.iterdir()] == [name]
+
+
+def test_a_page_that_another_tool_makes_meanwhile_stays(pytester):
+    """The terminal says that the page could not be written, and the tests have their results."""
+    pytester.makepyfile(test_it=MATRIX)
+    pytester.makeconftest(
+        "import pathlib\n"
+        "def pytest_runtest_setup(): pathlib.Path('report/report.html').write_text('theirs')\n"
+    )
+    found = pytester.runpytest_inprocess("--precision-report=report", "--precision-matrix")
+    found.assert_outcomes(passed=1, skipped=1)
+    found.stdout.fnmatch_lines(["*report.html could not be written: *expected a new file*"])
+    assert Path("report/report.html").read_text() == "theirs"
+    assert len(read_report("report/report.json")["cells"]) == 2
+
+
+def test_a_baseline_of_another_tool_stays(pytester):
+    """A file with the name of a baseline ends a session that is to write some, and no other one."""
+    pytester.makepyfile(test_it=MATRIX)
+    theirs = pytester.mkdir("precision_baselines") / "once.0123abcd.txt"
+    theirs.write_bytes(b"results of another tool\n")
+    options = ("--precision-matrix", "-p", "no:cacheprovider")
+    found = pytester.runpytest_inprocess(*options, "--precision-baseline=update")
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    found.stderr.fnmatch_lines(["ERROR: --precision-baseline=update: *once.0123abcd.txt, which *"])
+    found = pytester.runpytest_inprocess(*options, "--precision-baseline=check")
+    found.assert_outcomes(passed=1, skipped=1)
+    assert theirs.read_bytes() == b"results of another tool\n"
