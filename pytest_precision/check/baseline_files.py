@@ -13,7 +13,12 @@ from urllib.parse import quote
 import xxhash
 
 from pytest_precision._whole_file import put_whole
-from pytest_precision.check.baseline_text import FIRST_LINE, UPDATE, CheckBaseline
+from pytest_precision.check.baseline_text import (
+    FIRST_LINE,
+    UNSEALED_FIRST_LINE,
+    UPDATE,
+    CheckBaseline,
+)
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.parity.verdict import cell_of
 
@@ -127,12 +132,50 @@ def read_baseline(path: Path) -> CheckBaseline:
 
     Raises:
         FileNotFoundError: there is no such file.
-        BaselineError: it is damaged.
+        BaselineError: it cannot be read, or it is damaged.
     """
     try:
-        return CheckBaseline.of_text(path.read_text("utf-8"))
-    except (BaselineError, UnicodeDecodeError) as error:
+        held = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        got = f"{path} ({error.strerror})"
+        raise BaselineError(expected_but_got("a baseline that can be read", got, UPDATE)) from error
+    try:
+        return CheckBaseline.of_text(held.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = held.count(b"\n", 0, error.start) + 1
+        got = f"byte {held[error.start]:#04x} in line {line} of {path}"
+        raise BaselineError(expected_but_got("a baseline in UTF-8", got, UPDATE)) from error
+    except BaselineError as error:
         raise BaselineError(f"{path}: {error}") from error
+
+
+def claim(folder: Path, file: Path, writer: str) -> None:
+    """Note that a check writes a baseline in this session, in which no other check may write it.
+
+    Args:
+        folder: which all processes of the session share.
+        file: the baseline.
+        writer: the check, in words.
+
+    Raises:
+        BaselineError: another check has written it.
+    """
+    taken = folder / xxhash.xxh3_128_hexdigest(os.fsencode(file.absolute()))
+    own = taken.with_name(f"{taken.name}.{os.getpid()}")
+    folder.mkdir(parents=True, exist_ok=True)
+    own.write_text(writer, "utf-8", "backslashreplace")
+    try:
+        os.link(own, taken)  # whole, and only if there is none
+    except FileExistsError:
+        first = taken.read_text("utf-8")
+        if first != own.read_text("utf-8"):
+            what = f"one check to write {file}"
+            advice = "give one of them another name"
+            raise BaselineError(expected_but_got(what, f"{first} and {writer}", advice)) from None
+    finally:
+        own.unlink()
 
 
 def all_baselines(folder: Path) -> list[Path]:
@@ -154,7 +197,7 @@ def maker_of_baseline(path: Path) -> str:
     """Return the node id of the test that wrote a baseline file; empty if the file has none."""
     with open(path, encoding="utf-8", errors="replace") as lines:
         first, second = next(lines, ""), next(lines, "")
-    is_one = first.rstrip("\n") == FIRST_LINE
+    is_one = first.rstrip("\n") in (FIRST_LINE, UNSEALED_FIRST_LINE)
     return second.removeprefix("test ").rstrip("\n") if is_one else ""
 
 

@@ -54,6 +54,8 @@ class CheckedTest:
         root: the folder that node ids start from, and files in a failure.
         definitions: what the modules of this process defined; None if nobody looked in time.
         then: the commit or installation that each side is compared with; None for none.
+        claims: folder in which the session notes which check writes which baseline; None if none
+            is written.
     """
 
     nodeid: str
@@ -65,6 +67,7 @@ class CheckedTest:
     root: Path = field(default_factory=Path.cwd)
     definitions: Definitions | None = None
     then: Then | None = None
+    claims: Path | None = None
 
     @property
     def _seen(self) -> Definitions | None:
@@ -101,7 +104,7 @@ class CheckedTest:
 
             number = len(self.verdicts) + 1
             kept = KeptCheck.of_check(
-                self.settings, terms, self.traces, self.nodeid, number, golden
+                self.settings, terms, self.traces, self.nodeid, number, golden, self.claims
             )
             # One with a name stands for the reference, so that it comes before what was then.
             found.insert(0 if golden else len(found), kept.ruled)
