@@ -39,7 +39,9 @@ def baseline_of(text: str) -> CheckBaseline:
         BaselineError: it is none; the message has the line.
     """
     lines = text.replace("\r\n", "\n").split("\n")  # git may have made other ends of lines
-    is_cut = lines.pop() != ""
+    is_cut = lines[-1] != ""
+    if not is_cut:
+        lines.pop()
     if not lines or lines[0] not in (FIRST_LINE, UNSEALED_FIRST_LINE):
         got = f"line 1, {(lines or [''])[0][:80]!r}"
         raise BaselineError(expected_but_got(f"{FIRST_LINE!r} as the first line", got, UPDATE))
@@ -49,7 +51,7 @@ def baseline_of(text: str) -> CheckBaseline:
             reader.take(number, line)
         except ValueError as error:
             _refuse(number, line, error)
-    if is_cut or (lines[0] == FIRST_LINE and not reader.sealed):
+    if not reader.sealed and (is_cut or lines[0] == FIRST_LINE):
         _refuse(len(lines), lines[-1], ValueError("the lines below it are missing"))
     if not reader.is_whole:
         _refuse(len(lines), lines[-1], ValueError("the side above it has no moment"))
