@@ -212,11 +212,14 @@ def damage(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
         yield "without", [*lines[:number], *lines[number + 1 :]]
         yield "twice", [*lines[:number], lines[number], *lines[number:]]
         yield "cut", lines[:number]
-        yield "swapped", [*lines[: number - 1], lines[number], lines[number - 1], *lines[number + 1 :]]
+        yield (
+            "swapped",
+            [*lines[: number - 1], lines[number], lines[number - 1], *lines[number + 1 :]],
+        )
 
 
 def test_a_sealed_baseline_has_all_of_its_lines() -> None:
-    """Lines that are left out, repeated, swapped, cut off or changed: each is an error with a line."""
+    """Lines that are left out, repeated, swapped, cut off or changed are an error with a line."""
     lines = sealed(BASELINE).splitlines()
     for end in ("", "\n"):
         assert CheckBaseline.of_text("\n".join(lines) + end).sides["candidate"].moments
@@ -238,7 +241,9 @@ def test_a_cut_file_of_an_older_release_is_refused() -> None:
     """Within a line; what is cut off after a line has fewer moments than the run."""
     text = "\n".join([*BASELINE, ""])
     assert CheckBaseline.of_text(text).sides["reference"].moments
-    with pytest.raises(BaselineError, match="line 11, 'as candidate', .*the lines below it are mis"):
+    with pytest.raises(
+        BaselineError, match=r"line 11, 'as candidate', .*the lines below it are mis"
+    ):
         CheckBaseline.of_text(text[:-1])
 
 
@@ -264,7 +269,9 @@ def test_a_baseline_has_one_writer(tmp_path: Path) -> None:
     for _ in range(2):
         claim(tmp_path / "claims", file, "check 1 of a.py::test_a")
     claim(tmp_path / "claims", file.with_name("y.12345678.txt"), "check 1 of a.py::test_b")
-    with pytest.raises(BaselineError, match=r"x\.12345678\.txt but got .*test_a and .*test_b; give"):
+    with pytest.raises(
+        BaselineError, match=r"x\.12345678\.txt but got .*test_a and .*test_b; give"
+    ):
         claim(tmp_path / "claims", file, "check 1 of a.py::test_b")
     assert len([*(tmp_path / "claims").iterdir()]) == 2
 

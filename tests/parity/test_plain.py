@@ -106,7 +106,7 @@ def tensor(dtype: str, shape: tuple[int, ...], held: bytes) -> torch.Tensor:
 def test_two_tensors_that_differ_make_plain_data(
     drawn: tuple[str, tuple[int, ...], bytes, bytes], kind: str
 ) -> None:
-    """Of every dtype, shape and bit pattern: they are seen to differ, and JSON holds the verdict."""
+    """Of every dtype, shape and bit pattern: they differ, and JSON holds the verdict."""
     dtype, shape, *both = drawn
     data = expect_plain(verdict_on(kind, *(tensor(dtype, shape, held) for held in both)))
     assert data["outcome"] == "fail"
