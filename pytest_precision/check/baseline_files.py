@@ -28,6 +28,9 @@ FOLDER = "precision_baselines"
 LONGEST_NAME = 120
 """Characters of a file's name that come from the cell; systems allow 255 bytes in all."""
 
+MOST_KEYS = 1000
+"""Lines at the top of a baseline among which its environment is looked for."""
+
 _KEYED = "[0-9a-f]" * 8
 
 _GOLDEN = re.compile(r"[\w.+-]+(/[\w.+-]+)*")
@@ -120,7 +123,8 @@ class BaselinePlace:
         """Return in words that an environment has no baseline, and which environments have one."""
         update = "make one with --precision-baseline=update"
         pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
-        there = [read_baseline(path).key for path in sorted(self.folder.glob(pattern))]
+        found = map(key_of_baseline, sorted(self.folder.glob(pattern)))
+        there = [other for other in found if other is not None]
         if not there:
             return f"there is no baseline in {self.folder}; {update}"
         others = "; ".join(_otherwise(other, key) for other in there)
@@ -199,6 +203,18 @@ def maker_of_baseline(path: Path) -> str:
         first, second = next(lines, ""), next(lines, "")
     is_one = first.rstrip("\n") in (FIRST_LINE, UNSEALED_FIRST_LINE)
     return second.removeprefix("test ").rstrip("\n") if is_one else ""
+
+
+def key_of_baseline(path: Path) -> dict[str, str] | None:
+    """Return what a baseline file says of its environment; None if it is no baseline.
+
+    It is another environment's, so that whatever else is wrong with it is said there.
+    """
+    first, *lines = path.read_text("utf-8", "replace").splitlines()[:MOST_KEYS] or [""]
+    if first not in (FIRST_LINE, UNSEALED_FIRST_LINE):
+        return None
+    keys = (line.split(" ", 2)[1:] for line in lines if line.startswith("key "))
+    return {name: "".join(value) for name, *value in keys}
 
 
 def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:
