@@ -13,7 +13,13 @@ import pytest
 import xxhash
 
 from pytest_precision._destination import Destination, NotReplaceableError
-from pytest_precision.check.baseline_text import FIRST_LINE, MAKER_WORDS, UPDATE, CheckBaseline
+from pytest_precision.check.baseline_text import (
+    FIRST_LINE,
+    MAKER_WORDS,
+    UNSEALED_FIRST_LINE,
+    UPDATE,
+    CheckBaseline,
+)
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.parity.verdict import cell_of
 
@@ -22,6 +28,9 @@ FOLDER = "precision_baselines"
 
 LONGEST_NAME = 120
 """Characters of a file's name that come from the cell; systems allow 255 bytes in all."""
+
+MOST_KEYS = 1000
+"""Lines at the top of a baseline among which its environment is looked for."""
 
 _KEYED = "[0-9a-f]" * 8
 
@@ -117,7 +126,8 @@ class BaselinePlace:
         """Return in words that an environment has no baseline, and which environments have one."""
         update = "make one with --precision-baseline=update"
         pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
-        there = [read_baseline(path).key for path in sorted(self.folder.glob(pattern))]
+        found = map(key_of_baseline, sorted(self.folder.glob(pattern)))
+        there = [other for other in found if other is not None]
         if not there:
             return f"there is no baseline in {self.folder}; {update}"
         others = "; ".join(_otherwise(other, key) for other in there)
@@ -129,12 +139,50 @@ def read_baseline(path: Path) -> CheckBaseline:
 
     Raises:
         FileNotFoundError: there is no such file.
-        BaselineError: it is damaged.
+        BaselineError: it cannot be read, or it is damaged.
     """
     try:
-        return CheckBaseline.of_text(path.read_text(encoding="utf-8"))
-    except (BaselineError, UnicodeDecodeError) as error:
+        held = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        got = f"{path} ({error.strerror})"
+        raise BaselineError(expected_but_got("a baseline that can be read", got, UPDATE)) from error
+    try:
+        return CheckBaseline.of_text(held.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = held.count(b"\n", 0, error.start) + 1
+        got = f"byte {held[error.start]:#04x} in line {line} of {path}"
+        raise BaselineError(expected_but_got("a baseline in UTF-8", got, UPDATE)) from error
+    except BaselineError as error:
         raise BaselineError(f"{path}: {error}") from error
+
+
+def claim(folder: Path, file: Path, writer: str) -> None:
+    """Note that a check writes a baseline in this session, in which no other check may write it.
+
+    Args:
+        folder: which all processes of the session share.
+        file: the baseline.
+        writer: the check, in words.
+
+    Raises:
+        BaselineError: another check has written it.
+    """
+    taken = folder / xxhash.xxh3_128_hexdigest(os.fsencode(file.absolute()))
+    own = taken.with_name(f"{taken.name}.{os.getpid()}")
+    folder.mkdir(parents=True, exist_ok=True)
+    own.write_text(writer, "utf-8", "backslashreplace")
+    try:
+        os.link(own, taken)  # whole, and only if there is none
+    except FileExistsError:
+        first = taken.read_text("utf-8")
+        if first != own.read_text("utf-8"):
+            what = f"one check to write {file}"
+            advice = "give one of them another name"
+            raise BaselineError(expected_but_got(what, f"{first} and {writer}", advice)) from None
+    finally:
+        own.unlink()
 
 
 def is_baseline(head: bytes) -> bool:
@@ -174,8 +222,20 @@ def maker_of_baseline(path: Path) -> str:
     """Return the node id of the test that wrote a baseline file; empty if the file has none."""
     with open(path, encoding="utf-8", errors="replace") as lines:
         first, second = next(lines, ""), next(lines, "")
-    is_one = first.rstrip("\n") == FIRST_LINE
+    is_one = first.rstrip("\n") in (FIRST_LINE, UNSEALED_FIRST_LINE)
     return second.removeprefix("test ").rstrip("\n") if is_one else ""
+
+
+def key_of_baseline(path: Path) -> dict[str, str] | None:
+    """Return what a baseline file says of its environment; None if it is no baseline.
+
+    It is another environment's, so that whatever else is wrong with it is said there.
+    """
+    first, *lines = path.read_text("utf-8", "replace").splitlines()[:MOST_KEYS] or [""]
+    if first not in (FIRST_LINE, UNSEALED_FIRST_LINE):
+        return None
+    keys = (line.split(" ", 2)[1:] for line in lines if line.startswith("key "))
+    return {name: "".join(value) for name, *value in keys}
 
 
 def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:

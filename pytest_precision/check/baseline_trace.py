@@ -6,14 +6,13 @@ both sides of a comparison are traces like any other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from pytest_precision.check.baseline_text import UPDATE, KeptMoment, KeptSide, WholeTensor
+from pytest_precision.check.baseline_text import KeptMoment, KeptSide, WholeTensor
 from pytest_precision.engine.observation import Chunk, Observation
 from pytest_precision.errors import BaselineError, expected_but_got
 from pytest_precision.parity.compare.criteria import Criteria
@@ -23,6 +22,7 @@ from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_i
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.segment_folders import folder_of, holders
+from pytest_precision.trace.sound import DTYPES
 from pytest_precision.trace.writer import TraceWriter
 
 VALUE_BYTES = 1 << 20
@@ -111,19 +111,13 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
 
 
 def _observation(one: WholeTensor) -> Observation:
-    dtype = getattr(torch, one.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        got = f"{one.dtype!r} of {one.name}"
-        raise BaselineError(expected_but_got("a dtype that this torch has", got, UPDATE))
+    dtype = DTYPES[one.dtype]
     place = Chunk((0,) * len(one.shape), one.shape)
     local = one.rank is not None
     if one.value.startswith("#"):
         tensor = torch.empty(one.shape, dtype=dtype, device="meta")
         return Observation(one.kind, one.name, tensor, one.shape, place, local, one.value[1:])
     held = bytearray.fromhex(one.value[1:])
-    if len(held) != math.prod(one.shape) * dtype.itemsize:
-        what = f"the bytes of {one.name}, {one.shape} of {dtype},"
-        raise BaselineError(expected_but_got(what, f"{len(held)} bytes", UPDATE))
     tensor = torch.frombuffer(held, dtype=torch.uint8) if held else torch.empty(0)
     tensor = tensor.view(dtype) if held else tensor.to(dtype)
     return Observation(one.kind, one.name, tensor.view(one.shape), one.shape, place, local)

@@ -10,19 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from pytest_precision.check.baseline_files import FOLDER, BaselinePlace, shown_from
+from pytest_precision.check.baseline_files import FOLDER, BaselinePlace, claim, shown_from
 from pytest_precision.check.baseline_text import CheckBaseline
 from pytest_precision.check.baseline_trace import kept_side, trace_of
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.check.moved import TIME_GATES, Moves, since
 from pytest_precision.check.terms import Terms
+from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.options import Settings
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.parity.compare.divergences import TOLD, judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate
@@ -46,12 +48,16 @@ class KeptCheck:
         update: whether it makes them.
         terms: of the test.
         traces: gives folders.
+        number: of the check in its test, from 1.
+        claims: folder in which the session notes who writes which baseline; None if nobody does.
     """
 
     place: BaselinePlace
     update: bool
     terms: Terms
     traces: TraceCache
+    number: int = 1
+    claims: Path | None = None
 
     @classmethod
     def of_check(
@@ -62,6 +68,7 @@ class KeptCheck:
         nodeid: str,
         number: int,
         golden: str,
+        claims: Path | None = None,
     ) -> KeptCheck:
         """Return a check that knows where its baseline is stored and whether to overwrite it.
 
@@ -72,6 +79,7 @@ class KeptCheck:
             nodeid: pytest's id of the test.
             number: of the check in its test, from 1.
             golden: name of the baseline; empty for that of the test.
+            claims: folder in which the session notes who writes which baseline.
 
         Raises:
             ValueError: see `BaselinePlace.of_name`.
@@ -82,7 +90,7 @@ class KeptCheck:
             if golden
             else BaselinePlace.of_test(folder, nodeid, number)
         )
-        return cls(place, settings.baseline == "update", terms, traces)
+        return cls(place, settings.baseline == "update", terms, traces, number, claims)
 
     def ruled(self, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
         """Compare a check with its baseline, or update that; return the outcome and report data.
@@ -108,6 +116,9 @@ class KeptCheck:
             },
         )
         if self.update:
+            if self.claims is not None:
+                writer = f"check {self.number} of {self.place.test}"
+                claim(self.claims, self.place.file(key), writer)
             written = self.place.write(mine)
             return now, {"baseline": told | {"state": "written" if written else "unchanged"}}
         try:
@@ -134,7 +145,8 @@ class KeptCheck:
     ) -> tuple[Ruling, dict[str, Any]]:
         if mine.sides.keys() != kept.sides.keys():
             ours, theirs = (" and ".join(one.sides) for one in (mine, kept))
-            what, got = f"a baseline with results of {ours}", f"one with those of {theirs}"
+            file = self.place.file(mine.key)
+            what, got = f"a baseline with results of {ours}", f"{file} with those of {theirs}"
             raise BaselineError(expected_but_got(what, got, self._advice))
         with self._traces(mine) as here, self._traces(kept) as then:
             found = {
@@ -171,7 +183,7 @@ class KeptCheck:
             return Ruling(outcome="fail", reason=f"{reason}, {kept}")
         judgement = judge(ours, theirs, self._criteria)
         if judgement.first is None:
-            return None
+            return _unkept(ours, theirs)
         found = diagnose(judgement)
         return Ruling(
             outcome="fail",
@@ -198,6 +210,22 @@ def golden(now: Ruling, moved: Mapping[str, Ruling], advice: str) -> Ruling | No
     (found,) = moved.values()
     reason = f"the candidate moved since {NAME}: {found.reason}"
     return replace(found, reason=reason, details=(*found.details, advice))
+
+
+def _unkept(ours: Trace, theirs: Trace) -> Ruling | None:
+    """Return a failed outcome if the baseline lacks a kind of tensor that the side shows.
+
+    Of two sides, one may lack some kinds. Of one side, which showed them when it was kept, somebody
+    has deleted the lines; or it shows more now.
+    """
+    for moment, then in zip(ours.moments, theirs.moments, strict=True):
+        kinds = {one.kind for one in ours.entries(moment)} - TOLD
+        lacking = kinds - {one.kind for one in theirs.entries(then)}
+        if lacking:
+            names = ", ".join(sorted(lacking, key=causal_rank))
+            reason = f"{names} is missing from the baseline {wording.when(moment)}"
+            return Ruling(outcome="fail", reason=reason)
+    return None
 
 
 MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))

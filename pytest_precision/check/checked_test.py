@@ -55,6 +55,8 @@ class CheckedTest:
         definitions: what the modules of this process defined; None if nobody looked in time.
         then: the commit or installation that each side is compared with; None for none.
         collected: modules that pytest imported to collect the test.
+        claims: folder in which the session notes which check writes which baseline; None if none
+            is written.
     """
 
     nodeid: str
@@ -67,6 +69,7 @@ class CheckedTest:
     definitions: Definitions | None = None
     then: Then | None = None
     collected: tuple[ImportPath, ...] = ()
+    claims: Path | None = None
 
     @property
     def _seen(self) -> Definitions | None:
@@ -103,7 +106,7 @@ class CheckedTest:
 
             number = len(self.verdicts) + 1
             kept = KeptCheck.of_check(
-                self.settings, terms, self.traces, self.nodeid, number, golden
+                self.settings, terms, self.traces, self.nodeid, number, golden, self.claims
             )
             # One with a name stands for the reference, so that it comes before what was then.
             found.insert(0 if golden else len(found), kept.ruled)

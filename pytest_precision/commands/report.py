@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_force, say
-from pytest_precision.errors import ReportError
+from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read_report
 
@@ -58,24 +59,37 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run a subcommand of `report` on report.json files, and return the exit status."""
-    try:
+    with _refused(given, given.reports):
         text = given.make(given)
-    except (ReportError, OSError, RecursionError, pytest.UsageError) as error:
-        given.parser.error(visible(str(error)))
     say(text)
     return 0
+
+
+@contextmanager
+def _refused(given: argparse.Namespace, paths: Iterable[Path]) -> Iterator[None]:
+    """End the process with exit status 2 where reports cannot be read, and name them.
+
+    The schema says of each value what it may be, but not of each two how they belong together.
+    """
+    try:
+        yield
+    except (ReportError, OSError, pytest.UsageError) as error:
+        given.parser.error(visible(str(error)))
+    except Exception as error:  # of a stranger's report, a reader may say anything
+        got = f"{', '.join(map(str, paths))} ({type(error).__name__}: {error})"
+        advice = "run pytest again, with --precision-report=DIR"
+        given.parser.error(visible(expected_but_got("reports that hold together", got, advice)))
 
 
 def compare(given: argparse.Namespace) -> int:
     """Print how two reports differ; return exit status 1 if the later one has a new failure."""
     from pytest_precision.report.changed_cells import ChangedCells
 
-    try:
+    with _refused(given, (given.old, given.new)):
         old, new = (Report.of(read_report(path)) for path in (given.old, given.new))
-    except (ReportError, OSError, RecursionError) as error:
-        given.parser.error(visible(str(error)))
-    found = ChangedCells.of(old, new)
-    say("".join(found.sections()))
+        found = ChangedCells.of(old, new)
+        text = "".join(found.sections())
+    say(text)
     return 1 if found.new else 0
 
 

@@ -107,8 +107,17 @@ class Ranks:
             self._ranks.end_check()
 
 
-def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
-    """Return the fixture `parity` of a test, and store it for the test's reports."""
+def parity_fixture(
+    item: pytest.Item, cell: Cell, settings: Settings, claims: Path | None = None
+) -> Parity:
+    """Return the fixture `parity` of a test, and store it for the test's reports.
+
+    Args:
+        item: the test.
+        cell: the cell that it runs in.
+        settings: of the test.
+        claims: see `CheckedTest`.
+    """
     shared = _resources(item.config)
     found = Parity(
         item.nodeid,
@@ -120,9 +129,20 @@ def parity_fixture(item: pytest.Item, cell: Cell, settings: Settings) -> Parity:
         definitions=item.config.stash.get(DEFINITIONS, None),
         then=shared.then(settings),
         collected=collected_for(item),
+        claims=claims,
     )
     item.stash[PARITY] = found
     return found
+
+
+def claims_folder(request: pytest.FixtureRequest) -> Path:
+    """Return the folder in which this session notes which check writes which baseline.
+
+    The workers of xdist share it.
+    """
+    folder: Path = request.getfixturevalue("tmp_path_factory").getbasetemp()
+    is_worker = hasattr(request.config, "workerinput")
+    return (folder.parent if is_worker else folder) / "precision-baselines"
 
 
 def ranks_fixture(request: pytest.FixtureRequest, settings: Settings) -> Ranks:

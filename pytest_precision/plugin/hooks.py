@@ -285,7 +285,8 @@ def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
-    return fixtures.parity_fixture(request.node, cell, settings)
+    claims = fixtures.claims_folder(request) if settings.baseline == "update" else None
+    return fixtures.parity_fixture(request.node, cell, settings, claims)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ TYPES: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda value: type(value) is str,
     "boolean": lambda value: type(value) is bool,
     "null": lambda value: value is None,
-    "integer": lambda value: type(value) is int,
+    "integer": lambda value: type(value) is int and -LARGEST_NUMBER <= value <= LARGEST_NUMBER,
     "number": lambda value: (
         type(value) in (int, float) and -LARGEST_NUMBER <= value <= LARGEST_NUMBER
     ),

@@ -121,7 +121,8 @@ def sound_texts(what: str, value: Any) -> dict[str, str]:
     Raises:
         ValueError: `value` is none.
     """
-    return {name: sound_text(what, one) for name, one in sound_object(what, value).items()}
+    found = sound_object(what, value).items()
+    return {sound_text(what, name): sound_text(what, one) for name, one in found}
 
 
 def is_digest(value: Any) -> bool:

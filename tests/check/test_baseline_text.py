@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from pytest_precision import Chunk, Observation, Span, whole
-from pytest_precision.check.baseline_files import BaselinePlace
-from pytest_precision.check.baseline_text import CheckBaseline, KeptMoment, KeptSide, WholeTensor
+from pytest_precision.check.baseline_files import BaselinePlace, claim
+from pytest_precision.check.baseline_text import (
+    CheckBaseline,
+    KeptMoment,
+    KeptSide,
+    WholeTensor,
+    seal_of,
+)
 from pytest_precision.check.baseline_trace import kept_side, trace_of
 from pytest_precision.errors import BaselineError, NoBaselineError
 from pytest_precision.parity.compare.bounds import Norm
@@ -58,7 +65,7 @@ def test_a_run_comes_back_from_its_text(tmp_path: Path) -> None:
     assert re.search(r"^param #[0-9a-f]{32} float32 10x6 \* a weight$", text, re.MULTILINE)
     assert "loss =0000c03f(1.5) float32 - 0 microbatch 0\n" in text
     assert "loss =00002040(2.5) float32 - 1 microbatch 0\n" in text
-    assert text.endswith("side reference mine:layout\nas candidate\n")
+    assert re.search(r"\nside reference mine:layout\nas candidate\nend \d+ [0-9a-f]{32}\n$", text)
     found = CheckBaseline.of_text(text)
     assert (found.test, found.key) == ("t.py::test[a]", {"torch": "x y"})
     assert found.sides == {"candidate": kept, "reference": kept}
@@ -100,38 +107,173 @@ def test_too_many_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         kept_side(trace, "x", Criteria.of(Norm(1e-3)))
 
 
+TENSOR = "loss =0000c03f(1.5) float32 - 0 microbatch 0"
+
+BASELINE = [
+    "pytest-precision baseline 1",
+    "test t",
+    "key torch x",
+    "side candidate x",
+    "ranks 1",
+    "at 0 -1 init 0 init",
+    TENSOR,
+    "at 0 0 train 1 forward_backward",
+    TENSOR,
+    "side reference y",
+    "as candidate",
+]
+"""The lines of a file of an older release, without a seal."""
+
+
+def sealed(lines: list[str]) -> str:
+    """The text of a file as it is written now, whatever its lines say."""
+    lines = ["pytest-precision baseline 2", *lines[1:]]
+    return "\n".join([*lines, seal_of(lines), ""])
+
+
 @pytest.mark.parametrize(
-    ("line", "instead"),
+    ("number", "line", "why"),
     [
-        ("<<<<<<< HEAD", 2),
-        ("param #12 float32 2 * w", 5),
-        ("param =00 float32 x * w", 5),
-        ("as reference", 4),
-        ("at 0 0 train one forward_backward", 5),
-        ("side candidate x", 4),
+        (1, "<<<<<<< HEAD", ""),
+        (1, "\ufeffpytest-precision baseline 1", ""),
+        (1, "pytest-precision baseline 3", ""),
+        (2, "<<<<<<< HEAD", "names the test"),
+        (3, "test t", "names the test"),
+        (3, 'key torch "x', "no escaped text"),
+        (5, "key numpy 2", "below a side"),
+        (4, "key torch y", "twice"),
+        (5, "ranks 1000000", "1000000 ranks in a file of 1"),
+        (5, "ranks 99999999999999999999999", "no whole number from 1"),
+        (5, "ranks 0", "no whole number from 1"),
+        (5, "ranks", "no whole number from 1"),
+        (5, "ranks ٣", "no whole number from 1"),
+        (5, "at 0 -1 init 0 init", "ranks of 0 parts"),
+        (5, TENSOR, "belongs to no moment"),
+        (6, "ranks 1", "has ranks already"),
+        (6, "at 1 -1 init 0 init", "ranks of 1 parts"),
+        (6, "at 0 -2 init 0 init", "no whole number from -1"),
+        (6, "at 0 0 train one forward_backward", "no whole number from 0"),
+        (6, "at 0 0 train 1", "five words"),
+        (7, "=======", "no line of a baseline"),
+        (7, "param #12 float32 2 * w", "neither a digest nor bytes"),
+        (7, "param =0 float32 - * w", "neither a digest nor bytes"),
+        (7, "param =00 float32 x * w", "no whole number"),
+        (7, "param =00 float32 2 * w", "1 bytes for 2 of float32"),
+        (7, "param =00 int4x 2 * w", "a dtype that this torch has"),
+        (7, "param =00 nn 2 * w", "a dtype that this torch has"),
+        (7, f"param #{'0' * 32} float32 {2**59}x4 * w", "elements of a shape"),
+        (7, "param =00 uint8 1 1 w", "rank 1 of 1"),
+        (7, "param =00 uint8 1 * w\\", "no escaped text"),
+        (8, TENSOR, "the tensor is there twice"),
+        (8, "at 0 -1 init 0 init", "the moment is there twice"),
+        (9, "at 0 -1 init 0 other", "below a later one"),
+        (10, "side candidate x", "the side is there twice"),
+        (11, "side other z", "the side above it has no moment"),
+        (11, "as reference", "names no side above"),
+        (11, "as other", "names no side above"),
+        (9, "as candidate", "names no side above"),
     ],
 )
-def test_what_is_no_baseline_is_refused(line: str, instead: int) -> None:
-    """Markers of a merge, cut digests: the message has the line, and says to update."""
-    side = KeptSide("x", (1,), [KeptMoment(0, INIT, [])])
-    lines = CheckBaseline("t", {}, {"candidate": side}).text().splitlines()
-    text = "\n".join([*lines[: instead - 1], line])
-    words = (
-        f"expected a baseline but got line {instead}, '{line}', which cannot be read; "
-        "make the baseline again with --precision-baseline=update"
-    )
-    with pytest.raises(BaselineError, match=re.escape(words)):
-        CheckBaseline.of_text(text)
+def test_what_is_no_baseline_is_refused(number: int, line: str, why: str) -> None:
+    """Markers of a merge, edited counts, cut digests: the message has the line and the next step.
+
+    With a seal and without one, as files of older releases are.
+    """
+    lines = [*BASELINE[: number - 1], line, *BASELINE[number:]]
+    for text in (sealed(lines) if number > 1 else "", "\n".join([*lines, ""])):
+        with pytest.raises(BaselineError) as refused:
+            CheckBaseline.of_text(text or "\n".join([*lines, ""]))
+        said = str(refused.value)
+        assert f"line {number}, {line[:80]!r}" in said
+        assert why in said
+        assert said.endswith("make the baseline again with --precision-baseline=update")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value"), [("int4x", "=00"), ("float32", "=00"), ("Tensor", "=00")]
-)
-def test_tensors_that_cannot_be_are_refused(tmp_path: Path, dtype: str, value: str) -> None:
-    """A dtype that torch lacks, and bytes that do not fill the shape."""
-    tensor = WholeTensor("param", "w", dtype, (2,), None, value)
-    with pytest.raises(BaselineError, match="expected"):
-        trace_of(KeptSide("x", (1,), [KeptMoment(0, INIT, [tensor])]), tmp_path, {})
+def test_all_that_is_written_is_read(tmp_path: Path) -> None:
+    """Names and kinds of every text, those that begin other lines, and ends of lines of Windows."""
+    tensors = [
+        WholeTensor(kind, name, "int8", (), rank, "=01")
+        for rank, kind in enumerate(("end", "at", "as", "side", "a b", "é%", "kind"))
+        for name in ("", " ", "a\u2028b", "\x85", "a\nb\r", "\udcff", '"\\')
+    ]
+    side = KeptSide("x\ny", (7,), [KeptMoment(0, INIT, tensors)])
+    baseline = CheckBaseline("t[\udcff]", {"a": "b\nend"}, {"candidate": side})
+    text = baseline.text()
+    assert CheckBaseline.of_text(text) == baseline
+    assert CheckBaseline.of_text(text.replace("\n", "\r\n")) == baseline
+    place = BaselinePlace.of_test(tmp_path, "t.py::t", 1)
+    assert place.write(baseline)
+    assert place.read(baseline.key) == baseline
+
+
+def damage(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Every way to leave out a line, to have it twice, to swap two, and to cut the file."""
+    for number in range(1, len(lines)):
+        yield "without", [*lines[:number], *lines[number + 1 :]]
+        yield "twice", [*lines[:number], lines[number], *lines[number:]]
+        yield "cut", lines[:number]
+        yield (
+            "swapped",
+            [*lines[: number - 1], lines[number], lines[number - 1], *lines[number + 1 :]],
+        )
+
+
+def test_a_sealed_baseline_has_all_of_its_lines() -> None:
+    """Lines that are left out, repeated, swapped, cut off or changed are an error with a line."""
+    lines = sealed(BASELINE).splitlines()
+    for end in ("", "\n"):
+        assert CheckBaseline.of_text("\n".join(lines) + end).sides["candidate"].moments
+    changed = [
+        ("changed", [*lines[:at], lines[at].replace(old, new), *lines[at + 1 :]])
+        for at, old, new in ((6, "c0", "c1"), (6, "1.5", "1.6"), (3, "x", "z"), (11, "end", "end "))
+    ]
+    seen = 0
+    for how, other in (*damage(lines), *changed):
+        for end in ("", "\n"):
+            with pytest.raises(BaselineError, match=r"line \d+, '|first line"):
+                CheckBaseline.of_text("\n".join(other) + end)
+            seen += 1
+        assert how
+    assert seen == 2 * (4 * 11 + 4)
+
+
+def test_a_cut_file_of_an_older_release_is_refused() -> None:
+    """Within a line; what is cut off after a line has fewer moments than the run."""
+    text = "\n".join([*BASELINE, ""])
+    assert CheckBaseline.of_text(text).sides["reference"].moments
+    with pytest.raises(
+        BaselineError, match=r"line 11, 'as candidate', .*the lines below it are mis"
+    ):
+        CheckBaseline.of_text(text[:-1])
+
+
+@pytest.mark.parametrize("held", [b"\xff", b"pytest-precision baseline 2\ntest \xff\n"])
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, held: bytes) -> None:
+    """With the byte and the line, and so is a folder in its place."""
+    place = BaselinePlace.of_test(tmp_path, "t.py::t", 1)
+    place.write(CheckBaseline("t", {}, {}))
+    (file,) = tmp_path.rglob("*.txt")
+    file.write_bytes(held)
+    line = held.count(b"\n") or 1
+    with pytest.raises(BaselineError, match=rf"byte 0xff in line {line} of {file}"):
+        place.read({})
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(BaselineError, match=rf"can be read but got {file} \(Is a directory\)"):
+        place.read({})
+
+
+def test_a_baseline_has_one_writer(tmp_path: Path) -> None:
+    """The second check of a session that would write it is refused by name, and a rerun is not."""
+    file = tmp_path / "golden" / "x.12345678.txt"
+    for _ in range(2):
+        claim(tmp_path / "claims", file, "check 1 of a.py::test_a")
+    claim(tmp_path / "claims", file.with_name("y.12345678.txt"), "check 1 of a.py::test_b")
+    with pytest.raises(
+        BaselineError, match=r"x\.12345678\.txt but got .*test_a and .*test_b; give"
+    ):
+        claim(tmp_path / "claims", file, "check 1 of a.py::test_b")
+    assert len([*(tmp_path / "claims").iterdir()]) == 2
 
 
 def test_another_environment_is_named(tmp_path: Path) -> None:

@@ -121,6 +121,37 @@ def test_sides_that_move_have_their_verdicts(check: Check, tmp_path: Path) -> No
     assert check("check", *sides).baseline["state"] == "as kept"
 
 
+def test_deleted_lines_do_not_pass(check: Check, tmp_path: Path) -> None:
+    """Of a sealed file that is an error; of one of an older release, the kind is missing.
+
+    Kinds that one of two sides may lack, for another optimizer or another way to call a module.
+    """
+    layout = partial(made, decay=0.95)
+    check("update", layout, "golden/mine")
+    (file,) = tmp_path.rglob("*.txt")
+    lines = file.read_text("utf-8").splitlines()
+    for kind in ("hyper", "flag", "used_param"):
+        left = [line for line in lines if not line.startswith(f"{kind} ")]
+        assert len(left) < len(lines)
+        file.write_text("\n".join([*left, ""]), "utf-8")
+        gate, said = reason(check, "check", layout, "golden/mine")
+        assert gate == "error baseline_sound"
+        assert (
+            f"{file}: expected a baseline but got line {len(left)}, 'end {len(lines) - 1} " in said
+        )
+        older = ["pytest-precision baseline 1", *left[1:-1], ""]
+        file.write_text("\n".join(older), "utf-8")
+        with pytest.raises(ParityError) as failed:
+            check("check", layout, "golden/mine")
+        assert failed.value.verdict.gate == "golden"
+        assert f"baseline: {kind} is missing from the baseline" in failed.value.verdict.reason
+        assert "--precision-baseline=update" in failed.value.verdict.details[-2]
+    file.write_text("\n".join(["pytest-precision baseline 1", *lines[1:-1], ""]), "utf-8")
+    assert check("check", layout, "golden/mine").baseline["state"] == "as kept"
+    assert check("update", layout, "golden/mine").baseline["state"] == "written"
+    assert file.read_text("utf-8").splitlines() == lines
+
+
 def test_how_many_gpus_there_are_asks_for_no_other_baseline(tmp_path: Path) -> None:
     """A card of a machine with eight computes the bits of a card that is alone."""
     keys = []

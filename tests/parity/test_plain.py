@@ -94,9 +94,10 @@ BOOLS = bytes(value & 1 for value in range(256))
 
 def tensor(dtype: str, shape: tuple[int, ...], held: bytes) -> torch.Tensor:
     """A tensor of these bytes."""
-    return (
-        torch.frombuffer(bytearray(held), dtype=torch.uint8).view(getattr(torch, dtype)).view(shape)
-    )
+    if not held:
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    elements = torch.frombuffer(bytearray(held), dtype=torch.uint8).view(getattr(torch, dtype))
+    return elements.view(shape)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
@@ -106,11 +107,30 @@ def tensor(dtype: str, shape: tuple[int, ...], held: bytes) -> torch.Tensor:
 def test_two_tensors_that_differ_make_plain_data(
     drawn: tuple[str, tuple[int, ...], bytes, bytes], kind: str
 ) -> None:
-    """Of every dtype, shape and bit pattern: they are seen to differ, and JSON holds the verdict."""
+    """Of every dtype, shape and bit pattern: they differ, and JSON holds the verdict."""
     dtype, shape, *both = drawn
     data = expect_plain(verdict_on(kind, *(tensor(dtype, shape, held) for held in both)))
     assert data["outcome"] == "fail"
     assert data["divergence"]["kind"] == kind
+
+
+LIKE = st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@given(st.tuples(LIKE, LIKE).filter(lambda both: both[0] != both[1]), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_other_dtypes_and_shapes_make_plain_data(
+    both: tuple[tuple[torch.dtype, tuple[int, ...]], ...], state: bool
+) -> None:
+    """Of empty tensors and of those without dimensions, too."""
+    ours, theirs = (
+        tensor(str(dtype).partition(".")[2], shape, bytes(math.prod(shape) * dtype.itemsize))
+        for dtype, shape in both
+    )
+    data = expect_plain(verdict_on("state" if state else "buffer", ours, theirs))
+    assert data["divergence"]["error"] in ("dtype", "shape")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,33 @@ def test_unused_baselines_are_listed(pytester: pytest.Pytester) -> None:
     assert len([*(pytester.path / "precision_baselines").rglob("*.txt")]) == 2
 
 
+TWO_WRITERS = (
+    SUITE.format(name="one").replace("golden/one", "golden/shared")
+    + SUITE.format(name="two").replace("golden/two", "golden/shared")
+    + """
+    parity.check(layouts.adamw, "golden/own", workload=workloads.mlp)
+"""
+)
+
+
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.nightly)])
+def test_a_baseline_is_written_by_one_check(
+    pytester: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    """The second test with its name is refused, and names both; a session later it is not."""
+    pytester.makepyfile(test_two=TWO_WRITERS)
+    update = (*OPTIONS, "--precision-baseline=update", *workers)
+    made = pytester.runpytest_inprocess(*update)
+    made.assert_outcomes(passed=1, failed=1)
+    both = "*error: expected one check to write *golden/shared* but got check 1 of *; give one*"
+    made.stdout.fnmatch_lines([both])
+    (file,) = (pytester.path / "precision_baselines").rglob("*.txt")
+    renamed = TWO_WRITERS.replace("test_one", "test_renamed").replace("def test_two", "def no_test")
+    pytester.makepyfile(test_two=renamed)
+    pytester.runpytest_inprocess(*update).assert_outcomes(passed=1)
+    assert "::test_renamed[" in file.read_text("utf-8")
+
+
 def test_one_comparison_in_time(pytester: pytest.Pytester) -> None:
     """A baseline and another commit at once would say of neither what has moved."""
     both = ("--precision-baseline=check", "--precision-against=HEAD")

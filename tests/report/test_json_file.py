@@ -140,6 +140,19 @@ def test_lost_folder_does_not_end_the_tests(tmp_path):
     assert file.problem == ""
 
 
+def test_a_cell_that_cannot_be_written_is_left_out(tmp_path):
+    """It is named, the others are there, and nobody takes the file for a finished one."""
+    endless: list = []
+    endless.append(endless)
+    file = JsonFile(tmp_path, {})
+    file.put("bad", [verdict(), verdict("fail", "why") | {"curves": endless}])
+    file.put("good", [verdict()])
+    file.close()
+    assert "report.json lacks bad: RecursionError: " in file.problem
+    assert [entry["outcome"] for entry in read(tmp_path)["cells"]] == ["pass"]
+    assert read(tmp_path)["finished"] is False
+
+
 class SlowDisk:
     """A clock on which every look takes a second: one write costs one."""
 

@@ -116,3 +116,29 @@ def test_a_baseline_of_another_tool_stays(pytester):
     found = pytester.runpytest_inprocess(*options, "--precision-baseline=check")
     found.assert_outcomes(passed=1, skipped=1)
     assert theirs.read_bytes() == b"results of another tool\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (
+            "shutil.rmtree('report')",
+            "*/report.json could not be written: No such file or directory",
+        ),
+        (
+            "os.unlink('report/report.json'); os.mkdir('report/report.json')",
+            "*/report.json could not be written: Is a directory",
+        ),
+        ("os.mkdir('report/report.html')", "report.html could not be written: *Is a directory*"),
+    ],
+)
+def test_a_report_that_cannot_be_written_ends_no_session(pytester, what, told):
+    """The tests after it run, the exit status is theirs, and the last line says what is lacking."""
+    own = MATRIX.replace(
+        "if cell", f"import os, shutil\n    if cell.world_size == 1: {what}\n    if cell"
+    )
+    pytester.makepyfile(test_it=own)
+    found = pytester.runpytest_inprocess("--precision-report=report", "--precision-matrix")
+    found.assert_outcomes(passed=1, skipped=1)
+    assert found.ret == pytest.ExitCode.OK
+    found.stdout.fnmatch_lines([f"precision: {told}"])
