@@ -39,7 +39,7 @@ from pytest_precision.plugin.resources import Resources  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "catalogue.md"
 
-SETTINGS = Settings(device="cpu", timeout=120)
+SETTINGS = Settings(device="cpu", timeout=120, pure=True)
 
 BOUNDS = {"": "none", "pass": "passes", "fail": "caught", "vacuous": "caught"}
 

@@ -29,7 +29,7 @@ from pytest_precision.ranks.pool import RankPool
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.workloads import Workload
 
-SETTINGS = Settings(device="cpu", timeout=120)
+SETTINGS = Settings(device="cpu", timeout=120, pure=True)
 
 CELLS = [
     Cell("bf16", "fp32", sequence=sequence, world_size=world_size)

@@ -30,7 +30,10 @@ from tiny_cells import TORCHRUN
 
 HERE = Path(__file__).parent
 
-PYTEST = "-m", "pytest", "-p", "clock", "-p", "no:cacheprovider", "-c", os.devnull, "-q"
+PYTEST = (
+    *("-m", "pytest", "-p", "clock", "-p", "no:cacheprovider", "-c", os.devnull, "-q"),
+    *("-o", "precision_pure=true"),  # or no group would be kept
+)
 
 CPU = "--precision-device=cpu"
 

@@ -56,7 +56,9 @@ def without_name(folder: Path, value: float) -> None:
     descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY)
     os.write(descriptor, str(value).encode())
     (folder / "number").unlink(missing_ok=True)
-    os.link(f"/proc/self/fd/{descriptor}", folder / "number", follow_symlinks=True)
+    # With a folder, Python calls linkat, which follows the link that /proc has.
+    place = f"/proc/self/fd/{descriptor}"
+    os.link(place, folder / "number", src_dir_fd=descriptor, follow_symlinks=True)
     os.close(descriptor)
 
 

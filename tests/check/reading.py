@@ -6,6 +6,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import file_sources
+import other_sources
 import torch
 
 from pytest_precision import Engine
@@ -38,7 +40,9 @@ def from_helper(workload: Any, cell: Any, file: str) -> Engine:
     return scaled(workload, cell, importlib.import_module(Path(file).stem).FACTOR)
 
 
-def from_source(workload: Any, cell: Any, module: str, name: str, folder: str) -> Engine:
-    """The factor is what a source of the module `module` says now, see `sources.Source`."""
-    source = importlib.import_module(module).SOURCES[name]
-    return scaled(workload, cell, float(source.read(Path(folder))))
+SOURCES = file_sources.SOURCES | other_sources.SOURCES
+
+
+def from_source(workload: Any, cell: Any, name: str, folder: str) -> Engine:
+    """The factor is what a source says now."""
+    return scaled(workload, cell, float(SOURCES[name].read(Path(folder))))

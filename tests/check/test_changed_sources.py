@@ -22,12 +22,6 @@ pytestmark = pytest.mark.slow
 
 TINY = partial(workloads.mlp, width=5, depth=1)
 
-KINDS = [
-    (module.__name__, name)
-    for module in (file_sources, other_sources)
-    for name in module.SOURCES  # type: ignore[attr-defined]
-]
-
 ROLES = ("reference", "candidate")
 
 GUARD = {
@@ -44,12 +38,9 @@ GUARD = {
 
 CASES = [
     pytest.param(
-        *kind,
-        role,
-        id=f"{kind[1]}-{role}",
-        marks=() if (kind[1], role) in GUARD else pytest.mark.nightly,
+        name, role, id=f"{name}-{role}", marks=() if (name, role) in GUARD else pytest.mark.nightly
     )
-    for kind in KINDS
+    for name in reading.SOURCES
     for role in ROLES
 ]
 
@@ -71,12 +62,11 @@ def outcome(shared: Resources, sides: list[Any]) -> str:
     return str(parity.verdicts[-1].outcome)
 
 
-@pytest.mark.parametrize(("module", "name", "role"), CASES)
+@pytest.mark.parametrize(("name", "role"), CASES)
 def test_a_change_is_seen(
     shared: Resources,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    module: str,
     name: str,
     role: str,
 ) -> None:
@@ -89,18 +79,17 @@ def test_a_change_is_seen(
     monkeypatch.chdir(tmp_path)
     for variable in ("NUMBER_OF_A_TEST", "LC_ALL"):
         monkeypatch.setenv(variable, "1.0")
-    source = (file_sources.SOURCES | other_sources.SOURCES)[name]
-    reads = partial(reading.from_source, module=module, name=name, folder=str(tmp_path))
+    reads = partial(reading.from_source, name=name, folder=str(tmp_path))
     sides: list[Any] = [layouts.adamw, reads] if role == "reference" else [reads, layouts.adamw]
     found = []
     for number in (1.0, 2.0):
-        source.write(tmp_path, number)
+        reading.SOURCES[name].write(tmp_path, number)
         found.append(outcome(shared, sides))
     assert found == ["pass", "fail"]
 
 
 def test_there_are_many_kinds() -> None:
     """Each kind has a name of its own, and those that are always tried are among them."""
-    names = [name for _, name in KINDS]
-    assert len({*names}) == len(names) >= 60
-    assert {(name, role) for name in names for role in ROLES} >= GUARD
+    of_files, of_others = file_sources.SOURCES, other_sources.SOURCES
+    assert len(reading.SOURCES) == len(of_files) + len(of_others) >= 60
+    assert {(name, role) for name in reading.SOURCES for role in ROLES} >= GUARD

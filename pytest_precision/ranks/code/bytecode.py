@@ -18,7 +18,7 @@ _status = SourceFileLoader.path_stats
 
 def distrust_bytecode() -> None:
     """Have imports of this process read the source where bytecode is not newer than it."""
-    SourceFileLoader.path_stats = _status_of_current  # type: ignore[method-assign]
+    SourceFileLoader.path_stats = _status_of_current  # type: ignore[method-assign, assignment]
 
 
 def is_stale(source: str, bytecode: str) -> bool:
