@@ -8,8 +8,8 @@ from pytest_precision.plugin.collected import collected_for
 
 TEST = "def test_it(): pass\n"
 NAMES = {
-    "prepend": ["conftest", "conftest", "test_same"],
-    "importlib": ["conftest", "a.conftest", "a.test_same"],
+    "prepend": ["conftest", "conftest", "test_a"],
+    "importlib": ["conftest", "a.conftest", "a.test_a"],
 }
 
 
@@ -22,11 +22,11 @@ def test_conftests_that_apply_come_first_from_the_root_down(
     for folder in ("a", "b"):
         pytester.mkdir(folder)
         (pytester.path / folder / "conftest.py").write_text("", encoding="utf-8")
-        (pytester.path / folder / "test_same.py").write_text(TEST, encoding="utf-8")
-    (item,), _ = pytester.inline_genitems("a", f"--import-mode={mode}")
+        (pytester.path / folder / f"test_{folder}.py").write_text(TEST, encoding="utf-8")
+    (item, _), _ = pytester.inline_genitems("a", "b", f"--import-mode={mode}")
     found = collected_for(item)
     assert [path.module for path in found] == NAMES[mode]
-    files = ["conftest.py", "a/conftest.py", "a/test_same.py"]
+    files = ["conftest.py", "a/conftest.py", "a/test_a.py"]
     assert [path.file for path in found] == [str(pytester.path / file) for file in files]
 
 

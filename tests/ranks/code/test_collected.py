@@ -14,11 +14,13 @@ from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
 
+pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
+
 Write = Callable[..., ImportPath]
 
 
 def state(names: tuple[str, ...] = ()) -> list[object]:
-    """Return values of modules on this rank, and the times that they were imported there."""
+    """Return values of modules on this rank, each given as `module:name`."""
     import importlib
 
     modules = (importlib.import_module(name.partition(":")[0]) for name in names)
@@ -47,7 +49,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def test_what_they_change_holds_in_each_job(write: Write, pool: RankPool) -> None:
-    """Two conftest.py files of one name come in their order, once, and leave nothing behind."""
+    """Two conftest.py files of one name come in their order, once; the job's own folder stays."""
     write("planted_net.py", "VALUE, IMPORTS = 1, []\n")
     outer = write(
         "conftest.py",
@@ -77,11 +79,11 @@ def test_what_they_change_holds_in_each_job(write: Write, pool: RankPool) -> Non
     )
     needs = Needs(collected=(outer, inner))
     asked = ("planted_net:VALUE", "planted_net:IMPORTS")
+    assert pool.run(1, os.getcwd, needs=needs) == [os.getcwd()]
     for _ in range(2):
         ((value, imports),) = pool.run(1, state, asked, needs=needs)
         assert value == 20
         assert imports == [("outer", [""]), ("inner", "conftest")]
-    assert pool.run(1, os.getcwd, needs=needs) == [os.getcwd()]
     assert pool.run(1, state, ("planted_net:VALUE",)) == [[1]]
 
 
