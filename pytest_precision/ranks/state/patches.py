@@ -94,11 +94,14 @@ class _Changes(NamedTuple):
 
     def patches(self) -> Iterator[Patch]:
         """Yield its changes, of each attribute and item only the first, which has the original."""
-        made = [
-            *(_attribute(*change) for change in self.attributes),
-            *(_item(*change) for change in self.items),
-        ]
-        yield from {patch.key: patch for patch in reversed(made)}.values()
+        first: dict[tuple[int, bool, Any], Patch] = {}
+        for change in self.attributes:
+            patch = _attribute(*change)
+            first.setdefault(patch.key, patch)
+        for item in self.items:
+            patch = _item(*item)
+            first.setdefault(patch.key, patch)
+        yield from first.values()
 
 
 _CHANGES: list[_Changes] = []
