@@ -30,6 +30,7 @@ class Kind(NamedTuple):
         optional: whether one side may lack a `tensor`, as some optimizers lack a hyperparameter, or
             the whole `kind`, as an engine may that shows its state in a way of its own; or whether
             the `value` may be another one, or none, where it has not agreed before.
+        optional_beside: the kind that a side shows beside a tensor which the other side may lack.
         told: whether it only says more about another kind, and is not compared.
         made_late: whether an optimizer may make it in its first step, so that a load may add it to
             what was saved before.
@@ -46,6 +47,7 @@ class Kind(NamedTuple):
     lasts: Literal["passing", "setting", "state"] = "state"
     weight: bool = False
     optional: Literal["", "tensor", "kind", "value"] = ""
+    optional_beside: str = ""
     told: bool = False
     made_late: bool = False
     discrete: bool = False
@@ -85,7 +87,16 @@ KINDS = {
     ),
     "reduced_grad": Kind("the sum over all ranks", "of the buffer", lasts="passing"),
     "grad_norm": Kind(
-        "the norm of all reduced gradients, before clipping", "float32", lasts="passing"
+        "the norm of all reduced gradients, before clipping",
+        "float32",
+        lasts="passing",
+        optional_beside="clip_limit",
+    ),
+    "clip_limit": Kind(
+        "the limit of a norm, where it is infinite, so that nothing is clipped; not compared",
+        "float64",
+        lasts="passing",
+        told=True,
     ),
     "final_grad": Kind(
         "each gradient as the optimizer reads it; of a script alone",
