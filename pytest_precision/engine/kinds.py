@@ -37,6 +37,8 @@ class Kind(NamedTuple):
         discrete: whether its values are choices, of which none is close to another.
         of_groups: whether parameter groups hold it, so that it is no `hyper`.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
+        summed: whether a tolerance compares the sum of a step's tensors where two sides have
+            different numbers of them.
         once_moved: whether tensors are shown only once they are not as before the first update, so
             that one which is not shown is as it was then, if the trace says what it was.
     """
@@ -53,6 +55,7 @@ class Kind(NamedTuple):
     discrete: bool = False
     of_groups: bool = False
     shown_by: str = ""
+    summed: bool = False
     once_moved: bool = False
 
 
@@ -78,7 +81,7 @@ KINDS = {
         lasts="passing",
         told=True,
     ),
-    "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing"),
+    "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing", summed=True),
     "grad": Kind(
         "each rank's own sum over its microbatches, of the part of a weight that the rank holds",
         "of the buffer",
