@@ -30,12 +30,15 @@ class Kind(NamedTuple):
         optional: whether one side may lack a `tensor`, as some optimizers lack a hyperparameter, or
             the whole `kind`, as an engine may that shows its state in a way of its own; or whether
             the `value` may be another one, or none, where it has not agreed before.
+        optional_beside: the kind that a side shows beside a tensor which the other side may lack.
         told: whether it only says more about another kind, and is not compared.
         made_late: whether an optimizer may make it in its first step, so that a load may add it to
             what was saved before.
         discrete: whether its values are choices, of which none is close to another.
         of_groups: whether parameter groups hold it, so that it is no `hyper`.
         shown_by: the kind that shows the same tensors in use, so that an engine may hide this one.
+        summed: whether a tolerance compares the sum of a step's tensors where two sides have
+            different numbers of them.
         once_moved: whether tensors are shown only once they are not as before the first update, so
             that one which is not shown is as it was then, if the trace says what it was.
     """
@@ -46,11 +49,13 @@ class Kind(NamedTuple):
     lasts: Literal["passing", "setting", "state"] = "state"
     weight: bool = False
     optional: Literal["", "tensor", "kind", "value"] = ""
+    optional_beside: str = ""
     told: bool = False
     made_late: bool = False
     discrete: bool = False
     of_groups: bool = False
     shown_by: str = ""
+    summed: bool = False
     once_moved: bool = False
 
 
@@ -76,7 +81,7 @@ KINDS = {
         lasts="passing",
         told=True,
     ),
-    "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing"),
+    "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing", summed=True),
     "grad": Kind(
         "each rank's own sum over its microbatches, of the part of a weight that the rank holds",
         "of the buffer",
@@ -85,7 +90,16 @@ KINDS = {
     ),
     "reduced_grad": Kind("the sum over all ranks", "of the buffer", lasts="passing"),
     "grad_norm": Kind(
-        "the norm of all reduced gradients, before clipping", "float32", lasts="passing"
+        "the norm of all reduced gradients, before clipping",
+        "float32",
+        lasts="passing",
+        optional_beside="clip_limit",
+    ),
+    "clip_limit": Kind(
+        "the limit of a norm, where it is infinite, so that nothing is clipped; not compared",
+        "float64",
+        lasts="passing",
+        told=True,
     ),
     "final_grad": Kind(
         "each gradient as the optimizer reads it; of a script alone",

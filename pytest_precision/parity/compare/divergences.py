@@ -15,15 +15,14 @@ from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.optional import OptionalPairs, Uncalled, shows_reads
 from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
+from pytest_precision.parity.compare.sums import Sums
 from pytest_precision.parity.compare.tensors import Difference, compare, statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
+from pytest_precision.trace.recording import Recording
 
 if TYPE_CHECKING:
     from pytest_precision.parity.compare.noise import NoiseMeter
-
-
-from pytest_precision.trace.recording import Recording
 
 TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
 """Kinds that only say more about another one."""
@@ -147,12 +146,13 @@ def judge(
         for what, why in trace.header.unshown.items():
             judgement.left_out.setdefault(what, f"{side}: {why}")
     optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
+    sums = Sums(criteria)
     for moments in common_moments(candidate, reference):
         optional.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
-        for aligned in align(candidate, reference, moments, aside | local.keys()):
+        for aligned in sums.of(align(candidate, reference, moments, aside | local.keys())):
             rule = criteria.of_tensor(aligned.kind, aligned.name)
             if rule.criterion.left_out:
                 what = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
@@ -175,7 +175,7 @@ def judge(
                 judgement.first = judgement.first or finding
             elif criterion.tolerates and pair.tensors is not None:
                 tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
-    judgement.left_out |= optional.left_out() | uncalled.left_out()
+    judgement.left_out |= optional.left_out() | uncalled.left_out() | sums.left_out()
     judgement.first = _explained(judgement)
     if judgement.first is not None:  # sides that agree need not be read once more
         judgement.forwards = {*_forwards(candidate, reference)}

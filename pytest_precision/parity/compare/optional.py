@@ -56,6 +56,7 @@ class OptionalPairs:
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
         """Set the step and phase of both runs to which the next tensors belong."""
+        self._moments = moments
         ops = zip(moments, self._first_loads, strict=True)
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
@@ -66,12 +67,13 @@ class OptionalPairs:
         if pair.unlike and pair.kind in OF_QUANTIZED:
             self._split[pair.kind, QUANTIZED_ALONE].setdefault(pair.name)
             return ""
-        if optional in ("tensor", "value"):
+        beside = KINDS[pair.kind].optional_beside if pair.kind in KINDS else ""
+        if beside or optional in ("tensor", "value"):
             sides = {"candidate": pair.candidate, "reference": pair.reference}
             for side in (side for side, own in sides.items() if own):
                 self._has |= {(side, pair.kind, pair.name), (side, pair.kind, _what(pair))}
         if pair.candidate is None or pair.reference is None:
-            if optional not in ("tensor", "value"):
+            if optional not in ("tensor", "value") and not self._is_beside(pair, beside):
                 return None
             if not self._loaded and self._starts.agree(pair):
                 return "" if self._starts.is_at_start(pair) else None
@@ -90,6 +92,13 @@ class OptionalPairs:
         agreed = key in self._agreed or self._starts.agree(pair)
         may = not agreed or (optional == "value" and self._loaded)
         return "it differs from the start" if may else None
+
+    def _is_beside(self, pair: Pair, kind: str) -> bool:
+        """Return whether the only side that has a tensor shows another kind under its name, too."""
+        shown = pair.candidate or pair.reference
+        assert shown is not None
+        entries = shown.trace.entries(self._moments[pair.candidate is None])
+        return any((entry.kind, entry.name) == (kind, pair.name) for entry in entries)
 
     def note(self, pair: Pair, why: str) -> None:
         """Record an uncompared tensor with the reason; an empty reason is not reported."""

@@ -34,6 +34,13 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
     return f"{here} here, {there} in the reference"
 
 
+SUMMED = (
+    "No sum in another order has the same bits. Where the numbers are to differ, compare with a "
+    'tolerance, such as {"default": norm(rel=1e-5)}: of the losses, it compares the sum'
+)
+"""What compares two sides that split a batch into other numbers of microbatches."""
+
+
 def other_number(judgement: Judgement, op: int) -> str:
     """Return the two runs' numbers of microbatches in operation `op`, in words; empty if equal.
 
@@ -89,10 +96,11 @@ def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
 
 
 def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
-    """Return a line if the runs' numbers of microbatches differ, unless the finding is a loss."""
-    if finding.pair.kind == "loss":
-        return []
+    """Return a line if the runs' numbers of microbatches differ: it, or what compares such runs."""
     number = other_number(judgement, finding.pair.moment.op)
+    if finding.pair.kind == "loss":
+        several = all(judgement.spread["loss", finding.pair.moment.op].numbers)
+        return [SUMMED] if number and several and finding.problem != "shape" else []
     return [f"Step {finding.pair.moment.step} has {number}"] if number else []
 
 

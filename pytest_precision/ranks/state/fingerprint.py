@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import locale
 import os
+import re
 import signal
 import sys
 import warnings
@@ -45,6 +46,9 @@ _SIGNALS = tuple(
     signal.Signals[f"SIG{name}"]
     for name in ("ABRT", "ALRM", "CHLD", "HUP", "INT", "PIPE", "QUIT", "TERM", "USR1", "USR2")
 )
+
+_MODULE_OF_TORCH = re.compile(r"\^?torch(\\?\.\w|\$)")
+"""How the pattern of a filter begins that fits modules of torch alone."""
 
 _smallest = sys.float_info.min
 
@@ -133,7 +137,9 @@ _READERS: Mapping[str, Callable[[], object]] = {
     "handler of signal": lambda: {
         number.name: _name(signal.getsignal(number)) for number in _SIGNALS
     },
-    "warnings filter": lambda: {_filter(*entry): "present" for entry in warnings.filters},
+    "warnings filter": lambda: {
+        _filter(*entry): "present" for entry in warnings.filters if not _prints_for_torch(*entry)
+    },
     "hook of all": lambda: {
         f"{what}: {when} {_name(hook)}": "registered" for what, when, hook in global_hooks()
     },
@@ -195,6 +201,16 @@ def _groups_named_by_ranks() -> dict[str, str]:
         return {}
     names = process_groups().pg_names.values()
     return {name: "present" for name in names if not name.isdecimal() and name != "default_pg"}
+
+
+def _prints_for_torch(action: str, message: Any, category: Any, module: Any, line: int) -> bool:
+    """Return whether a filter only decides which warnings of torch's own modules are printed.
+
+    Packages add such filters when they are imported. Code of a later job computes the same with
+    them, unless they make an error of a warning.
+    """
+    pattern = str(getattr(module, "pattern", module))
+    return action != "error" and _MODULE_OF_TORCH.match(pattern) is not None
 
 
 def _filter(action: str, message: Any, category: Any, module: Any, line: int) -> str:

@@ -65,8 +65,7 @@ class LoopNames:
         """
         given = models if isinstance(models, Mapping) else {"": models}
         roots = [*given.values()] if models is not None else []
-        empty = models is not None and not roots
-        if empty or not all(isinstance(root, nn.Module) for root in roots):
+        if models == {} or not all(isinstance(root, nn.Module) for root in roots):
             raise TypeError(
                 expected_but_got(
                     "a module or a dict from name to module",

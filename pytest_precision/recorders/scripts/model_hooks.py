@@ -85,7 +85,7 @@ class ModelHooks:
     Args:
         buffer: keeps what is read, and gradients.
         begins: is called before a forward of compiled code, for which torch calls no hook.
-        clipped: is called with the norm after a model has clipped by a method of its own.
+        clipped: is called with norm and limit after a model has clipped by a method of its own.
 
     Attributes:
         clips: whether such a method is running; on one rank, FSDP1's calls torch's function.
@@ -95,7 +95,7 @@ class ModelHooks:
         self,
         buffer: StepBuffer,
         begins: Callable[[nn.Module], None],
-        clipped: Callable[[Tensor], None],
+        clipped: Callable[[Tensor, object], None],
     ) -> None:
         self._buffer = buffer
         self._begins = begins
@@ -157,7 +157,8 @@ class ModelHooks:
                 norm = clip(*args, **kwargs)
             finally:
                 self.clips = False
-            self._clipped(norm)
+            limit = args[0] if args else kwargs.get("max_norm")
+            self._clipped(norm, limit)
             return norm
 
         vars(root)[CLIP] = clips

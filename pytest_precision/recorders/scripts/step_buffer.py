@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -22,6 +24,9 @@ from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 KEPT_OF_START = ("numbers", "state", "weights", "flags", "rng", "loss_scale")
 """What is kept of the start of a run, in the order in which it is written."""
 
+LOGGED = "logged norm"
+"""What norms are buffered as, by which nothing is clipped."""
+
 
 @dataclass
 class RunningStep:
@@ -30,7 +35,8 @@ class RunningStep:
     Attributes:
         begun: whether anything of it was seen.
         backwards: how many it has made, each from a loss.
-        norms: how many norms of gradients were seen.
+        norms: how many norms of gradients were seen by which they are clipped.
+        logged: how many others were seen.
         shown: kind and name to how often the script has shown a tensor by them.
         clipped: whether gradients were clipped.
         clipped_late: whether that was after an update.
@@ -44,6 +50,7 @@ class RunningStep:
     begun: bool = False
     backwards: int = 0
     norms: int = 0
+    logged: int = 0
     shown: Counter[tuple[str, str]] = field(default_factory=Counter)
     clipped: bool = False
     clipped_late: bool = False
@@ -65,8 +72,13 @@ class RunningStep:
             return "optimizer_step"
         return "clip_grads" if self.clipped or self.running else "forward_backward"
 
-    def clip(self) -> None:
-        """Record that gradients are clipped, and whether that is after the optimizer's step."""
+    def clip(self, limit: object) -> None:
+        """Record that gradients are clipped, and whether that is after the optimizer's step.
+
+        With an infinite limit, a loop only looks at the norm.
+        """
+        if is_infinite(limit):
+            return
         self.clipped = True
         self.clipped_late = bool(self.updated) and not self.running
 
@@ -186,11 +198,25 @@ class StepBuffer:
         self._keep("loss", [(name, [whole("loss", name, full(loss.detach()), local=True)])])
         self.now.backwards += 1
 
-    def norm(self, norm: Tensor) -> None:
-        """Buffer a copy of a gradient norm that the loop has computed."""
-        self.now.norms += 1
-        name = f"total{self.now.norms}" if self.now.norms > 1 else "total"
-        self._keep("grad_norm", [(name, [whole("grad_norm", name, full(norm.detach()))])])
+    def norm(self, norm: Tensor, limit: object) -> None:
+        """Buffer a copy of a gradient norm that the loop has computed, to clip by it to a limit.
+
+        With an infinite one, its name follows those of norms by which gradients are clipped, so
+        that a side that also logs a norm has the same names for these.
+        """
+        logs = is_infinite(limit)
+        self.now.logged += logs
+        self.now.norms += not logs
+        kind, number = (LOGGED, self.now.logged) if logs else ("grad_norm", self.now.norms)
+        self._keep(kind, [(str(number), [whole("grad_norm", _total(number), full(norm.detach()))])])
+
+    def _norms(self) -> Iterator[Observation]:
+        """Yield the step's norms, and the limit of those by which nothing is clipped."""
+        yield from self._step.kept("grad_norm")
+        for number, seen in enumerate(self._step.kept(LOGGED), self.now.norms + 1):
+            yield replace(seen, name=_total(number))
+            limit = torch.tensor(math.inf, dtype=torch.float64)
+            yield whole("clip_limit", _total(number), limit)
 
     def gradients(self) -> None:
         """Buffer copies of all gradients before they are clipped."""
@@ -236,7 +262,7 @@ class StepBuffer:
         shown = (
             chain(kept("used_param"), kept("loss"), kept("grad")),
             kept("reduced_grad"),
-            chain(kept("grad_norm"), kept("final_grad"), kept("numbers")),
+            chain(self._norms(), kept("final_grad"), kept("numbers")),
             (),
         )
         for phase, seen in zip(STEP_PHASES, shown, strict=True):
@@ -259,3 +285,13 @@ class StepBuffer:
             self.seen.add(kind)
             if self._trace.writes(self.reader.step):
                 self._step.keep(kind, name, seen)
+
+
+def is_infinite(limit: object) -> bool:
+    """Return whether the limit of a norm lets every norm pass."""
+    return isinstance(limit, (float, Tensor)) and float(limit) == math.inf
+
+
+def _total(number: int) -> str:
+    """Return the name of a step's norm; the first one has no number."""
+    return f"total{number}" if number > 1 else "total"

@@ -167,16 +167,16 @@ class Steps(LoopEvents):
             self._by_hand.backward(loss, self._now.backwards)
         return start
 
-    def clip(self, norm: Tensor | None) -> None:
+    def clip(self, norm: Tensor | None, limit: object = None) -> None:
         """Buffer the gradients that are about to be clipped, and their norm if it is known."""
         if self.hooks.clips:
             return
         self._begin()
         self.buffer.gradients()
-        self._now.clip()
+        self._now.clip(limit)
         if norm is None:
             return
-        self.buffer.norm(norm)
+        self.buffer.norm(norm, limit)
         # A loop that looks at the norm may go on to the next batch without an update.
         overflowed = not bool(torch.isfinite(norm).all())
         self._now.given_up = self.schedule.operation == "skip" and overflowed

@@ -39,8 +39,13 @@ class LoopEvents:
         """Return the loss to backpropagate, here the same; called before a backward."""
         return loss
 
-    def clip(self, norm: Tensor | None) -> None:
-        """Do nothing here; called before gradients are clipped, with `norm` if it is known."""
+    def clip(self, norm: Tensor | None, limit: object = None) -> None:
+        """Do nothing here; called before gradients are clipped, with their norm if it is known.
+
+        Args:
+            norm: of all gradients; None where each is clipped by itself.
+            limit: of the norm, which is infinite where a loop only looks at the norm.
+        """
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Do nothing here; called before an optimizer's step updates weights."""
@@ -118,7 +123,7 @@ class _Hooks(NamedTuple):
     def scales_gradients(
         self, parameters: Any, max_norm: Any, total_norm: Tensor, foreach: Any = None
     ) -> None:
-        self.tell("clip", total_norm)
+        self.tell("clip", total_norm, max_norm)
 
     def clamps_gradients(self, *_: Any, **__: Any) -> None:
         self.tell("clip", None)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
+
+import pytest
+
+from pytest_precision.ranks.state.fingerprint import read_state
 
 LACKING = """
 import torch
@@ -40,3 +45,27 @@ def test_the_fork_server_says_what_it_cannot_import():
     assert ended.returncode == 0
     assert "the code that every rank starts with failed:" in ended.stderr
     assert "import of torch._inductor.config halted" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("action", "module", "is_state"),
+    [
+        ("ignore", "torch.optim.lr_scheduler", False),
+        ("once", r"^torch\.nn", False),
+        ("error", "torch.optim.lr_scheduler", True),
+        ("ignore", "torch", True),
+        ("ignore", "torchvision.io", True),
+        ("ignore", "", True),
+    ],
+)
+def test_a_filter_of_what_torch_prints_is_no_state(
+    action: str, module: str, is_state: bool
+) -> None:
+    """Packages such as Accelerate add one when a job imports them, and no number depends on it.
+
+    One that makes an error of a warning is state, and so is one that fits modules of others, too.
+    """
+    before = read_state()["warnings filter"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings(action, category=UserWarning, module=module)
+        assert (read_state()["warnings filter"] != before) is is_state

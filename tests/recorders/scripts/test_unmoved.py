@@ -178,8 +178,9 @@ def frozen(cell: Cell, record: Callable[..., None], averages: bool = True) -> No
             model(torch.randn(8, 3)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            for mean, one in zip(average.parameters() if average else (), model.parameters()):
-                mean.lerp_(one.detach(), 0.1)
+            if average is not None:
+                for mean, one in zip(average.parameters(), model.parameters(), strict=True):
+                    mean.lerp_(one.detach(), 0.1)
     del teacher
 
 
