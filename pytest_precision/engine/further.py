@@ -73,8 +73,16 @@ def policies(held: Iterable[object]) -> Leaves:
 
 
 def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
-    """Yield (path, value) for the attributes of a scheduler and of the schedulers it contains."""
-    for key, value in vars(scheduler).items():
+    """Yield (path, value) for the attributes of a scheduler and of the schedulers it contains.
+
+    The rates that it keeps to tell them are those of its optimizer's groups, whose order may be
+    another one on each side. So it is shown whether they are stale.
+    """
+    held = vars(scheduler)
+    if SCHEDULER_RATES in held:
+        rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+        yield "stale rates", rates != held[SCHEDULER_RATES]
+    for key, value in held.items():
         if key not in ("optimizer", SCHEDULER_RATES):
             inner = value if isinstance(value, (list, tuple)) else ()
             for place, one in enumerate(inner):
