@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
+from pytest_precision._within import path_within
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.revisions.installation import Installation, called, link_package
 from pytest_precision.revisions.peers import Peers
@@ -169,14 +170,18 @@ def _link(path: Path, root: Path, tree: Path) -> None:
                 f"a path in {root}", f"--link={path}", "name an existing file or folder of it"
             )
         )
-    link = tree / there.relative_to(root)
+    advice = "leave this --link out"
+    got = f"--link={path}, which the commit has"
+    link = path_within(
+        tree, str(there.relative_to(root)), f"--link={path}", advice=advice, error=RevisionError
+    )
     if os.path.lexists(link):
+        raise RevisionError(expected_but_got("data that git does not track", got, advice))
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        got = f"--link={path}, below a file that the commit has"
         raise RevisionError(
-            expected_but_got(
-                "data that git does not track",
-                f"--link={path}, which the commit has",
-                "leave this --link out",
-            )
-        )
-    link.parent.mkdir(parents=True, exist_ok=True)
+            expected_but_got("data that git does not track", got, advice)
+        ) from error
     link.symlink_to(there)
