@@ -102,6 +102,7 @@ class Sides:
             RevisionError: a rank failed; the message has its status.
         """
         file, *arguments = self.script
+        cwd, _ = side.folder_of(Path.cwd()), side.folder_of(Path(file))
         if self.peers.rank == 0:
             print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
         folder = self.folder / name
@@ -111,7 +112,7 @@ class Sides:
         with self.peers.environment(name) as variables:
             process = subprocess.Popen(
                 [*words, "--", os.path.relpath(file), *arguments],
-                cwd=side.folder_of(Path.cwd()),
+                cwd=cwd,
                 env=os.environ | variables,
                 stdout=2,  # standard error, whatever `sys.stderr` is here
             )

@@ -195,6 +195,28 @@ def test_a_link_is_made_in_the_commits_folder_alone(
     assert repository.trees() == 1
 
 
+@pytest.mark.parametrize("part", ["src", "src/train.py"])
+def test_a_commit_whose_script_lies_elsewhere_is_refused(
+    repository: Repository, part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A link of the commit may lead to the user's own files, which would agree with themselves."""
+    there = repository.root / part
+    present = there.with_name("present")
+    there.rename(present)
+    there.symlink_to(present)
+    repository.commit("linked")
+    there.unlink()
+    present.rename(there)
+    with pytest.raises(SystemExit, match="2"):
+        main(["diff", "--", "src/train.py"])
+    said = capfd.readouterr().err
+    assert (
+        f"expected a part of HEAD ({repository.git('rev-parse', 'HEAD')[:12]}) whose path" in said
+    )
+    assert f"which leads to {present}" in said
+    assert repository.trees() == 1
+
+
 @pytest.mark.parametrize(
     ("factor", "status", "verdict"),
     [
