@@ -16,7 +16,13 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def path_within(
-    folder: Path, name: str, what: str, *, advice: str = "", error: type[Exception] = ValueError
+    folder: Path,
+    name: str,
+    what: str,
+    *,
+    follow: bool = False,
+    advice: str = "",
+    error: type[Exception] = ValueError,
 ) -> Path:
     """Return the path that a text names in a folder, if it can lie nowhere else.
 
@@ -26,6 +32,7 @@ def path_within(
         folder: in which the path must lie.
         name: the path as others wrote it, with `/` between its parts.
         what: what the text is, for the message, such as `a submodule`.
+        follow: whether a part may be a link that leads to somewhere in the folder.
         advice: the next step, for the message.
         error: type of the exception.
 
@@ -33,7 +40,7 @@ def path_within(
         Exception: of type `error`: the text is absolute or empty, has an empty part, `.`, `..`,
             `.git` or a control character, or leads through or to a symbolic link.
     """
-    fault = fault_of(name) or _link_on_the_way(folder, name)
+    fault = fault_of(name) or (_way_out if follow else _link_on_the_way)(folder, name)
     if fault:
         wanted = f"{what} whose path lies in {folder}"
         raise error(expected_but_got(wanted, f"{named('path', name)}, {fault}", advice))
@@ -64,3 +71,9 @@ def _link_on_the_way(folder: Path, name: str) -> str:
         if os.path.islink(path):
             return f"which leads through the link {path}"
     return ""
+
+
+def _way_out(folder: Path, name: str) -> str:
+    """Return where a path in a folder leads outside it, in words; empty if it stays inside."""
+    end = Path(os.path.realpath(folder / name))
+    return "" if end.is_relative_to(os.path.realpath(folder)) else f"which leads to {end}"

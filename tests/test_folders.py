@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision import _folders
+from pytest_precision.__main__ import main
 from pytest_precision._folder_owners import LOCK, Owner, keep, remove_of, sweep
 from pytest_precision._folders import OwnFolder, SharedFolder
 
@@ -40,6 +41,14 @@ def test_what_a_killed_process_left_goes(tmp_path, left):
     mine.close()
     mine.close()
     assert not [*tmp_path.iterdir()]
+
+
+def test_every_command_removes_what_a_killed_one_has_left(tmp_path, left, monkeypatch):
+    """Recordings of a `diff` that was killed may be large, and no session need follow."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", "nosuch", "neither"])
+    assert not left.exists()
 
 
 def test_what_somebody_has_stays(tmp_path):

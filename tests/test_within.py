@@ -52,3 +52,22 @@ def test_a_path_in_the_folder_is_joined(tmp_path: Path, name: str) -> None:
     (tmp_path / "real" / "sub").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert path_within(tmp_path / "link", name, "a thing") == tmp_path / "link" / name
+
+
+def test_a_link_that_stays_in_the_folder_may_be_followed(tmp_path: Path) -> None:
+    """Where the caller says so, as of a script that a commit has as a link; one that leads out not.
+
+    A link to another link is followed to its end.
+    """
+    (tmp_path / "inside").mkdir()
+    folder = tmp_path / "inside"
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to("real")
+    (folder / "out").symlink_to("twice")
+    (folder / "twice").symlink_to(tmp_path)
+    assert path_within(folder, "link/x", "a thing", follow=True) == folder / "link" / "x"
+    for name in ("out/x", "out/inside2", "twice"):
+        with pytest.raises(ValueError, match=rf"which leads to {tmp_path}"):
+            path_within(folder, name, "a thing", follow=True)
+    with pytest.raises(ValueError, match=r"which has the part '\.\.'"):
+        path_within(folder, "link/../../x", "a thing", follow=True)

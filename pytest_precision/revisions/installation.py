@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_precision._within import path_within
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.ranks.code.relocation import PACKAGE
 
@@ -77,12 +79,22 @@ class Installation:
         return self.python == Path(sys.executable)
 
     def folder_of(self, path: Path) -> Path:
-        """Return the work tree's folder for a folder of the user's repository."""
-        path = path.resolve()
+        """Return the work tree's folder, or file, for one of the user's repository.
+
+        Raises:
+            RevisionError: the commit has a link there that leads out of the work tree.
+        """
+        path = Path(os.path.abspath(path))
         if self.places is None or not path.is_relative_to(self.places[0]):
             return path
+        root, tree = self.places
+        if path == root:
+            return tree
         # Unlike code, a folder is of the commit even where an environment lies around it.
-        return self.places[1] / path.relative_to(self.places[0])
+        what = f"a part of {self.name}"
+        advice = "the commit has a link there; compare with another one"
+        name = path.relative_to(root).as_posix()
+        return path_within(tree, name, what, follow=True, advice=advice, error=RevisionError)
 
     def expect_able(self, flag: str = "--python") -> None:
         """Raise if the interpreter lacks a package that recording needs, such as torch.

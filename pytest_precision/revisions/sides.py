@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision._git import git
+from pytest_precision._within import path_within
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.revisions.installation import Installation, called, link_package
 from pytest_precision.revisions.peers import Peers
@@ -108,6 +109,7 @@ class Sides:
             RevisionError: a rank failed; the message has its status.
         """
         file, *arguments = self.script
+        cwd, _ = side.folder_of(Path.cwd()), side.folder_of(Path(file))
         if self.peers.rank == 0:
             print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
         folder = self.folder / name
@@ -117,7 +119,7 @@ class Sides:
         with self.peers.environment(name) as variables:
             process = subprocess.Popen(
                 [*words, "--", os.path.relpath(file), *arguments],
-                cwd=side.folder_of(Path.cwd()),
+                cwd=cwd,
                 env=os.environ | variables,
                 stdout=2,  # standard error, whatever `sys.stderr` is here
             )
@@ -176,14 +178,18 @@ def _link(path: Path, root: Path, tree: Path) -> None:
                 f"a path in {root}", f"--link={path}", "name an existing file or folder of it"
             )
         )
-    link = tree / there.relative_to(root)
+    advice = "leave this --link out"
+    got = f"--link={path}, which the commit has"
+    link = path_within(
+        tree, str(there.relative_to(root)), f"--link={path}", advice=advice, error=RevisionError
+    )
     if os.path.lexists(link):
+        raise RevisionError(expected_but_got("data that git does not track", got, advice))
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        got = f"--link={path}, below a file that the commit has"
         raise RevisionError(
-            expected_but_got(
-                "data that git does not track",
-                f"--link={path}, which the commit has",
-                "leave this --link out",
-            )
-        )
-    link.parent.mkdir(parents=True, exist_ok=True)
+            expected_but_got("data that git does not track", got, advice)
+        ) from error
     link.symlink_to(there)

@@ -18,6 +18,7 @@ from typing import Any
 import xxhash
 from torch import Tensor
 
+from pytest_precision._within import path_within
 from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.files import TraceFiles, mapped, no_regular, regular, write_whole
@@ -122,9 +123,10 @@ class SealedFiles(TraceFiles):
     """
 
     def __init__(self, folder: Path, seals: Mapping[str, Seal]) -> None:
+        paths = {name: path_within(folder, name, "a file of a recording") for name in seals}
         for name, (size, _) in seals.items():
-            _expect_size(folder / name, size)
-        self._held = {name: _checked(folder / name, *seal) for name, seal in seals.items()}
+            _expect_size(paths[name], size)
+        self._held = {name: _checked(paths[name], *seal) for name, seal in seals.items()}
         self._said: dict[str, Any] = {}
 
     def has(self, path: Path) -> bool:

@@ -149,6 +149,75 @@ def test_nonsense_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["held/x"], r"--link=held/x whose path lies in /.*leads through the link /.*/held; leave"),
+        (["held/in/x"], r"path='held/in/x' \(str\), which leads through the link /.*/held"),
+        (["held"], r"path='held' \(str\), which leads through the link /.*/held"),
+        (["file/x"], "--link=file/x, below a file that the commit has; leave this --link out"),
+        (["file/in/x"], "--link=file/in/x, below a file that the commit has"),
+        (["own", "own/x"], r"path='own/x' \(str\), which leads through the link /.*/own"),
+        ([".git/config"], r"path='.git/config' \(str\), which has '.git'"),
+        (["."], r"path='.' \(str\), which has the part '.'"),
+        (["../outside"], "expected a path in .* but got --link=../outside"),
+    ],
+)
+def test_a_link_is_made_in_the_commits_folder_alone(
+    repository: Repository,
+    tmp_path: Path,
+    words: list[str],
+    what: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The commit may have a link, or a file, where a folder of the user's is now.
+
+    A link below it would be made where that leads: in a folder of the user's that lies outside, or
+    in data of his that another --link has put there. Nothing is made and nothing overwritten.
+    """
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (repository.root / "held").symlink_to(outside)
+    repository.commit("four", file="")
+    (repository.root / "file.py").rename(repository.root / "file")
+    repository.commit("five")
+    (repository.root / "held").unlink()
+    (repository.root / "file").unlink()
+    for name in ("held/in", "file/in", "own"):
+        (repository.root / name).mkdir(parents=True)
+        (repository.root / name / "x").touch()
+        (repository.root / name).parent.joinpath("x").touch()
+    links = [word for path in words for word in ("--link", path)]
+    with pytest.raises(SystemExit, match="2"):
+        main(["diff", *links, "--", "src/train.py"])
+    assert re.search(what, capfd.readouterr().err)
+    assert not [*outside.iterdir()]
+    assert [path.name for path in (repository.root / "own").iterdir()] == ["x"]
+    assert repository.trees() == 1
+
+
+@pytest.mark.parametrize("part", ["src", "src/train.py"])
+def test_a_commit_whose_script_lies_elsewhere_is_refused(
+    repository: Repository, part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A link of the commit may lead to the user's own files, which would agree with themselves."""
+    there = repository.root / part
+    present = there.with_name("present")
+    there.rename(present)
+    there.symlink_to(present)
+    repository.commit("linked")
+    there.unlink()
+    present.rename(there)
+    with pytest.raises(SystemExit, match="2"):
+        main(["diff", "--", "src/train.py"])
+    said = capfd.readouterr().err
+    assert (
+        f"expected a part of HEAD ({repository.git('rev-parse', 'HEAD')[:12]}) whose path" in said
+    )
+    assert f"which leads to {present}" in said
+    assert repository.trees() == 1
+
+
+@pytest.mark.parametrize(
     ("factor", "status", "verdict"),
     [
         # Each rank ran its side's file, so that a difference is one as without a launch, above.

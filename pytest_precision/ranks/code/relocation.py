@@ -18,6 +18,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
+from pytest_precision._within import path_within
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, folders_of_interpreter
 
@@ -133,9 +134,19 @@ class Relocation:
         return path if self.places is None else str(in_tree(Path(path), *self.places))
 
     def folder_of(self, path: str) -> str:
-        """Return the work tree's folder for a working directory; the tree's root if it has none."""
-        place = self.path_of(path)
-        return place if self.places is None or os.path.isdir(place) else str(self.places[1])
+        """Return the work tree's folder for a working directory; the tree's root if it has none.
+
+        Raises:
+            RevisionError: the commit has a link there that leads out of the work tree.
+        """
+        if self.places is None:
+            return path
+        tree = self.places[1]
+        place = Path(self.path_of(path))
+        if place != tree and place.is_relative_to(tree):
+            name = place.relative_to(tree).as_posix()
+            path_within(tree, name, "a folder of the commit", follow=True, error=RevisionError)
+        return str(place if place.is_dir() else tree)
 
     def import_path(self, path: Iterable[str]) -> list[str]:
         """Convert the user's `sys.path` to one for ranks of another commit or interpreter."""

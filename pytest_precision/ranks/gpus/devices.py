@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_precision._within import path_within
 from pytest_precision.errors import DevicesBusyError, expected_but_got
 
 LOCKS = Path("/tmp")
@@ -90,7 +91,9 @@ def held(names: Collection[str], seconds: float, folder: Path | None = None) -> 
     folder = _locks() if folder is None else folder
     with contextlib.ExitStack() as stack:
         for name in sorted({*names} - {""}):
-            descriptor = _opened(folder / f"pytest-precision-device-{name}.lock")
+            lock = f"pytest-precision-device-{name}.lock"
+            what = f"the lock of device {name}"
+            descriptor = _opened(path_within(folder, lock, what, error=OSError))
             stack.callback(os.close, descriptor)
             _take(descriptor, name, seconds, deadline)
         yield

@@ -57,12 +57,17 @@ def shown_file(file: str, root: Path) -> ShownFile:
 
 
 def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
-    """Return a line of a file and those around it; nothing if it cannot be read.
+    """Return a line of a Python file and those around it; nothing if it cannot be read.
+
+    A recording of others may name any file of this machine, and a report leaves it: no other file
+    than a source is quoted.
 
     Args:
         file: as code objects name it.
         line: from 1.
     """
+    if not file.startswith("<") and PurePath(os.path.realpath(file)).suffix != ".py":
+        return ()
     linecache.checkcache(file)
     texts = linecache.getlines(file) or _undecoded(file)
     if not 1 <= line <= len(texts):
