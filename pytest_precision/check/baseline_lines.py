@@ -16,7 +16,7 @@ from pytest_precision.check.baseline_text import (
     FIRST_LINE,
     UNSEALED_FIRST_LINE,
     UPDATE,
-    WORDS,
+    FIRST_WORDS,
     CheckBaseline,
     KeptMoment,
     KeptSide,
@@ -101,7 +101,7 @@ class _Reader:
             raise ValueError("it comes after the seal")
         if (number == 2) != (word == "test"):
             raise ValueError("the second line, and no other, names the test")
-        take = getattr(self, f"_take_{word}", None) if word in WORDS else None
+        take = getattr(self, f"_take_{word}", None) if word in FIRST_WORDS else None
         if take is None:
             self._take_tensor(line)
         else:

@@ -22,7 +22,7 @@ from pytest_precision.trace.moment import END, INIT
 LARGEST_COUNT = 1 << 60
 """The largest number that anything is counted up to; sums of two fit into 64 bits."""
 
-DTYPES = {
+TORCH_DTYPES = {
     str(one).partition(".")[2]: one for one in vars(torch).values() if isinstance(one, torch.dtype)
 }
 """Every dtype of this torch by its name; what else torch has is not looked up by text of others."""
@@ -59,9 +59,9 @@ def sound_dtype(what: str, value: Any) -> torch.dtype:
     Raises:
         ValueError: `value` names none.
     """
-    if sound_text(what, value) not in DTYPES:
+    if sound_text(what, value) not in TORCH_DTYPES:
         raise _wrong(f"{what} to be a dtype that this torch has, such as bfloat16,", value)
-    return DTYPES[value]
+    return TORCH_DTYPES[value]
 
 
 def sound_text(what: str, value: Any) -> str:

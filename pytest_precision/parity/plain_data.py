@@ -16,7 +16,7 @@ PlainElement = float | str | bool | None
 """An element of a tensor: its number, or its text where JSON has no number for it."""
 
 LARGEST_NUMBER = sys.float_info.max
-"""JSON has larger whole numbers, but no reader that computes in floats takes them."""
+"""JSON has larger whole numbers, which no float holds; and Python reads NaN and Infinity in it."""
 
 
 def plain(value: Any) -> Any:
