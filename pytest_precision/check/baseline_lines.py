@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 from pytest_precision.check.baseline_text import (
     FIRST_LINE,
+    FIRST_WORDS,
     UNSEALED_FIRST_LINE,
     UPDATE,
-    FIRST_WORDS,
     CheckBaseline,
     KeptMoment,
     KeptSide,
