@@ -1,7 +1,7 @@
 """Turn values into plain data: what JSON has, and what xdist can send from a worker.
 
-Whatever a verdict holds leaves through `as_plain`, so that no value of torch, numpy or a test reaches
-report.json, JUnit files or the processes of xdist.
+Whatever a verdict holds leaves through `as_plain`, so that no value of torch, numpy or a test
+reaches report.json, JUnit files or the processes of xdist.
 """
 
 from __future__ import annotations
