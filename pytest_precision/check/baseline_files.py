@@ -236,7 +236,14 @@ def key_of_baseline(path: Path) -> dict[str, str] | None:
     if first not in (FIRST_LINE, UNSEALED_FIRST_LINE):
         return None
     keys = (line.split(" ", 2)[1:] for line in lines if line.startswith("key "))
-    return {name: "".join(value) for name, *value in keys}
+    return {name: _shown("".join(value)) for name, *value in keys}
+
+
+def _shown(escaped: str) -> str:
+    try:
+        return str(json.loads(f'"{escaped}"'))
+    except ValueError:
+        return escaped
 
 
 def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:

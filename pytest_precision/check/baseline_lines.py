@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 from pytest_precision.check.baseline_text import (
     FIRST_LINE,
+    FIRST_WORDS,
     UNSEALED_FIRST_LINE,
     UPDATE,
-    WORDS,
     CheckBaseline,
     KeptMoment,
     KeptSide,
@@ -101,7 +101,7 @@ class _Reader:
             raise ValueError("it comes after the seal")
         if (number == 2) != (word == "test"):
             raise ValueError("the second line, and no other, names the test")
-        take = getattr(self, f"_take_{word}", None) if word in WORDS else None
+        take = getattr(self, f"_take_{word}", None) if word in FIRST_WORDS else None
         if take is None:
             self._take_tensor(line)
         else:

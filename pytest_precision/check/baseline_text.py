@@ -25,7 +25,7 @@ FIRST_LINE = f"{MAKER_WORDS}2"
 UNSEALED_FIRST_LINE = f"{MAKER_WORDS}1"
 """Of the files of older releases, which have no seal as their last line."""
 
-WORDS = ("test", "key", "side", "as", "ranks", "at", "end")
+FIRST_WORDS = ("test", "key", "side", "as", "ranks", "at", "end")
 """First words of lines that are about no tensor."""
 
 UPDATE = "make the baseline again with --precision-baseline=update"
@@ -142,7 +142,7 @@ def _lines_of(side: KeptSide) -> Iterator[str]:
 def _kind_word(kind: str) -> str:
     """Return a kind without spaces, and as no other word of a line, as an optimizer may name it."""
     word = quote(kind)
-    return f"%{ord(word[0]):02X}{word[1:]}" if word in WORDS else word
+    return f"%{ord(word[0]):02X}{word[1:]}" if word in FIRST_WORDS else word
 
 
 def _numbers(one: WholeTensor) -> str:

@@ -22,7 +22,7 @@ from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_i
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.segment_folders import folder_of, holders
-from pytest_precision.trace.sound import DTYPES
+from pytest_precision.trace.sound import TORCH_DTYPES
 from pytest_precision.trace.writer import TraceWriter
 
 VALUE_BYTES = 1 << 20
@@ -111,7 +111,7 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
 
 
 def _observation(one: WholeTensor) -> Observation:
-    dtype = DTYPES[one.dtype]
+    dtype = TORCH_DTYPES[one.dtype]
     place = Chunk((0,) * len(one.shape), one.shape)
     local = one.rank is not None
     if one.value.startswith("#"):

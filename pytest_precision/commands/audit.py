@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_precision.commands import add_command, say
 from pytest_precision.errors import NoSetupError, expected_but_got, named
+from pytest_precision.parity.plain_data import as_plain
 
 if TYPE_CHECKING:
     from pytest_precision.auditing.audit import Audit
@@ -171,7 +172,7 @@ def _text(audit: Audit, _place: BuiltAt) -> list[str]:
 
 
 def _json(audit: Audit, _place: BuiltAt) -> list[str]:
-    return [json.dumps(audit.as_dict(), indent=2)]
+    return [json.dumps(as_plain(audit.as_dict()), indent=2, allow_nan=False)]
 
 
 def _sarif(audit: Audit, place: BuiltAt) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from pytest_precision.errors import expect_one_of
-from pytest_precision.parity.plain import plain, plain_element
+from pytest_precision.parity.plain_data import as_plain, plain_element
 
 CULPRIT_KINDS = (
     "constant",
@@ -165,4 +165,4 @@ def _number(value: Any) -> float | None:
 
 def _constant(value: Any) -> Any:
     """Return a constant as plain data; what is no list has the text of its whole."""
-    return plain(value if isinstance(value, list | tuple) else plain_element(value))
+    return as_plain(value if isinstance(value, list | tuple) else plain_element(value))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.plain import PlainElement, plain, plain_element
+from pytest_precision.parity.plain_data import PlainElement, as_plain, plain_element
 
 OUTCOMES = ("pass", "fail", "drift", "vacuous", "skip", "error")
 
@@ -256,14 +256,14 @@ class Verdict(Figures):
         return self.command or again(self.nodeid)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as plain data for report.json, which xdist can send; see `plain`."""
+        """Return the result as plain data for report.json, which xdist can send; see `as_plain`."""
         divergence = None if self.divergence is None else asdict(self.divergence)
         culprit = None if self.culprit is None else self.culprit.as_dict()
         told = {name: getattr(self, name) for name in _TOLD}
         figures = {figure.name: getattr(self, figure.name) for figure in fields(Figures)}
         found = {"details": self.details, "divergence": divergence, "culprit": culprit}
         data = told | found | figures
-        return {name: plain(value) for name, value in data.items() if value is not None}
+        return {name: as_plain(value) for name, value in data.items() if value is not None}
 
 
 _TOLD = (

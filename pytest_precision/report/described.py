@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pytest_precision.errors import expected_but_got
-
-LARGEST_NUMBER = sys.float_info.max
-"""JSON has larger whole numbers, which no float holds; and Python reads NaN and Infinity in it."""
+from pytest_precision.parity.plain_data import LARGEST_NUMBER
 
 TYPES: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: type(value) is dict,

@@ -22,7 +22,7 @@ from typing import Any
 from pytest_precision._destination import head_of
 from pytest_precision._folder_owners import lives
 from pytest_precision._interrupts import postponed
-from pytest_precision.parity.plain import plain
+from pytest_precision.parity.plain_data import as_plain
 from pytest_precision.report.provenance import differing
 from pytest_precision.report.report_files import JSON_NAME, is_report, report_in, unusable
 
@@ -184,8 +184,8 @@ def _why(error: Exception) -> str:
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """Encode a dict as strict JSON in one ASCII line, of what `plain` makes of its values."""
-    return json.dumps(plain(value), allow_nan=False).encode("ascii")
+    """Encode a dict as strict JSON in one ASCII line, of what `as_plain` makes of its values."""
+    return json.dumps(as_plain(value), allow_nan=False).encode("ascii")
 
 
 def _sweep(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.matrix.cell import AxisValue
-from pytest_precision.parity.plain import plain
+from pytest_precision.parity.plain_data import as_plain
 from pytest_precision.report.status import worst_status
 
 
@@ -47,7 +47,7 @@ def attach(
     extra: dict[str, Any] = {
         "precision_cell": {
             "test": test_of(item.nodeid),
-            "axes": plain(axes),
+            "axes": as_plain(axes),
             "number": number,
             "total": total,
             "unread": list(unread),
@@ -99,7 +99,9 @@ def properties(
         verdicts: verdicts as `Verdict.as_dict()`; none if the test ended without a check.
         reruns: how often the test failed and was run again before this run.
     """
-    found = [(f"{PROPERTY_PREFIX}axis.{name}", str(value)) for name, value in plain(axes).items()]
+    found = [
+        (f"{PROPERTY_PREFIX}axis.{name}", str(value)) for name, value in as_plain(axes).items()
+    ]
     if reruns:
         found.append((f"{PROPERTY_PREFIX}reruns", str(reruns)))
     if not verdicts:

@@ -8,7 +8,6 @@ and no size asks for memory that the file does not have.
 from __future__ import annotations
 
 import math
-import re
 import reprlib
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -23,13 +22,10 @@ from pytest_precision.trace.moment import END, INIT
 LARGEST_COUNT = 1 << 60
 """The largest number that anything is counted up to; sums of two fit into 64 bits."""
 
-DTYPES = {
+TORCH_DTYPES = {
     str(one).partition(".")[2]: one for one in vars(torch).values() if isinstance(one, torch.dtype)
 }
 """Every dtype of this torch by its name; what else torch has is not looked up by text of others."""
-
-SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a pair, which JSON can escape, and which is no character."""
 
 OPTIONAL = frozenset({"starts"})
 """Keys of an index that earlier releases did not write."""
@@ -66,9 +62,9 @@ def sound_dtype(what: str, value: Any) -> torch.dtype:
     Raises:
         ValueError: `value` names none.
     """
-    if sound_text(what, value) not in DTYPES:
+    if sound_text(what, value) not in TORCH_DTYPES:
         raise _wrong(f"{what} to be a dtype that this torch has, such as bfloat16,", value)
-    return DTYPES[value]
+    return TORCH_DTYPES[value]
 
 
 def sound_text(what: str, value: Any) -> str:
@@ -77,7 +73,7 @@ def sound_text(what: str, value: Any) -> str:
     Raises:
         ValueError: `value` is none.
     """
-    if type(value) is not str or SURROGATE.search(value):
+    if type(value) is not str:
         raise _wrong(f"{what} to be a text", value)
     return value
 

@@ -128,10 +128,7 @@ class Pair:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor] | None:
-        """Return both full tensors; None if a run lacks it, or recorded no complete values.
-
-        If torch computes no values of their dtype, they are integers of the same bits.
-        """
+        """Return both full tensors `with_values`; None if a run lacks it or its full values."""
         if self.candidate is None or self.reference is None:
             return None
         ours, theirs = self.candidate.tensor, self.reference.tensor

@@ -1,7 +1,7 @@
 """Turn values into plain data: what JSON has, and what xdist can send from a worker.
 
-Whatever a verdict holds leaves through `plain`, so that no value of torch, numpy or a test reaches
-report.json, JUnit files or the processes of xdist.
+Whatever a verdict holds leaves through `as_plain`, so that no value of torch, numpy or a test
+reaches report.json, JUnit files or the processes of xdist.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ PlainElement = float | str | bool | None
 """An element of a tensor: its number, or its text where JSON has no number for it."""
 
 LARGEST_NUMBER = sys.float_info.max
-"""JSON has larger whole numbers, but no reader that computes in floats takes them."""
+"""JSON has larger whole numbers, which no float holds; and Python reads NaN and Infinity in it."""
 
 
-def plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """Return a value as dicts with text keys, lists, and elements that JSON has.
 
     NaN and infinities become text. So does what is no container and has no number, such as a dtype.
     """
     if isinstance(value, Mapping):
-        return {plain_text(name): plain(inner) for name, inner in value.items()}
+        return {plain_text(name): as_plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [as_plain(inner) for inner in value]
     element = plain_element(value)
     if isinstance(element, float) and not math.isfinite(element):
         return str(element)

@@ -19,7 +19,7 @@ from pytest_precision import Cell, Observation, Verdict, whole
 from pytest_precision.check.case import Case
 from pytest_precision.check.disagreement import disagreement
 from pytest_precision.check.terms import Terms
-from pytest_precision.parity.plain import plain
+from pytest_precision.parity.plain_data import as_plain
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.moment import END, INIT, Moment
@@ -159,7 +159,7 @@ def test_other_dtypes_and_shapes_make_plain_data(
 )
 def test_what_is_no_plain_data_becomes_some(value: object, held: object) -> None:
     """A number where JSON has it, else a text; the same after a way through strict JSON."""
-    found = json.loads(json.dumps(plain(value), allow_nan=False))
+    found = json.loads(json.dumps(as_plain(value), allow_nan=False))
     assert (found, type(found)) == (held, type(held))
     if isinstance(held, float):
         assert math.copysign(1, found) == math.copysign(1, held)
@@ -176,7 +176,7 @@ def test_an_object_that_has_no_text_is_plain_too() -> None:
 
         item = __str__
 
-    assert "Wordless object at" in plain([Wordless()])[0]
+    assert "Wordless object at" in as_plain([Wordless()])[0]
 
 
 def test_every_field_of_a_verdict_is_plain() -> None:
