@@ -128,6 +128,7 @@ def wraps(function: Callable[..., Any]) -> Callable[..., Any]:
         (promised, partial(Promised, width=5, depth=1), "train2", 1),
         (layouts.adamw, partial(Inheriting, width=5, depth=1), "train2", 2),
         (promised, TINY, "train-save-swap-load-train", 2),
+        (layouts.adamw, TINY, "train-save-swap-load-train", 2),
     ],
     ids=[
         "built in",
@@ -138,6 +139,7 @@ def wraps(function: Callable[..., Any]) -> Callable[..., Any]:
         "promised workload",
         "inherited promise",
         "swap with user's",
+        "swap of built in with user's",
     ],
 )
 def test_every_part_promises(
@@ -150,13 +152,12 @@ def test_every_part_promises(
 ) -> None:
     """Layout, workload and, after a swap, the other layout: each must promise, or nothing is kept.
 
-    Two candidates are checked against one reference, which is recorded once or twice. A subclass
-    may override what its base has promised of itself.
+    A candidate without the promise is checked twice against one reference, which is recorded once
+    or twice. A subclass may override what its base has promised of itself.
     """
-    cell = Cell(sequence=sequence)
-    for factor in (1.0, 1):
-        candidate = partial(reading.scaled, factor=factor)
-        assert check(candidate, reference, cell, workload) == "pass"
+    candidate = partial(reading.scaled, factor=1.0)
+    for _ in range(2):
+        assert check(candidate, reference, Cell(sequence=sequence), workload) == "pass"
     assert traces.recordings == recordings
 
 
@@ -166,6 +167,10 @@ def test_the_ini_key_promises_it_of_all(check: Check, traces: CountingCache) -> 
     for candidate in (layouts.adamw, promised):
         assert check(candidate, mine, workload=workload, pure=True) == "pass"
     assert traces.recordings == 1
+    cell = Cell(sequence="train-save-swap-load-train")
+    for _ in range(2):
+        assert check(promised, mine, cell, workload, pure=True) == "pass"
+    assert traces.recordings == 2
 
 
 def test_who_wraps_promises_anew() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -73,12 +74,7 @@ def _on_disk(file: str) -> str:
 
 
 def _digest(path: str) -> str:
-    try:
-        # A pipe would wait for somebody who writes.
-        return (
-            xxhash.xxh3_128_hexdigest(Path(path).read_bytes())
-            if os.path.isfile(path)
-            else NOT_THERE
-        )
-    except OSError:
-        return NOT_THERE
+    with suppress(OSError):
+        if os.path.isfile(path):  # to read a pipe would wait for somebody who writes
+            return xxhash.xxh3_128_hexdigest(Path(path).read_bytes())
+    return NOT_THERE
