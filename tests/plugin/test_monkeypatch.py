@@ -7,6 +7,7 @@ from written import read_report
 
 NET = """
 import functools
+import types
 
 import torch
 
@@ -18,6 +19,11 @@ CALLS = 0
 SEEN = {}
 READY = False
 _tool = None
+
+
+CONFIG = types.SimpleNamespace(lr=1e-2)
+TABLE = {"lr": 1e-2}
+SET_BY_CONFTEST = 0
 
 
 class Net:
@@ -61,11 +67,18 @@ def set_flag(value):
 
 
 def reads(workload, cell):
+    assert SET_BY_CONFTEST == 1, "expected ranks to import conftest.py"
     model = workload.model(cell)
     optimizer = torch.optim.AdamW(
         workload.groups(model), lr=Child.lr(), betas=betas(), eps=Net.EPS
     )
     return Engine(workload, cell, model, optimizer)
+"""
+
+CONFTEST = """
+import net
+
+net.SET_BY_CONFTEST = 1
 """
 
 SUITE = """
@@ -96,6 +109,24 @@ def check(parity):
 @pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
 def test_replaced(parity, monkeypatch, name, value):
     monkeypatch.setattr(name, value)
+    check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_inside_an_object(parity, monkeypatch):
+    monkeypatch.setattr(net.CONFIG, "lr", 5e-2)
+    check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_inside_a_mapping(parity):
+    with mock.patch.dict(net.TABLE, lr=5e-2):
+        check(parity)
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_inside_a_function(parity, monkeypatch):
+    monkeypatch.setattr(net.betas, "__defaults__", (1,))
     check(parity)
 
 
@@ -151,6 +182,20 @@ def test_torch_is_imported_by_the_test(parity, monkeypatch):
     parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
 
 
+def relu(x):
+    return x
+
+
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
+def test_assigned_by_hand(parity):
+    import torch.nn.functional as functions
+    before, functions.relu = functions.relu, relu
+    try:
+        parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
+    finally:
+        functions.relu = before
+
+
 @pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], x=[0])
 def test_nothing_is_replaced(parity):
     parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
@@ -168,15 +213,18 @@ def ran(pytester: pytest.Pytester, *options: str) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.slow
 def test_a_replacement_that_no_rank_sees_is_refused(pytester: pytest.Pytester) -> None:
-    """It is named with what it was and is, and with the ways out; a module's own state is none."""
-    pytester.makepyfile(net=NET, test_suite=SUITE)
+    """It is named with what it was and is, and with the ways out; a module's own state is none.
+
+    Ranks have what a conftest.py sets, without which no side of this suite passes.
+    """
+    pytester.makepyfile(net=NET, test_suite=SUITE, conftest=CONFTEST)
     found = ran(pytester)
     refused = {name: reason for name, (outcome, reason) in found.items() if outcome == "error"}
     assert sorted(set(found) - set(refused)) == sorted(
         name for name in found if name.startswith(("test_state", "test_undone"))
     )
     assert {found[name][0] for name in set(found) - set(refused)} == {"pass"}, found
-    assert len(refused) == 13
+    assert len(refused) == 16
     text = "\n".join(refused.values())
     for words in (
         "net.FLAG was 0.01, is 0.05",
@@ -190,7 +238,10 @@ def test_a_replacement_that_no_rank_sees_is_refused(pytester: pytest.Pytester) -
         "net.Child.lr was net:Net.lr, is test_suite:<lambda>",
         "torch.nn.functional.gelu was torch._C._nn:gelu, is test_suite:<lambda>",
         "Linear.forward was torch.nn.modules.linear:Linear.forward, is test_suite:<lambda>",
-        "AdamW.step was torch.optim.adam:Adam.step, is test_suite:<lambda>",
+        "around torch.optim.adam:Adam.step, is test_suite:<lambda>",
+        "net.CONFIG.lr was 0.01, is 0.05",
+        "net.TABLE['lr'] was 0.01, is 0.05",
+        "net.betas.__defaults__ was None, is (1,)",
     ):
         assert words in text
     for reason in refused.values():
@@ -201,7 +252,7 @@ def test_a_replacement_that_no_rank_sees_is_refused(pytester: pytest.Pytester) -
 @pytest.mark.slow
 def test_ranks_in_the_same_process_see_it(pytester: pytest.Pytester) -> None:
     """With inline ranks a replacement reaches the side, and is no error."""
-    pytester.makepyfile(net=NET, test_suite=SUITE)
+    pytester.makepyfile(net=NET, test_suite=SUITE, conftest=CONFTEST)
     options = ("--precision-ranks=inline", "--precision-lines=off")
     found = ran(pytester, *options, "-k", "FLAG-0.05 or EPS or undone")
     assert [outcome for outcome, _ in found.values()].count("error") == 0, found
@@ -211,8 +262,9 @@ def test_ranks_in_the_same_process_see_it(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_torch_that_the_test_itself_imports_first(pytester: pytest.Pytester) -> None:
-    """A function of the user's in torch is told though nobody saw torch before, and then undone."""
+    """Though nobody saw torch before: a patch by its own record, an assignment by who wrote it."""
     pytester.makepyfile(test_late=LATE)
     found = [*ran(pytester).values()]
-    assert [outcome for outcome, _ in found] == ["error", "pass"], found
-    assert "got torch.nn.functional.gelu is test_late:test_torch_is_imported" in found[0][1]
+    assert [outcome for outcome, _ in found] == ["error", "error", "pass"], found
+    assert "got torch.nn.functional.gelu was torch._C._nn:gelu, is test_late:" in found[0][1]
+    assert "got torch.nn.functional.relu is test_late:relu" in found[1][1]

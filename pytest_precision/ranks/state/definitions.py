@@ -221,7 +221,7 @@ def _foreign(one: _Holder) -> Iterator[tuple[str, str]]:
     for name, value in one.before.items():
         is_function = type(value) is FunctionType
         home = sys.modules.get(value.__module__) if is_function else None
-        if users_file(home) is not None or type(value).__module__ == "unittest.mock":
+        if users_file(home) is not None:
             yield name, f"{one.name}.{name} is {value_in_words(value)}"
 
 
