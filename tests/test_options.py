@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -224,9 +225,22 @@ def test_several_selections(pytester: pytest.Pytester, monkeypatch: pytest.Monke
 def test_empty_variable(
     name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A variable that is set but empty is not set."""
+    """A variable that is set but empty is refused: what was to be in it was never set."""
     monkeypatch.setenv(OPTION[name].variable, "")
-    assert setting(pytester, name) == getattr(Settings(), OPTION[name].field)
+    with pytest.raises(pytest.UsageError, match=f"{OPTION[name].variable}=''"):
+        setting(pytester, name)
+
+
+@each_option
+def test_empty_flag(name: str, pytester: pytest.Pytester) -> None:
+    """So is a flag without a value after its `=`, and an ini entry that is no list."""
+    option = OPTION[name]
+    if option.ini_type != "bool":
+        with pytest.raises(pytest.UsageError, match=f"expected {re.escape(option.expected)}"):
+            setting(pytester, name, f"{option.flag}=")
+    if option.ini_type == "string":
+        with pytest.raises(pytest.UsageError, match=f"{option.key}=''"):
+            setting(pytester, name, "-o", f"{option.key}=")
 
 
 def test_report_folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,18 @@ def test_what_is_not_committed_is_compared_with_head(
     assert (repository.root / "out" / "report.json").exists()
 
 
+def test_a_commit_that_is_checked_out_is_said_to_be_the_same_code(
+    repository: Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By whatever name; with a tracked file that differs, it is not."""
+    same = "no tracked file differs from it: both sides are the same code\n"
+    assert main(["diff", "main", "--", "src/train.py"]) == 0
+    assert same in capfd.readouterr().out
+    repository.write(src__scaling=SCALED.format("(1 / 2)"))
+    assert main(["diff", "main", "--", "src/train.py"]) == 0
+    assert same not in capfd.readouterr().out
+
+
 def test_a_tolerance_keeps_the_values_that_it_needs(
     repository: Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:

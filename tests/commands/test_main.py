@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -35,6 +38,60 @@ def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="2"):
         main(["recrod"])
     assert "invalid choice: 'recrod' (choose from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diff", ""),
+        ("diff", " "),
+        ("diff", "--python", ""),
+        ("diff", "--link", ""),
+        ("diff", "--link="),
+        ("bisect", "", "HEAD"),
+        ("bisect", "HEAD~1", ""),
+        ("record", "--out", ""),
+        ("record", "--out="),
+        ("record", "--out", "new", "--only", ""),
+        ("record", "--out", "new", "--steps", ""),
+        ("record", "--out", "new", "--values="),
+        ("record", "--out", "new", "--te="),
+        ("compare", "", "reference"),
+        ("compare", "candidate", ""),
+        ("compare", "candidate", "reference", "--criterion", ""),
+        ("compare", "candidate", "reference", "--report="),
+        ("export", "", "--out", "new"),
+        ("export", "recording", "--out="),
+        ("import", "file", "--out", ""),
+        ("init", ""),
+        ("init", "folder", "--script="),
+        ("report", "merge", "--out", "", "one"),
+        ("report", "page", ""),
+        ("report", "compare", "old", ""),
+        ("audit", ""),
+        ("audit", "module:function", "--format="),
+    ],
+    ids=shlex.join,
+)
+def test_an_empty_word_is_no_default(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], words: Sequence[str]
+) -> None:
+    """It is that of a variable which was never set, in every place, and nothing is made."""
+    before = {*in_folder.iterdir()}
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, "--", "train.py"])
+    said = capsys.readouterr().err
+    assert re.search(r"expected a value for .* but got '\s?'; leave it out for the default;", said)
+    assert {*in_folder.iterdir()} == before
+
+
+def test_a_script_may_have_empty_arguments(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What follows `--` is the script's own."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["record", "--out", "new", "--", "none.py", ""])
+    assert "expected a value" not in capsys.readouterr().err
 
 
 def test_a_terminal_may_lack_a_character(monkeypatch: pytest.MonkeyPatch) -> None:

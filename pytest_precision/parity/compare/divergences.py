@@ -15,7 +15,7 @@ from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.optional import OptionalPairs, Uncalled, shows_reads
 from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
-from pytest_precision.parity.compare.sums import Sums
+from pytest_precision.parity.compare.sums import SummedLosses
 from pytest_precision.parity.compare.tensors import Difference, compare, statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
@@ -146,7 +146,7 @@ def judge(
         for what, why in trace.header.unshown.items():
             judgement.left_out.setdefault(what, f"{side}: {why}")
     optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
-    sums = Sums(criteria)
+    sums = SummedLosses(criteria)
     for moments in common_moments(candidate, reference):
         optional.begin(moments)
         judgement.moments.append(moments[0])

@@ -20,7 +20,7 @@ SUM = "microbatches (sum)"
 """Name of the sum, which a pattern of the names of losses fits as well."""
 
 
-class Sums:
+class SummedLosses:
     """Puts one pair of sums in the place of a step's losses whose numbers differ.
 
     Args:
