@@ -66,7 +66,7 @@ def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
         file: as code objects name it.
         line: from 1.
     """
-    if not file.startswith("<") and PurePath(os.path.realpath(file)).suffix != ".py":
+    if not file.startswith("<") and PurePath(file).suffix != ".py":
         return ()
     linecache.checkcache(file)
     texts = linecache.getlines(file) or _undecoded(file)
