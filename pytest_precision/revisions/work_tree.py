@@ -103,6 +103,7 @@ class TreeKeeper:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
+            errors="replace",
             start_new_session=True,  # Ctrl-C is not meant for it
         )
 
@@ -123,9 +124,9 @@ class TreeKeeper:
         self._is_adding = False
         if not answer:
             assert process.stderr is not None
-            said = process.stderr.read().strip().splitlines()[-1:]
+            said = process.stderr.read().strip().splitlines() or [f"status {process.wait()}"]
             wanted = f"a process that keeps work trees of {repository}"
-            raise RevisionError(expected_but_got(wanted, f"its end {said}", "try again"))
+            raise RevisionError(expected_but_got(wanted, f"its end: {said[-1]}", "try again"))
         if fault := json.loads(answer):
             raise RevisionError(fault)
 
@@ -186,13 +187,12 @@ def _submodules(home: Path, commit: str) -> list[tuple[str, str]]:
 
 
 def _expect_fetched(submodule: Path, commit: str) -> None:
-    if os.path.realpath(git(submodule, "rev-parse", "--show-toplevel")) != os.path.realpath(
-        submodule
-    ):
+    root = git(submodule, "rev-parse", "--show-toplevel")
+    if os.path.realpath(root) != os.path.realpath(submodule):
         raise RevisionError(
             expected_but_got(
                 f"the submodule {submodule} to be a repository",
-                "a folder of another one",
+                f"a folder of {root}",
                 f"git submodule update --init {submodule}",
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from repository import Repository
 
 from pytest_precision.__main__ import main
 from pytest_precision.errors import RevisionError
-from pytest_precision.revisions.work_tree import work_tree
+from pytest_precision.revisions.work_tree import TreeKeeper, work_tree
 
 Entries = Callable[[Repository, Repository, str], list[tuple[str, str, str]]]
 
@@ -188,7 +189,7 @@ def test_a_gitfile_that_points_elsewhere_costs_the_other_nothing(
     expect_whole(other)
     (mine.root / "part" / ".git").unlink()
     (mine.root / "part" / ".git").mkdir()
-    what = r"the submodule /.*/mine/part to be a repository but got a folder of another one"
+    what = r"the submodule /.*/mine/part to be a repository but got a folder of /.*/mine; "
     with (
         pytest.raises(RevisionError, match=what),
         work_tree(mine.root, strange, tmp_path / "own" / "tree"),
@@ -240,6 +241,15 @@ def test_a_temporary_folder_behind_a_link(mine: Repository, tmp_path: Path) -> N
         assert (tree / "train.py").exists()
         assert mine.trees() == 2
     assert not [*(tmp_path / "real").iterdir()]
+    assert mine.trees() == 1
+
+
+def test_a_keeper_that_is_gone_is_told(mine: Repository, tmp_path: Path) -> None:
+    """With its end, where no work tree can be added any more; nothing waits for it."""
+    with TreeKeeper(tmp_path) as keeper:
+        os.killpg(keeper._process.pid, signal.SIGKILL)
+        with pytest.raises(RevisionError, match=r"keeps work trees of /.* its end: status -9"):
+            keeper.add(mine.root, mine.git("rev-parse", "HEAD"), "tree")
     assert mine.trees() == 1
 
 

@@ -42,6 +42,16 @@ def test_a_file_that_is_gone_has_no_lines(script: Path) -> None:
     assert lines_around("<string>", 1) == ()
 
 
+@pytest.mark.parametrize(
+    "name", ["id_rsa", ".env", "key.pem", "train.py.txt", "nul\0.py", "py", "<py"]
+)
+def test_what_is_no_source_is_not_quoted(tmp_path: Path, name: str) -> None:
+    """The recording of others names any file, and a report with its lines leaves this machine."""
+    if "\0" not in name:
+        (tmp_path / name).write_text("secret\n")
+    assert lines_around(str(tmp_path / name), 1) == ()
+
+
 def test_code_that_a_tool_has_registered_has_lines() -> None:
     """As torch.fx and notebooks do for what they generate."""
     lines = ["x = 1\n", "y = 2\n"]

@@ -66,7 +66,8 @@ def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
         file: as code objects name it.
         line: from 1.
     """
-    if not file.startswith("<") and PurePath(os.path.realpath(file)).suffix != ".py":
+    is_generated = file.startswith("<") and file.endswith(">")
+    if "\0" in file or not (is_generated or PurePath(file).suffix == ".py"):
         return ()
     linecache.checkcache(file)
     texts = linecache.getlines(file) or _undecoded(file)
