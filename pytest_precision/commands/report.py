@@ -103,8 +103,8 @@ def _merge(given: argparse.Namespace) -> str:
     from pytest_precision.report.report_files import expect_reports_free, report_in
 
     merged = _merged(given)
-    given.out.mkdir(parents=True, exist_ok=True)
     expect_reports_free(given.out, "--out", given.force)
+    given.out.mkdir(parents=True, exist_ok=True)
     report_in(given.out, given.force).put(encode(merged).decode() + "\n")
     return str(write_page(given.out, force=given.force))
 

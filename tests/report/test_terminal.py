@@ -326,7 +326,7 @@ def test_unwritable_folder_is_a_usage_error(session):
     Path("taken").touch()
     found = session(MATRIX, "--folder=taken")
     assert found.ret == pytest.ExitCode.USAGE_ERROR
-    found.stderr.fnmatch_lines(["ERROR: *--precision-report=taken (File exists)*"])
+    found.stderr.fnmatch_lines(["ERROR: *--precision-report=taken (Not a directory)*"])
 
 
 def test_interrupt_writes_the_report(session):

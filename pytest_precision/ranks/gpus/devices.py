@@ -137,8 +137,10 @@ def _take(descriptor: int, name: str, seconds: float, deadline: float) -> None:
                 _log.warning("waiting for device %s, which process %s holds", name, holder)
             time.sleep(LOCK_SECONDS)
         else:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            written = os.pread(descriptor, 20, 0)
+            if not written or written.isdigit():  # other text is somebody's, and the lock is enough
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             return
 
 

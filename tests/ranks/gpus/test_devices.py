@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -167,3 +168,12 @@ def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path, dangling):
     with pytest.raises(OSError, match=r"gpu-a\.lock"), held(["gpu-a"], 0.1, tmp_path):
         pass
     assert (target.read_text() == "precious") if not dangling else not target.exists()
+
+
+def test_text_of_others_in_a_lock_stays(tmp_path):
+    """Only the number of a process is replaced by another one; the lock holds all the same."""
+    lock = tmp_path / "pytest-precision-device-gpu-b.lock"
+    for before, after in (("precious", "precious"), ("12345", str(os.getpid()))):
+        lock.write_text(before)
+        with held(["gpu-b"], 1.0, tmp_path):
+            assert lock.read_text() == after
