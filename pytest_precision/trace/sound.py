@@ -202,7 +202,7 @@ def sound_sizes(what: str, value: Any) -> list[int]:
     """
     sizes = [sound_integer(f"a size of {what}", size) for size in sound_list(what, value)]
     # Also of an empty tensor, whose strides torch computes.
-    sound_integer(f"elements of {what}", math.prod(max(1, size) for size in sizes))
+    sound_integer(f"in {what}, elements", math.prod(max(1, size) for size in sizes))
     return sizes
 
 

@@ -161,7 +161,7 @@ def sealed(lines: list[str]) -> str:
         (7, "param =00 float32 2 * w", "1 bytes for 2 of float32"),
         (7, "param =00 int4x 2 * w", "a dtype that this torch has"),
         (7, "param =00 nn 2 * w", "a dtype that this torch has"),
-        (7, f"param #{'0' * 32} float32 {2**59}x4 * w", "elements of a shape"),
+        (7, f"param #{'0' * 32} float32 {2**59}x4 * w", "in a shape, elements"),
         (7, "param =00 uint8 1 1 w", "rank 1 of 1"),
         (7, "param =00 uint8 1 * w\\", "no escaped text"),
         (8, TENSOR, "the tensor is there twice"),

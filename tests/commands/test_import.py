@@ -125,7 +125,7 @@ SPAN = ("moments", 2, "tensors", 2)
         ((*FIRST, "start"), [0, -1], r"the start of a piece in moments\[0\].tensors\[0\].start"),
         ((*FIRST, "start"), {"0": 0}, r"tensors\[0\].start to be a list"),
         ((*FIRST, "shape"), [4], r"tensors\[0\].start to be the place of a piece"),
-        ((*FIRST, "shape"), [1 << 40, 1 << 40], r"elements of moments\[0\].tensors\[0\].shape"),
+        ((*FIRST, "shape"), [1 << 40, 1 << 40], r"in moments\[0\].tensors\[0\].shape, elements"),
         ((*FIRST, "shape"), "4x2", r"tensors\[0\].shape to be a list"),
         ((*FIRST, "piece"), [4], r"piece to be the shape of the tensor, \[2, 2\], but got \[4\]"),
         ((*SPAN, "start"), [], r"tensors\[2\].start to be the place of a piece"),
