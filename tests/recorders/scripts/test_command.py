@@ -224,3 +224,56 @@ def test_a_file_finds_the_process_that_python_makes_for_it(
     assert recorded == expected
     assert facts_of(folder) == expected  # forked
     assert facts_of(folder, "new") == expected  # a new interpreter
+
+
+SCRIPTS = Path(__file__).parents[3] / "fixtures" / "scripts"
+
+
+def test_every_cell_of_a_session_imports_what_a_file_imports_where_it_does(
+    parity_in: ParityIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module beside the file reads its arguments while it is imported, in each cell anew.
+
+    The reference runs first, and the sides take turns in having the argument, so that a process
+    which had the module, or knew that it would be imported, would hide the difference in one of the
+    cells. The first cell and the last one say the same.
+    """
+    monkeypatch.chdir(SCRIPTS)
+    fast, slow = ("rate_by_module.py", "--fast"), ("rate_by_module.py",)
+    parity = parity_in(Cell(sequence="train2"))
+    for sides in ((fast, slow), (slow, fast)) * 2:
+        found = failed(parity, *(command(*words) for words in sides)).divergence
+        assert found is not None
+        rates = [1e-2 if words is fast else 1e-3 for words in sides]
+        assert (found.kind, found.candidate, found.reference) == ("lr", *rates)
+
+
+def test_a_second_name_of_main_is_nothing_that_is_imported(
+    parity_in: ParityIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that gives its `__main__` another name runs once for each side, and is ended.
+
+    The package multiprocess does so, which many frameworks import. Whoever took that name for a
+    module of the user's would run the whole file, without its arguments and to its end.
+    """
+    monkeypatch.chdir(SCRIPTS)
+    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
+    parity_in(Cell(sequence="train2")).check(
+        command("alias_of_main.py"), command("alias_of_main.py", "again")
+    )
+    runs = (tmp_path / "runs").read_text(encoding="utf-8")
+    assert runs.split() == ["__main__", "again", "__main__"]
+
+
+def test_a_file_that_is_a_link_is_found_beside_what_it_leads_to(
+    parity_in: ParityIn, folder: Path
+) -> None:
+    """Python's own rule: `__file__` is the link, and modules are found beside the file itself."""
+    (folder / "elsewhere").mkdir()
+    link = folder / "elsewhere" / "link.py"
+    link.symlink_to(folder / "train.py")
+    text = SCRIPT + f"\nassert __file__ == {str(link)!r}\n"
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    parity = parity_in(Cell(sequence="train2"))
+    words = "elsewhere/link.py", "0.1", "--alone", "--short"
+    assert parity.check(command(*words), command(*words, "x")).outcome == "pass"
