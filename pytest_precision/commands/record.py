@@ -20,7 +20,7 @@ from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.ranks.code.python_path import leave_out_own_entry
+from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 
 STEPS = 10
@@ -129,11 +129,11 @@ def run(given: argparse.Namespace) -> int:
     _expect_steps(given)
     _expect_empty(given)
     _let_stand_in(given)
-    leave_out_own_entry()
-    if given.moved:
-        move_imports(*given.moved)
     before = threading.enumerate()
-    done = _recorded(given)
+    with without_own_entry():
+        if given.moved:
+            move_imports(*given.moved)
+        done = _recorded(given)
     if given.moved:
         expect_moved(*given.moved)
     if done < given.steps:

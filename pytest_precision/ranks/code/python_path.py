@@ -6,7 +6,8 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_precision.ranks.code.relocation import PACKAGE
@@ -31,16 +32,21 @@ def path_of_python() -> list[str]:
     return path if _is_safe() else path[1:]
 
 
-def leave_out_own_entry() -> None:
-    """Remove from `sys.path` the entry of what this process runs, such as the `-m` before a module.
+@contextmanager
+def without_own_entry() -> Iterator[None]:
+    """Have `sys.path` without the entry of what this process runs, such as the folder of `-m`.
 
     If this package was found there, it goes last: children of the process must find it, too.
     """
-    if _is_safe() or not sys.path:
-        return
-    own = sys.path.pop(0)
-    if (Path(own) / PACKAGE.name).is_dir():
-        sys.path.append(os.path.abspath(own))
+    before = sys.path[:]
+    if not _is_safe() and sys.path:
+        own = sys.path.pop(0)
+        if (Path(own) / PACKAGE.name).is_dir():
+            sys.path.append(os.path.abspath(own))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def path_of_file(file: Path, path: Sequence[str]) -> list[str]:

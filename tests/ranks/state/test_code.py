@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
@@ -244,3 +245,34 @@ def test_inline_code_is_put_back():
     with pytest.warns(PrecisionLeakWarning, match="functional.gelu was replaced"):
         RankPool("inline", timeout=30).run(1, patch)
     assert F.gelu is before
+
+
+PLANTED_READER = """
+import sys
+import torch
+
+AT_IMPORT = torch.are_deterministic_algorithms_enabled(), [*sys.argv], torch.rand(1).item()
+
+
+def facts():
+    return AT_IMPORT, torch.are_deterministic_algorithms_enabled()
+"""
+
+
+def test_modules_are_imported_before_the_state_of_torch_is_set(
+    pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A module reads while it is imported what it read in pytest, and nothing of pytest's.
+
+    So torch's settings are its own then, and those of ranks follow. Generators are seeded before,
+    so that what a module draws is the same on all ranks. `sys.argv` has one empty word: a module
+    that parses arguments finds none, where pytest's would have ended it.
+    """
+    (tmp_path / "planted_reader.py").write_text(PLANTED_READER, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pytest", "--precision-matrix"])
+    planted = importlib.import_module("planted_reader")
+    first, second = pool.run(2, planted.facts)
+    ((deterministic, argv, _), later) = first
+    assert first == second
+    assert (deterministic, argv, later) == (False, [""], True)

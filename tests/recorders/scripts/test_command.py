@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checked import ParityIn, failed
 
-from pytest_precision import Cell, ParityError, bitwise, command, unchecked
+from pytest_precision import Cell, Parity, ParityError, bitwise, command, unchecked
 
 SCRIPT = """
 import os, sys
@@ -30,7 +32,7 @@ lr = float(sys.argv[1])
 optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 generator = torch.Generator().manual_seed(int(os.environ["RANK"]))
 os.chdir("/")
-for step in range(next_to_it.STEPS):
+for step in range(2 if "--short" in sys.argv else next_to_it.STEPS):
     model(torch.randn(4, 3, generator=generator)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -138,3 +140,140 @@ def test_this_process_is_as_it_was(parity_in: ParityIn) -> None:
     parity = parity_in(Cell(sequence="train2"))
     parity.check(command("train.py", "0.1"), command("train.py", "0.1", "--alone"))
     assert before == (sys.argv, sys.path, Path.cwd(), dict(os.environ))
+
+
+FACTS = """
+import json, multiprocessing, os, random, sys, threading
+import torch, torch.distributed as dist
+import next_to_it
+
+main = sys.modules["__main__"]
+alone = main.__dict__ is globals()
+spec = (main.__spec__, main.__package__, type(main.__loader__).__name__, main.__file__)
+places = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+told = sorted(name for name in os.environ if name.startswith(
+    ("RANK", "WORLD", "LOCAL", "GROUP", "ROLE", "MASTER", "TORCHELASTIC", "PYTEST"))
+)
+began = multiprocessing.get_start_method(allow_none=True)
+multiprocessing.set_start_method("spawn")
+facts = {
+    "main": [alone, *spec, "__mp_main__" in sys.modules],
+    "arguments": sys.argv[1:],
+    "path": sys.path,
+    "folder": os.getcwd(),
+    "told": [name for name in told if name not in (
+        "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"
+    )],
+    "places": [os.environ[name] for name in places],
+    "process": [
+        began, multiprocessing.current_process().name, str(multiprocessing.parent_process())
+    ],
+    "torch": [
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_num_threads(),
+        str(torch.get_default_dtype()),
+        dist.is_initialized(),
+        torch.initial_seed(),
+    ],
+}
+side = os.environ.get("SIDE", "")
+with open(f"facts{side}{os.environ['RANK']}.json", "w", encoding="utf-8") as file:
+    json.dump(facts, file)
+"""
+
+
+def facts_of(folder: Path, side: str = "") -> list[dict[str, Any]]:
+    files = [folder / f"facts{side}{rank}.json" for rank in range(2)]
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    for file in files:
+        file.unlink()
+    return found
+
+
+def test_a_file_finds_the_process_that_python_makes_for_it(
+    parity_by: Callable[..., Parity], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file can ask of its process has one answer in a cell, by `record` and by itself.
+
+    These are `__main__`, the arguments, `sys.path` (pytest's has more), the folder, the names of
+    torchrun's variables and this rank's place, none of pytest's variables, what multiprocessing
+    says of the process, and torch's settings, of which a recording sets the seed alone. The cell is
+    on two ranks, with `--precision-ranks=inline`: a command has processes of its own there, too,
+    forks of the server or, where it declares variables, new interpreters.
+    """
+    (folder / "asking.py").write_text(FACTS + SCRIPT, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder / "of_pytest")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTEST_VERSION", "8")
+    with monkeypatch.context() as plain:
+        plain.delenv("PYTEST_VERSION")
+        for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+            plain.delenv(name)
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+        by_itself = [*launch, "asking.py", "0.1", "--short"]
+        subprocess.run(by_itself, check=True)
+        expected = facts_of(folder)
+        record = ["-m", "pytest_precision", "record", "--out", "recorded", "--steps", "2", "--"]
+        subprocess.run([*launch, *record, "asking.py", "0.1", "--short"], check=True)
+        recorded = facts_of(folder)
+    parity = parity_by(Cell(sequence="train2", world_size=2), lines="off", ranks="inline")
+    others = command("asking.py", "0.1", "--short", env={"SIDE": "new"})
+    parity.check(others, command("asking.py", "0.1", "--short"))
+    for facts in expected:  # nobody has seeded it, and torch's own number stands there
+        facts["torch"][-1] = recorded[0]["torch"][-1]
+    assert recorded == expected
+    assert facts_of(folder) == expected  # forked
+    assert facts_of(folder, "new") == expected  # a new interpreter
+
+
+SCRIPTS = Path(__file__).parents[3] / "fixtures" / "scripts"
+
+
+def test_every_cell_of_a_session_imports_what_a_file_imports_where_it_does(
+    parity_in: ParityIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module beside the file reads its arguments while it is imported, in each cell anew.
+
+    The reference runs first, and the sides take turns in having the argument, so that a process
+    which had the module, or knew that it would be imported, would hide the difference in one of the
+    cells. The first cell and the last one say the same.
+    """
+    monkeypatch.chdir(SCRIPTS)
+    fast, slow = ("rate_by_module.py", "--fast"), ("rate_by_module.py",)
+    parity = parity_in(Cell(sequence="train2"))
+    for sides in ((fast, slow), (slow, fast)) * 2:
+        found = failed(parity, *(command(*words) for words in sides)).divergence
+        assert found is not None
+        rates = [1e-2 if words is fast else 1e-3 for words in sides]
+        assert (found.kind, found.candidate, found.reference) == ("lr", *rates)
+
+
+def test_a_second_name_of_main_is_nothing_that_is_imported(
+    parity_in: ParityIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that gives its `__main__` another name runs once for each side, and is ended.
+
+    The package multiprocess does so, which many frameworks import. Whoever took that name for a
+    module of the user's would run the whole file, without its arguments and to its end.
+    """
+    monkeypatch.chdir(SCRIPTS)
+    monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
+    parity_in(Cell(sequence="train2")).check(
+        command("alias_of_main.py"), command("alias_of_main.py", "again")
+    )
+    runs = (tmp_path / "runs").read_text(encoding="utf-8")
+    assert runs.split() == ["__main__", "again", "__main__"]
+
+
+def test_a_file_that_is_a_link_is_found_beside_what_it_leads_to(
+    parity_in: ParityIn, folder: Path
+) -> None:
+    """Python's own rule: `__file__` is the link, and modules are found beside the file itself."""
+    (folder / "elsewhere").mkdir()
+    link = folder / "elsewhere" / "link.py"
+    link.symlink_to(folder / "train.py")
+    text = SCRIPT + f"\nassert __file__ == {str(link)!r}\n"
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    parity = parity_in(Cell(sequence="train2"))
+    words = "elsewhere/link.py", "0.1", "--alone", "--short"
+    assert parity.check(command(*words), command(*words, "x")).outcome == "pass"
