@@ -214,6 +214,8 @@ def _name(target: Any) -> str:
         return f"{target.__module__}.{named}"
     for module_name, module in sorted(sys.modules.items()):
         if isinstance(module, ModuleType):
+            if vars(module) is target:
+                return module_name
             for name, value in [*vars(module).items()]:
                 if value is target:
                     return f"{module_name}.{name}"
