@@ -16,6 +16,7 @@ import pytest
 from repository import SCALED, TRAIN, Repository
 
 from pytest_precision.__main__ import main
+from pytest_precision._folder_owners import sweep
 
 NIGHTLY = pytest.mark.nightly
 
@@ -281,7 +282,10 @@ BISECT = ["bisect", "HEAD~1", "HEAD", "--", "src/train.py::test_it"]
 def test_a_process_that_is_ended_leaves_nothing(
     repository: Repository, tmp_path: Path, command: list[str], number: signal.Signals
 ) -> None:
-    """Neither a work tree nor the script that it runs; nor what it made, if it gets to know."""
+    """Neither a work tree nor the script that it runs; nor what it made, if it gets to know.
+
+    Otherwise its recordings go with the next command, however soon that comes.
+    """
     slow = (
         "import os, pathlib, time\n"
         "pathlib.Path('starting').write_text(str(os.getpid()))\n"
@@ -312,5 +316,7 @@ def test_a_process_that_is_ended_leaves_nothing(
         time.sleep(0.05)
     assert not runs(script)
     assert repository.trees() == 1
-    if number != signal.SIGKILL:
+    if number == signal.SIGKILL:
+        sweep(str(tmp_path))
+    if number != signal.SIGKILL or command == DIFF:
         assert [*tmp_path.glob("pytest-precision-*")] == []
