@@ -20,7 +20,7 @@ from pytest_precision.trace.reader import Trace
 _NUMBER = re.compile(r" \d+$")
 """What tells apart several objects of one class, in the order in which they were seen to move."""
 
-Place: TypeAlias = tuple[str, str, int]
+StartKey: TypeAlias = tuple[str, str, int]
 """Kind, name and rank."""
 
 
@@ -76,13 +76,13 @@ class Starts:
         return [held.get(_place(pair)) for held in self._starts]
 
 
-def _place(pair: Pair) -> Place:
+def _place(pair: Pair) -> StartKey:
     shown = pair.candidate or pair.reference
     assert shown is not None
     return pair.kind, pair.name, shown.pieces[0].rank
 
 
-def _alike(start: tuple[Place, str]) -> tuple[str, TensorKey, int, str]:
+def _alike(start: tuple[StartKey, str]) -> tuple[str, TensorKey, int, str]:
     """Return what objects have in common that began alike, whichever of them moved first."""
     (kind, name, rank), value = start
     key = TensorKey.of(kind, name)

@@ -34,7 +34,7 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
     return f"{here} here, {there} in the reference"
 
 
-SUMMED = (
+COMPARE_SUMS = (
     "No sum in another order has the same bits. Where the numbers are to differ, compare with a "
     'tolerance, such as {"default": norm(rel=1e-5)}: of the losses, it compares the sum'
 )
@@ -100,7 +100,7 @@ def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
     number = other_number(judgement, finding.pair.moment.op)
     if finding.pair.kind == "loss":
         several = all(judgement.spread["loss", finding.pair.moment.op].numbers)
-        return [SUMMED] if number and several and finding.problem != "shape" else []
+        return [COMPARE_SUMS] if number and several and finding.problem != "shape" else []
     return [f"Step {finding.pair.moment.step} has {number}"] if number else []
 
 
