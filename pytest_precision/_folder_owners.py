@@ -217,7 +217,7 @@ def _put_locked(folder: Path, kind: int, put: Callable[[Path, Path], None]) -> i
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL, 0o600))
         lock = _locked(unfinished, kind | fcntl.LOCK_NB)
         with contextlib.suppress(OSError):  # the disk is full
-            unfinished.write_text(str(Owner.here()), "utf-8")
+            unfinished.write_text(str(Owner.here()), encoding="utf-8")
         with contextlib.suppress(FileExistsError):
             put(unfinished, folder / LOCK)
         unfinished.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ import pytest
 import xxhash
 
 from pytest_precision._destination import Destination, NotReplaceableError
+from pytest_precision._within import path_within
 from pytest_precision.check.baseline_text import (
     FIRST_LINE,
     MAKER_WORDS,
@@ -60,10 +61,17 @@ class BaselinePlace:
             root: folder of all baselines.
             nodeid: pytest's id of the test.
             number: of the check in its test, from 1.
+
+        Raises:
+            BaselineError: the test's file lies outside pytest's root.
         """
         file, _, rest = nodeid.partition("::")
         test = rest.partition("[")[0].replace("::", ".")
-        return cls(root / file / test, _file_name(nodeid, number), nodeid)
+        advice = "run pytest with a --rootdir that contains the test"
+        what = "a test with a baseline"
+        name = f"{file}/{test}"
+        folder = path_within(root, name, what, follow=True, advice=advice, error=BaselineError)
+        return cls(folder, _file_name(nodeid, number), nodeid)
 
     @classmethod
     def of_name(cls, root: Path, name: str, nodeid: str) -> BaselinePlace:
@@ -72,10 +80,11 @@ class BaselinePlace:
         Raises:
             ValueError: the name cannot be that of a folder.
         """
-        if not _GOLDEN.fullmatch(name) or {".", ".."} & {*name.split("/")}:
-            advice = "write a name such as 'golden/llama', of letters, digits and ._+-"
+        advice = "write a name such as 'golden/llama', of letters, digits and ._+-"
+        if not _GOLDEN.fullmatch(name):
             raise ValueError(expected_but_got("the name of a baseline", f"{name!r} (str)", advice))
-        return cls(root / name, _file_name(nodeid, 1), nodeid)
+        folder = path_within(root, name, "the name of a baseline", follow=True, advice=advice)
+        return cls(folder, _file_name(nodeid, 1), nodeid)
 
     def file(self, key: Mapping[str, str]) -> Path:
         """Return the path of the baseline for an environment, whose hash is in the name."""
@@ -173,12 +182,12 @@ def claim(folder: Path, file: Path, writer: str) -> None:
     taken = folder / xxhash.xxh3_128_hexdigest(os.fsencode(file.absolute()))
     own = taken.with_name(f"{taken.name}.{os.getpid()}")
     folder.mkdir(parents=True, exist_ok=True)
-    own.write_text(writer, "utf-8", "backslashreplace")
+    own.write_text(writer, encoding="utf-8", errors="backslashreplace")
     try:
         os.link(own, taken)  # whole, and only if there is none
     except FileExistsError:
-        first = taken.read_text("utf-8")
-        if first != own.read_text("utf-8"):
+        first = taken.read_text(encoding="utf-8")
+        if first != own.read_text(encoding="utf-8"):
             what = f"one check to write {file}"
             advice = "give one of them another name"
             raise BaselineError(expected_but_got(what, f"{first} and {writer}", advice)) from None
@@ -232,7 +241,9 @@ def key_of_baseline(path: Path) -> dict[str, str] | None:
 
     It is another environment's, so that whatever else is wrong with it is said there.
     """
-    first, *lines = path.read_text("utf-8", "replace").splitlines()[:MOST_KEYS] or [""]
+    first, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:MOST_KEYS] or [
+        ""
+    ]
     if first not in (FIRST_LINE, UNSEALED_FIRST_LINE):
         return None
     keys = (line.split(" ", 2)[1:] for line in lines if line.startswith("key "))

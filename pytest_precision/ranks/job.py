@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_precision.ranks.code import rewriting
-from pytest_precision.ranks.code.collected import import_collected
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.code.pytest_imports import import_collected
 from pytest_precision.ranks.code.relocation import relocation_of_process
 
 

@@ -290,11 +290,18 @@ def test_another_environment_is_named(tmp_path: Path) -> None:
         place.read({"torch": "2.13"})
 
 
-@pytest.mark.parametrize("name", ["", "/etc", "../x", "a/../b", "a b", "a/", "."])
+@pytest.mark.parametrize("name", ["", "/etc", "../x", "a/../b", "a b", "a/", ".", ".git/x"])
 def test_a_baseline_has_a_name_for_a_folder(tmp_path: Path, name: str) -> None:
     """Below the folder of all baselines, and nowhere else."""
     with pytest.raises(ValueError, match="the name of a baseline"):
         BaselinePlace.of_name(tmp_path, name, "t.py::test")
+
+
+@pytest.mark.parametrize("file", ["/elsewhere/test_a.py", "../test_a.py"])
+def test_a_test_outside_the_root_has_no_baseline(tmp_path: Path, file: str) -> None:
+    """Its folder would lie beside those of all baselines; the message says what to run."""
+    with pytest.raises(BaselineError, match="a test with a baseline whose path .*--rootdir"):
+        BaselinePlace.of_test(tmp_path, f"{file}::test_b", 1)
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ def path_of_python() -> list[str]:
         subprocess.CalledProcessError: the interpreter does not start.
     """
     done = subprocess.run(
-        [sys.executable, "-c", _TELL], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", _TELL],
+        stdout=subprocess.PIPE,
+        encoding=sys.getfilesystemencoding(),
+        check=True,
     )
     path: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])
     return path if _is_safe() else path[1:]

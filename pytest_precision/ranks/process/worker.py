@@ -22,7 +22,7 @@ from pytest_precision.ranks.code.relocation import Relocation, relocation_of_pro
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.ranks.launch.launch import Master, variables_of_torchrun
 from pytest_precision.ranks.process import coverage_of_ranks, lifeline, output, preloaded
-from pytest_precision.ranks.process.launched import begin_launched, run_launched
+from pytest_precision.ranks.process.command_process import begin_launched, run_launched
 from pytest_precision.ranks.process.messages import (
     Done,
     FromRank,

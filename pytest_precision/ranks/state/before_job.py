@@ -45,6 +45,7 @@ class BeforeJob:
         if self._outdated:
             self.code.renew()
         job.enter()
+        self._of_torch.restore()
         if job.import_collected():
             self.code.renew()
         starting_point.reset(threads, warn_only=job.warn_only)

@@ -58,7 +58,8 @@ class Patch(NamedTuple):
     @property
     def counts(self) -> bool:
         """Whether ranks have another value than this process, and a side may compute with it."""
-        return not (self._reaches_ranks or unchanged(self.before, self.after) or self._is_of_tools)
+        same = is_put_back(self.before, self.after)
+        return not (same or self._reaches_ranks or self._is_of_tools)
 
     @property
     def _reaches_ranks(self) -> bool:
@@ -138,14 +139,14 @@ def pending_patches() -> list[Patch]:
     return [*{patch.key: patch for patch in made if patch.counts}.values()]
 
 
-def unchanged(before: object, after: object) -> bool:
+def is_put_back(before: object, after: object) -> bool:
     """Return whether two values are one object, equal scalars, or tuples of such values."""
     if before is after:
         return True
     if type(before) is not type(after):
         return False
     if isinstance(before, tuple) and isinstance(after, tuple):
-        return len(before) == len(after) and all(map(unchanged, before, after))
+        return len(before) == len(after) and all(map(is_put_back, before, after))
     if isinstance(before, MethodType):  # each look at a method makes another object
         return before == after
     return type(before) in _SCALARS and repr(before) == repr(after)

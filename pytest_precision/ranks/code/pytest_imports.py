@@ -6,9 +6,6 @@ What they set in other modules while they are imported then holds on ranks as it
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -35,23 +32,11 @@ def import_collected(modules: tuple[ImportPath, ...]) -> bool:
     if modules in _IMPORTED:
         return False
     _seed()
-    with without_arguments():
-        for module in modules:
-            if module.file is None or place_on_rank(module.file) is not None:
-                _import(module)
+    for module in modules:
+        if module.file is None or place_on_rank(module.file) is not None:
+            _import(module)
     _IMPORTED.add(modules)
     return True
-
-
-@contextmanager
-def without_arguments() -> Iterator[None]:
-    """Hide the arguments of this process from what is imported in the block."""
-    before = sys.argv
-    sys.argv = [""]
-    try:
-        yield
-    finally:
-        sys.argv = before
 
 
 def _import(module: ImportPath) -> None:
