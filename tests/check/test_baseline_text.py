@@ -300,7 +300,7 @@ def test_a_baseline_has_a_name_for_a_folder(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("file", ["/elsewhere/test_a.py", "../test_a.py"])
 def test_a_test_outside_the_root_has_no_baseline(tmp_path: Path, file: str) -> None:
     """Its folder would lie beside those of all baselines; the message says what to run."""
-    with pytest.raises(BaselineError, match="a test with a baseline whose path .*--rootdir"):
+    with pytest.raises(BaselineError, match=r"a test with a baseline whose path .*--rootdir"):
         BaselinePlace.of_test(tmp_path, f"{file}::test_b", 1)
 
 
