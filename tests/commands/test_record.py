@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import py_compile
 import subprocess
 import sys
 import threading
+import zipapp
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +68,21 @@ def test_a_script_runs_as_main_with_its_arguments(
     seen = json.loads((in_folder / "seen").read_text())
     assert seen == ["__main__", ["sub/file.py", "--out", "x", "--", "y"], "beside"]
     assert "beside" not in sys.argv[0]
+
+
+@pytest.mark.parametrize("form", ["train.pyz", "train.pyc"])
+def test_a_script_may_be_an_archive_or_compiled(
+    record: RecordFile, in_folder: Path, form: str
+) -> None:
+    """As Python runs them: the file `__main__.py` of the one, and the code of the other."""
+    if form == "train.pyz":
+        (in_folder / "app").mkdir()
+        (in_folder / "app" / "__main__.py").write_bytes((in_folder / "train.py").read_bytes())
+        zipapp.create_archive("app", form)
+    else:
+        py_compile.compile("train.py", form)
+    recorded = whole_recording("candidate", record("a", script=(form, "0.01", "2")))
+    assert recorded.cell.sequence == "train2"
 
 
 def test_a_recording_says_how_it_was_made(record: RecordFile) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import runpy
 import sys
+import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -162,6 +164,9 @@ def run_file(file: Path, arguments: Sequence[str]) -> None:
     sys.path[:] = path_of_file(file, sys.path)
     sys.modules["__main__"] = main
     try:
+        if zipfile.is_zipfile(file) or file.suffix == ".pyc":  # Python finds the code in these
+            runpy.run_path(str(file), run_name="__main__")
+            return
         with io.open_code(str(main.__file__)) as source:
             code = compile(source.read(), str(main.__file__), "exec", dont_inherit=True)
         exec(code, vars(main))
