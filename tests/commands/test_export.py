@@ -37,6 +37,15 @@ def test_what_is_exported_and_imported_agrees(record: RecordFile, capsys: Output
     assert "-m pytest_precision record" not in said
 
 
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_a_folder_is_no_file(in_folder: Path, capsys: Output, out: str) -> None:
+    """Also one whose path has no name; status 1 would say that two recordings differ."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "mine", "--out", out, "--force"])
+    assert f"expected the path of a file but got {out}, which is a folder" in capsys.readouterr().err
+    assert [path.name for path in in_folder.iterdir()] == ["train.py"]
+
+
 def test_what_cannot_be_written_whole_is_not_there(
     record: RecordFile, capsys: Output, files_of_at_most: Callable[[int], None]
 ) -> None:
