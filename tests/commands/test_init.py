@@ -42,7 +42,9 @@ def test_a_script_that_repeats_itself_is_green(in_folder: Path, pytester: pytest
     pytester.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("name", ['a"""b.py', "a\\N.py", "a{b}.py", "é\udcff.py", "a\nb.py", "a'.py"])
+@pytest.mark.parametrize(
+    "name", ['a"""b.py', "a\\N.py", "a{b}.py", "é\udcff.py", "a\nb.py", "a'.py"]
+)
 def test_a_script_may_have_any_name(in_folder: Path, name: str) -> None:
     """What is written is a test that says the name, and code of nobody else's is in it."""
     (in_folder / name).touch()
