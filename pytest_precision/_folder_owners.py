@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -25,6 +26,9 @@ PREFIX = "pytest-precision-"
 
 GONE = f"{PREFIX}gone-"
 """Prefix of the names of folders that somebody removes; whoever finds one goes on with it."""
+
+_GONE_NAME = re.compile(f"{GONE}[0-9a-f]{{16}}")
+"""Their whole names: one with another end is no folder of this package."""
 
 LOCK = ".owner"
 OLD_SECONDS = 86400.0
@@ -91,7 +95,7 @@ def sweep(parent: str) -> None:
     """Remove the folders in `parent` that dead processes of this user left behind."""
     for folder in _folders(parent):
         with contextlib.suppress(OSError):  # gone, or not empty
-            if folder.name.startswith(GONE) or _is_left(folder):
+            if _is_going(folder) or _is_left(folder):
                 _remove_if_free(folder)
             elif not (folder / LOCK).exists() and _age(folder) > OLD_SECONDS:
                 for unfinished in folder.glob(f"{LOCK}.*"):
@@ -136,11 +140,18 @@ def _folders(parent: str) -> list[Path]:
     return found
 
 
+def _is_going(folder: Path) -> bool:
+    return _GONE_NAME.fullmatch(folder.name) is not None
+
+
 def _is_left(folder: Path) -> bool:
-    if not (folder / LOCK).exists():
+    lock = folder / LOCK
+    if not lock.exists() or _age(lock) < 0:
         return False
     owner = Owner.of(folder)
-    return _age(folder / LOCK) >= 0 and (owner is None or not owner.elsewhere)
+    if owner is None:  # of a full disk; a file that says something else is somebody's own
+        return lock.stat().st_size == 0
+    return not owner.elsewhere
 
 
 def _age(path: Path) -> float:
@@ -150,14 +161,14 @@ def _age(path: Path) -> float:
 
 def _is_of(folder: Path, process: int) -> bool:
     """Return whether process `process` made a folder, also if the folder's removal has begun."""
-    if folder.name.startswith(GONE):
+    if _is_going(folder):
         return True
     owner = Owner.of(folder)
     return owner is not None and owner.is_process(process)
 
 
 def _remove_if_free(folder: Path) -> None:
-    if folder.name.startswith(GONE):
+    if _is_going(folder):
         shutil.rmtree(folder, ignore_errors=True)
         return
     lock = _locked(folder / LOCK)

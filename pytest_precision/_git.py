@@ -39,7 +39,7 @@ def git(folder: Path, *words: str, seconds: float | None = None) -> str:
         lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         faults = [line for line in lines if line.startswith(_FAULTS)]
         raise RevisionError(f"git {words[0]}: {'; '.join(faults or lines[-1:])}")
-    return done.stdout.strip("\n")
+    return done.stdout.removesuffix("\n")
 
 
 def _environment() -> dict[str, str]:

@@ -59,6 +59,23 @@ def test_what_somebody_has_stays(tmp_path):
         assert mine.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [("notes", "Jane\n"), ("notes", "a\nb\nc"), ("gone-wild", None), ("gone-" + 17 * "0", "Jane")],
+)
+def test_what_somebody_called_alike_stays(tmp_path, name, owner):
+    """A name that begins as ours tells nothing; an owner's file, or a whole name, does."""
+    theirs = tmp_path / f"pytest-precision-{name}"
+    theirs.mkdir()
+    (theirs / "thesis").touch()
+    if owner is not None:
+        (theirs / LOCK).write_text(owner)
+    before = sorted(theirs.iterdir())
+    sweep(str(tmp_path))
+    remove_of(os.getpid(), {str(tmp_path)})
+    assert sorted(theirs.iterdir()) == before
+
+
 def test_what_is_kept_stays_until_then(tmp_path, left):
     """Its lock is free, and others may look into it; afterwards it goes."""
     keep(left, 60)

@@ -132,3 +132,12 @@ def test_a_failure_has_what_git_says(hooked: Path) -> None:
         git(hooked, "log", "no-such")
     with pytest.raises(RevisionError, match=r"git to answer within 1e-09 s but got no answer"):
         git(hooked, "status", seconds=1e-9)
+
+
+def test_the_end_of_a_folders_name_is_kept(tmp_path: Path) -> None:
+    """Without the line feed at its end, it is the name of another folder."""
+    folders = [tmp_path / name for name in ("mine", "mine\n")]
+    for folder in folders:
+        folder.mkdir()
+        users_git(folder, "init", "-q")
+    assert [repository_of(folder) for folder in folders] == folders

@@ -162,9 +162,10 @@ class Against:
         given = self.given
         yield from ("--steps", str(given.steps), "--te", given.te)
         # A tolerance needs the values of all steps.
-        every = () if self._terms.criteria.bitwise else range(given.steps + 1)
+        every = () if self._terms.criteria.bitwise else (range(given.steps + 1),)
         values = given.values or every
         if values:
-            yield from ("--values", ",".join(map(str, values)))
+            # In a word, which the system limits, a range takes as much as its ends.
+            yield from ("--values", ",".join(f"{one[0]}-{one[-1]}" for one in values))
         for kind in given.see:
             yield from ("--see", kind)

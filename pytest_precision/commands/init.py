@@ -125,7 +125,7 @@ def run(given: argparse.Namespace) -> int:
                 expected_but_got("a file", named("--script", str(given.file)), "name a script")
             )
         path = os.path.relpath(given.file.resolve(), given.folder.resolve())
-        text = OF_A_SCRIPT.format(name=given.file.name, path=path)
+        text = OF_A_SCRIPT.format(name=_in_docstring(given.file.name), path=path)
     target = given.folder / NAME
     try:
         Destination(target, never_ours).put(text)
@@ -139,3 +139,8 @@ def run(given: argparse.Namespace) -> int:
         )
     say(f"wrote {target}; run it with: pytest --precision-matrix {target}")
     return 0
+
+
+def _in_docstring(text: str) -> str:
+    """Return what stands for a text in a docstring, which a quote of it does not end."""
+    return repr(text)[1:-1].replace('"', r"\"")

@@ -13,6 +13,7 @@ import shlex
 import sys
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def _recorded(given: argparse.Namespace) -> int:
             arguments,
             given.out.absolute(),  # the script may change the folder
             given.steps,
-            given.values,
+            tuple(dict.fromkeys(chain(*given.values))),
             local_grads=bool(given.see),
             lines=given.lines,
             only=given.only,
@@ -213,7 +214,7 @@ def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
 
 def _expect_steps(given: argparse.Namespace) -> None:
     """End with an error if --values names a step after the last recorded one."""
-    beyond = [step for step in given.values if step > given.steps]
+    beyond = [max(steps[0], given.steps + 1) for steps in given.values if steps[-1] > given.steps]
     if beyond:
         up_to = f"--values up to the last step, {given.steps},"
         given.parser.error(expected_but_got(up_to, beyond[0], "record more --steps, or name less"))
@@ -282,19 +283,19 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def steps_of(text: str) -> tuple[int, ...]:
-    """Parse a text such as `0,3-5` into step numbers.
+def steps_of(text: str) -> tuple[range, ...]:
+    """Parse a text such as `0,3-5` into ranges of step numbers, however long they are.
 
     Raises:
         argparse.ArgumentTypeError: it names none.
     """
-    steps: dict[int, None] = {}
+    steps: list[range] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise argparse.ArgumentTypeError(
                 expected_but_got("steps such as 3 or 0,3-5", repr(text))
             )
-        steps |= dict.fromkeys(range(first, last + 1))
+        steps.append(range(first, last + 1))
     return tuple(steps)

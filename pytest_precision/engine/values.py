@@ -163,7 +163,7 @@ def _whole(state: object) -> str:
 
 def text_bytes(value: str | bytes | bytearray) -> Tensor:
     """Return the bytes of a text as a uint8 tensor; one zero byte for an empty text."""
-    held = value.encode() if isinstance(value, str) else value
+    held = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
     return torch.frombuffer(bytearray(held or b"\0"), dtype=torch.uint8)
 
 

@@ -89,7 +89,9 @@ def in_shard(nodeid: str, shard: tuple[int, int]) -> bool:
     """
     index, count = shard
     # A checksum would not do: its low bits are linear in the text, and ids differ in few places.
-    digest = hashlib.blake2b(nodeid.encode(), digest_size=8).digest()
+    # The bytes of a file's name, in whatever locale.
+    encoded = nodeid.encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(encoded, digest_size=8).digest()
     return int.from_bytes(digest, "big") % count == index - 1
 
 

@@ -55,7 +55,8 @@ def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
         force: whether files that this package did not make are replaced.
 
     Raises:
-        RecordingError: there is none, or digests alone were kept of a step.
+        RecordingError: there is none, digests alone were kept of a step, or a tensor has a name
+            that UTF-8 has not.
         OSError: a file cannot be written, or is of another maker.
     """
     written, sidecar = files_of_export(file, force=force)
@@ -89,11 +90,20 @@ def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
     }
     # Both are written before either is moved: a file of now beside a sidecar of then tells lies.
     with sidecar.placed() as beside, written.placed() as partial:
-        try:
-            save_file(tensors, partial, METADATA)
-        except SafetensorError as error:
-            raise OSError(f"{file}: {error}") from error
+        _save(tensors, partial, file)
         beside.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+
+
+def _save(tensors: dict[str, Tensor], partial: Path, file: Path) -> None:
+    """Write the file that will be `file`."""
+    try:
+        save_file(tensors, partial, METADATA)
+    except SafetensorError as error:
+        raise OSError(f"{file}: {error}") from error
+    except UnicodeEncodeError as error:
+        wanted = "names of tensors that UTF-8 has, as those of a safetensors file,"
+        advice = "record the script with another name"
+        raise RecordingError(expected_but_got(wanted, repr(error.object), advice)) from error
 
 
 def import_recording(file: Path, folder: Path) -> None:

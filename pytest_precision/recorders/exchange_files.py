@@ -36,7 +36,7 @@ def is_sidecar(head: bytes) -> bool:
 
 def sidecar_of(file: Path) -> Path:
     """Return the path of the JSON sidecar that `export` writes beside a safetensors file."""
-    return file.with_name(f"{file.name}.json")
+    return Path(f"{file}.json")
 
 
 def files_of_export(file: Path, *, force: bool = False) -> tuple[Destination, Destination]:

@@ -37,6 +37,30 @@ def test_what_is_exported_and_imported_agrees(record: RecordFile, capsys: Output
     assert "-m pytest_precision record" not in said
 
 
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_a_folder_is_no_file(in_folder: Path, capsys: Output, out: str) -> None:
+    """Also one whose path has no name; status 1 would say that two recordings differ."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "mine", "--out", out, "--force"])
+    assert (
+        f"expected the path of a file but got {out}, which is a folder" in capsys.readouterr().err
+    )
+    assert [path.name for path in in_folder.iterdir()] == ["train.py"]
+
+
+def test_a_name_that_no_file_can_have_is_refused(record: RecordFile, capsys: Output) -> None:
+    """Half of a surrogate pair, as in the name of a file that is no text; nothing is written."""
+    script = Path("train.py").read_text()
+    buffer = "model.register_buffer('\\udcff', torch.ones(1))\noptimizer ="
+    Path("train.py").write_text(script.replace("optimizer =", buffer, 1))
+    record("mine", "--steps", "1")
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "mine", "--out", "x.safetensors"])
+    said = capsys.readouterr().err
+    assert r"a safetensors file, but got '0/init/0/buffer/\udcff'; record the script with" in said
+    assert not [*Path().glob("x.*")]
+
+
 def test_what_cannot_be_written_whole_is_not_there(
     record: RecordFile, capsys: Output, files_of_at_most: Callable[[int], None]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,19 @@ def test_a_script_that_repeats_itself_is_green(in_folder: Path, pytester: pytest
     text = changed(Path(NAME).read_text(), "IS = []", "IS = ['0.01', '9']")
     Path(NAME).write_text(changed(text, "CHANGED = []", "CHANGED = ['0.01', '9']"))
     pytester.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    "name", ['a"""b.py', "a\\N.py", "a{b}.py", "é\udcff.py", "a\nb.py", "a'.py"]
+)
+def test_a_script_may_have_any_name(in_folder: Path, name: str) -> None:
+    """What is written is a test that says the name, and code of nobody else's is in it."""
+    (in_folder / name).touch()
+    assert main(["init", "--script", name]) == 0
+    doc, *imports, script, _, _, _, _ = ast.parse(Path(NAME).read_text("utf-8")).body
+    assert f"Do two command lines of {name} compute" in ast.literal_eval(ast.unparse(doc))
+    assert [type(one) for one in imports] == [ast.Import, ast.Import, ast.ImportFrom, ast.Import]
+    assert f"parent / {name!r}" in ast.unparse(script)
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,10 @@ def test_a_script_that_exits_well_is_recorded(record: RecordFile, in_folder: Pat
         (["--out", "a", "--", "none.py"], "expected a script file but got script='none.py'"),
         (["--out", "a", "--values", "3-1", "--", "train.py"], "expected steps such as 3 or 0,3-5"),
         (["--out", "a", "--values", "11", "--", "train.py"], "--values up to the last step, 10"),
+        (
+            ["--out", "a", "--values", "0-9999999999", "--", "train.py"],
+            "--values up to the last step, 10, but got 11",
+        ),
         (["--out", "a", "--steps", "0", "--", "train.py"], "a whole number from 1 but got '0'"),
     ],
 )

@@ -42,3 +42,12 @@ def test_a_logger_is_not_looked_into() -> None:
     """It has all loggers of the process, whose levels and caches decide about no number."""
     held = {"log": logging.getLogger("of a module"), "out": logging.StreamHandler(), "rate": 0.5}
     assert names(held) == [".rate"]
+
+
+def test_a_text_that_utf_8_has_not_is_read() -> None:
+    """The name of a file, in a setting, may be no text; half of a surrogate pair tells its byte."""
+    one, other = as_tensor("data/\udcff"), as_tensor("data/\udcfe")
+    assert one is not None
+    assert other is not None
+    assert one.shape == other.shape
+    assert not one.equal(other)

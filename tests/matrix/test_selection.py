@@ -117,3 +117,12 @@ def test_shards_are_even(count: int) -> None:
         next(n for n in range(count) if in_shard(f"t.py::t[{i}]", (n + 1, count))) for i in ids
     )
     assert max(sizes.values()) <= 1.25 * len(ids) / count
+
+
+def test_a_file_whose_name_is_no_text_has_a_shard() -> None:
+    """Whatever the locale says of its bytes: jobs of two locales share one matrix."""
+    shards = [(index, 5) for index in range(1, 6)]
+    name = "test_é.py::t[fp32]"
+    in_ascii = name.encode().decode("ascii", "surrogateescape")
+    assert [in_shard(in_ascii, one) for one in shards] == [in_shard(name, one) for one in shards]
+    assert sum(in_shard("test_\udce9.py::t[fp32]", one) for one in shards) == 1
