@@ -26,12 +26,12 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(3, 5), nn.Linear(5, 1)
+        self.first, self.norm, self.last = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)
         self.tokens = 0
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Compute the outputs."""
-        return self.last(self.first(inputs).relu())
+        return self.last(self.norm(self.first(inputs)).relu())
 
 
 def scheduled(model: Net, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
@@ -52,6 +52,21 @@ def copied(model: Net, optimizer: torch.optim.Optimizer) -> Callable[[], object]
     def update() -> None:
         for name, one in model.named_parameters():
             average[name].lerp_(one.detach(), 0.1)
+
+    return update
+
+
+def state_copied(
+    model: Net, optimizer: torch.optim.Optimizer, chosen: Callable[[torch.Tensor], bool]
+) -> Callable[[], object]:
+    """Keep an average of what `state_dict` returns, counters among it, or of some of that."""
+    with_buffers = copy.deepcopy(model.state_dict())
+    average = type(with_buffers)((k, v) for k, v in with_buffers.items() if chosen(v))
+
+    def update() -> None:
+        for name, one in model.state_dict().items():
+            if chosen(one):
+                average[name].copy_(average[name] * 0.9 + one * 0.1)
 
     return update
 
@@ -92,6 +107,8 @@ HELD = {
     "policy": scheduled,
     "average": averaged,
     "average in a dict": copied,
+    "average of the state": partial(state_copied, chosen=torch.is_tensor),
+    "average of numbers of the state": partial(state_copied, chosen=torch.is_floating_point),
     "attribute": counted,
     "attribute of a group": counted_in_group,
     "host_rng": augmented,
@@ -195,7 +212,7 @@ def evaluated(cell: Cell, record: Callable[..., None], calls: bool = True) -> No
     """Train beside a frozen copy of the model, which is called for an evaluation."""
     torch.manual_seed(0)
     model = Net()
-    teacher = copy.deepcopy(model).requires_grad_(False)
+    teacher = copy.deepcopy(model).requires_grad_(False).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with record():
         while True:
