@@ -27,7 +27,7 @@ from pytest_precision.engine.training_state import TrainingState, of_loss_scale
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.model_copies import Copies
 
-MAPPINGS = dict, OrderedDict
+_DICTS = dict, OrderedDict
 """In what a loop keeps tensors by name; `state_dict` returns the second. Other subclasses may do
 anything if they are asked for their values."""
 
@@ -213,7 +213,7 @@ def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
     """
     schedulers = {*_kinds_of(LRScheduler)}
     modules = {*_kinds_of(nn.Module)}
-    wanted = schedulers | modules | {list, *MAPPINGS}
+    wanted = schedulers | modules | {list, *_DICTS}
     few = [one for one in gc.get_objects() if type(one) in wanted]
     return (
         [one for one in few if type(one) in schedulers],
@@ -232,4 +232,4 @@ def _kinds_of(base: type) -> Iterator[type]:
 def _begins_with_tensor(one: Any) -> bool:
     if type(one) is list:
         return bool(one) and isinstance(one[0], Tensor)
-    return type(one) in MAPPINGS and isinstance(next(iter(one.values()), None), Tensor)
+    return type(one) in _DICTS and isinstance(next(iter(one.values()), None), Tensor)

@@ -138,9 +138,8 @@ class Copies:
 
     def _new_name(self, one: Any) -> str:
         """Return a name for a copy, made of its class and, from the second one on, a number."""
-        kind = type(one).__name__
-        kind += "" if isinstance(one, nn.Module) else " of weights"
-        same = sum(bool(copy.name) and type(copy.one) is type(one) for copy in self._found)
+        kind = _class_in_words(one)
+        same = sum(bool(copy.name) and _class_in_words(copy.one) == kind for copy in self._found)
         return f"{kind} {same + 1}" if same else kind
 
     def _known(self) -> set[int]:
@@ -182,6 +181,13 @@ def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
         state += [*own, *saved]
     yield state
     yield [one for one in state if one.is_floating_point()]
+
+
+def _class_in_words(one: Any) -> str:
+    """Return what a copy is called, which a side that keeps it in another dict calls it, too."""
+    if isinstance(one, nn.Module):
+        return type(one).__name__
+    return "dict of weights" if isinstance(one, dict) else "list of weights"
 
 
 def _depth(one: Any) -> tuple[int, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -71,6 +72,17 @@ def state_copied(
     return update
 
 
+def copied_in_order(model: Net, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    """Keep the average of `copied` in another dict, and move it faster."""
+    average = OrderedDict((name, one.detach().clone()) for name, one in model.named_parameters())
+
+    def update() -> None:
+        for name, one in model.named_parameters():
+            average[name].lerp_(one.detach(), 0.2)
+
+    return update
+
+
 def counted(model: Net, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
     """Count in an attribute of the model."""
 
@@ -107,6 +119,7 @@ HELD = {
     "policy": scheduled,
     "average": averaged,
     "average in a dict": copied,
+    "average in an ordered dict": copied_in_order,
     "average of the state": partial(state_copied, chosen=torch.is_tensor),
     "average of numbers of the state": partial(state_copied, chosen=torch.is_floating_point),
     "attribute": counted,
@@ -172,6 +185,14 @@ def test_what_one_side_does_not_have_is_named(parity_there: ParityIn, held: str)
     """It is no divergence that a side has no such object."""
     left_out = parity_there(CELL).check(partial(loop, held=held), loop).left_out
     assert "the reference has none" in (left_out or {}).values()
+
+
+def test_an_average_has_one_name_in_either_dict(parity_there: ParityIn) -> None:
+    """So that it is compared where one side has it in a dict, the other in an `OrderedDict`."""
+    sides = (partial(loop, held=f"average in {dict_}") for dict_ in ("a dict", "an ordered dict"))
+    found = failed(parity_there(CELL), *sides).divergence
+    assert found is not None
+    assert (found.kind, found.step) == ("average", 1)
 
 
 @pytest.mark.parametrize("held", ["average", "average in a dict"])
