@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from pytest_precision import te
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.declared import declares_pure
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.options.option_values import unclosed
@@ -76,7 +76,18 @@ def pure(function: Declaring) -> Declaring:
 
     A class that inherits from one with this promise, and a function that wraps one, need their own.
     For a ready-made layout with a function of yours, decorate a `functools.partial` of it.
+
+    Raises:
+        TypeError: it cannot be called.
     """
+    given: object = function
+    if not callable(given):
+        advice = "write @layouts.pure above a function or a class"
+        raise TypeError(
+            expected_but_got(
+                "a layout, a workload or a script", named("function", function), advice
+            )
+        )
     # The function itself, since `functools.wraps` and classes hand attributes on.
     function.declared_pure = function  # type: ignore[attr-defined]
     return function

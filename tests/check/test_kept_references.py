@@ -185,6 +185,13 @@ def test_who_wraps_promises_anew() -> None:
     assert not declares_pure(layouts.uses_transformer_engine(mine))
 
 
+@pytest.mark.parametrize("nothing", [None, "", "golden/llama"])
+def test_what_cannot_be_called_promises_nothing(nothing: Any) -> None:
+    """It is refused by its value, as where a variable in its place was never set."""
+    with pytest.raises(TypeError, match=r"a layout, a workload or a script but got function="):
+        layouts.pure(nothing)
+
+
 def test_within_a_check_a_run_is_recorded_once(pool: RankPool, traces: CountingCache) -> None:
     """All further runs of `repeat` are held to one first run, and nothing of it stays after it."""
     parity = Parity("test", CELL, Settings(lines="off"), pool, traces)

@@ -135,7 +135,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
     "thresholds of garbage collection": gc.get_threshold,
     "numpy's handling of floating-point errors": np.geterr,
     "handler of signal": lambda: {
-        number.name: _name(signal.getsignal(number)) for number in _SIGNALS
+        number.name: _handler_name(signal.getsignal(number)) for number in _SIGNALS
     },
     "warnings filter": lambda: {
         _filter(*entry): "present" for entry in warnings.filters if not _prints_for_torch(*entry)
@@ -183,9 +183,14 @@ def _accelerator(name: str) -> object:
     return next((getattr(module, name)() for _, module in started()), "none")
 
 
+def _handler_name(handler: object) -> str:
+    """Return the name of a signal's handler; one of torch's own only watches a loader's workers."""
+    if str(getattr(handler, "__module__", "")).startswith("torch."):
+        return signal.SIG_DFL.name
+    return handler.name if isinstance(handler, signal.Handlers) else _name(handler)
+
+
 def _name(handler: object) -> str:
-    if isinstance(handler, signal.Handlers):
-        return handler.name
     return str(getattr(handler, "__qualname__", handler))
 
 

@@ -28,7 +28,8 @@ _CARRIED = ((os, "environ"), (sys, "path"))
 """Attributes that each job takes to its ranks, as it does the directory."""
 
 _TOOLS = ("_pytest", "unittest.mock")
-"""Modules of both tools, which pytest and its plugins patch. No side computes with them."""
+"""Modules of both tools, which pytest and its plugins patch. No side computes with them, but a mock
+may stand for an object with which one does."""
 
 _SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
@@ -72,9 +73,10 @@ class Patch(NamedTuple):
     def _is_of_tools(self) -> bool:
         if isinstance(self.target, ModuleType):
             home = self.target.__name__
+        elif isinstance(self.target, type):
+            home = self.target.__module__
         else:
-            kind = self.target if isinstance(self.target, type) else type(self.target)
-            home = kind.__module__
+            return type(self.target).__module__.startswith("_pytest.")
         return any(f"{home}.".startswith(f"{tool}.") for tool in _TOOLS)
 
     def __str__(self) -> str:
@@ -186,11 +188,13 @@ def _of_patcher(patcher: Any) -> Iterator[Patch]:
 def _attribute(target: Any, name: str, before: object, absent: object = _NOTSET) -> Patch:
     """Return a change of an attribute, with its value where the tool has put the other one."""
     before = MISSING if before is absent else before
-    attributes = getattr(target, "__dict__", None)
-    if attributes is not None and (name in attributes or before is MISSING):
-        after = attributes.get(name, MISSING)
-    else:
-        after = getattr(target, name, MISSING)
+    attributes = _asked(target, "__dict__")
+    if attributes is not MISSING and name in attributes:
+        after = attributes[name]
+    elif before is MISSING and inherited(target, name) is not MISSING:
+        after = MISSING
+    else:  # also what `__setattr__` of the target has put elsewhere
+        after = _asked(target, name)
     return Patch(target, name, before, after, is_item=False)
 
 
@@ -200,9 +204,16 @@ def _item(mapping: Mapping[Any, Any], key: Any, before: object) -> Patch:
 
 
 def _value(mapping: Mapping[Any, Any], key: Any) -> object:
+    if key not in mapping:  # some mappings make an item for a key that is asked for
+        return MISSING
+    return mapping[key]
+
+
+def _asked(target: Any, name: str) -> Any:
+    """Return an attribute of an object of any class; `MISSING` if it does not give one."""
     try:
-        return mapping[key]
-    except KeyError:
+        return getattr(target, name)
+    except Exception:  # whatever a `__getattr__` of the user's raises
         return MISSING
 
 
@@ -210,7 +221,7 @@ def _name(target: Any) -> str:
     """Return the name of an object in the first module that has it, or that of its class."""
     if isinstance(target, ModuleType):
         return target.__name__
-    named = getattr(target, "__qualname__", None)
+    named = _asked(target, "__qualname__")
     if isinstance(named, str):
         return f"{target.__module__}.{named}"
     for module_name, module in sorted(sys.modules.items()):

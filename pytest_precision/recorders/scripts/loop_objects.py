@@ -8,6 +8,7 @@ has as many updates as there are groups; ZeRO 3 takes the group out again.
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -25,6 +26,10 @@ from pytest_precision.engine.observation import Observation
 from pytest_precision.engine.training_state import TrainingState, of_loss_scale
 from pytest_precision.recorders.scripts.loop_names import LoopNames
 from pytest_precision.recorders.scripts.model_copies import Copies
+
+_DICTS = dict, OrderedDict
+"""In what a loop keeps tensors by name; `state_dict` returns the second. Other subclasses may do
+anything if they are asked for their values."""
 
 MemberGroup = tuple[Mapping[str, Any], list[Tensor]]
 """A group with the parameters that are or were in it."""
@@ -208,7 +213,7 @@ def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
     """
     schedulers = {*_kinds_of(LRScheduler)}
     modules = {*_kinds_of(nn.Module)}
-    wanted = schedulers | modules | {list, dict}
+    wanted = schedulers | modules | {list, *_DICTS}
     few = [one for one in gc.get_objects() if type(one) in wanted]
     return (
         [one for one in few if type(one) in schedulers],
@@ -227,4 +232,4 @@ def _kinds_of(base: type) -> Iterator[type]:
 def _begins_with_tensor(one: Any) -> bool:
     if type(one) is list:
         return bool(one) and isinstance(one[0], Tensor)
-    return type(one) is dict and isinstance(next(iter(one.values()), None), Tensor)
+    return type(one) in _DICTS and isinstance(next(iter(one.values()), None), Tensor)

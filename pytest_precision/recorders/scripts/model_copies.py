@@ -7,7 +7,7 @@ shapes of the model's weights, or as a module that is called and not trained.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,27 +138,56 @@ class Copies:
 
     def _new_name(self, one: Any) -> str:
         """Return a name for a copy, made of its class and, from the second one on, a number."""
-        kind = type(one).__name__
-        kind += "" if isinstance(one, nn.Module) else " of weights"
-        same = sum(bool(copy.name) and type(copy.one) is type(one) for copy in self._found)
+        kind = _class_in_words(one)
+        same = sum(bool(copy.name) and _class_in_words(copy.one) == kind for copy in self._found)
         return f"{kind} {same + 1}" if same else kind
 
     def _known(self) -> set[int]:
         return {id(parameter) for _, parameter in self._names.parameters()}
 
     def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
-        """Map the shapes of each model's weights, and of its trained ones alone, to their names.
+        """Map the shapes of each model's tensors to their names, for each choice of `_chosen`.
 
         What has no name, as a shard of FSDP1, is called by its place.
         """
         found: dict[tuple[torch.Size, ...], list[str]] = {}
         for root in self._names.roots:
-            parameters = [*root.parameters()]
-            trained = [parameter for parameter in parameters if parameter.requires_grad]
-            for some in (parameters, trained):
-                names = [self._names.of(one) or str(place) for place, one in enumerate(some)]
+            named_buffers = {id(buffer): name for name, buffer in self._names.buffers()}
+            for some in _chosen(root):
+                names = [
+                    self._names.of(one) or named_buffers.get(id(one)) or str(place)
+                    for place, one in enumerate(some)
+                ]
                 found.setdefault(tuple(one.shape for one in some), names)
         return {shapes: names for shapes, names in found.items() if len(shapes) >= LEAST_TENSORS}
+
+
+def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
+    """Yield what a loop may average of a model: its weights, the trained ones, or its whole state.
+
+    The state is in the order of `state_dict`, which is not called, since it runs hooks.
+    """
+    parameters = [*root.parameters()]
+    yield parameters
+    yield [parameter for parameter in parameters if parameter.requires_grad]
+    state: list[Tensor] = []
+    for module in root.modules():
+        saved = [
+            buffer
+            for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
+            if name not in module._non_persistent_buffers_set
+        ]
+        own = (one for _, one in module.named_parameters(recurse=False, remove_duplicate=False))
+        state += [*own, *saved]
+    yield state
+    yield [one for one in state if one.is_floating_point()]
+
+
+def _class_in_words(one: Any) -> str:
+    """Return what a copy is called, which a side that keeps it in another dict calls it, too."""
+    if isinstance(one, nn.Module):
+        return type(one).__name__
+    return "dict of weights" if isinstance(one, dict) else "list of weights"
 
 
 def _depth(one: Any) -> tuple[int, bool]:
@@ -176,7 +205,7 @@ def _shapes_of(one: Any) -> tuple[torch.Size, ...]:
 
 
 def _tensors(one: Any) -> dict[str, Tensor]:
-    """Return a module's parameters by name, or the tensors in a list or dict of tensors only."""
+    """Return a module's parameters by name, or the tensors in a container of tensors only."""
     if isinstance(one, nn.Module):
         return dict(one.named_parameters())
     entries: Mapping[Any, Any] = one if isinstance(one, dict) else dict(enumerate(one))

@@ -294,6 +294,20 @@ def test_what_torch_sets_to_compile_for_a_gpu_is_no_leak(pool):
     assert pool.run(1, process) == before
 
 
+def load_by_workers():
+    from torch.utils.data import DataLoader
+
+    assert [len(batch) for batch in DataLoader(range(4), 2, num_workers=1)] == [2, 2]
+    assert callable(signal.getsignal(signal.SIGCHLD)), "expected torch to watch its workers"
+
+
+def test_how_torch_watches_workers_of_a_loader_is_no_leak(pool):
+    """Its handler stays from the first loader with workers on, and only tells of their death."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionLeakWarning)
+        pool.run(1, load_by_workers)
+
+
 def test_the_ranks_that_leak_are_listed(pool):
     """The results of the job come all the same."""
     with pytest.warns(PrecisionLeakWarning, match="\n  rank 1: default dtype"):

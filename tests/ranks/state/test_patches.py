@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
@@ -65,6 +66,49 @@ def test_a_change_outlives_the_object_that_made_it() -> None:
     assert words() == ["Target.attribute was 1.0, is 3.0"]
     Target.attribute = 1.0
     assert words() == []
+
+
+class Settings(dict[str, float]):
+    """Keeps attributes as items, and raises a wrong error for what it has not."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+
+SETTINGS, MOCK = Settings(key=1.0), mock.MagicMock(key=1.0)
+MADE_WHEN_READ: defaultdict[str, float] = defaultdict(float, key=1.0)
+
+
+def test_an_object_that_keeps_attributes_elsewhere(patches: pytest.MonkeyPatch) -> None:
+    """Its attribute is another one though its `__dict__` is empty, and it is named nonetheless."""
+    patches.setattr(SETTINGS, "key", 2.0)
+    assert [text.endswith("is 2.0") for text in words()] == [True]
+    SETTINGS["key"] = 1.0
+    patches.setitem(SETTINGS, "key", 3.0)
+    assert "SETTINGS['key'] was 1.0, is 3.0" in words()
+
+
+def test_a_mock_is_a_target_as_others_are(patches: pytest.MonkeyPatch) -> None:
+    """It may stand for what a side computes with; only the tool's own code is not looked at."""
+    patches.setattr(MOCK, "key", 2.0)
+    assert words() == ["MOCK.key was 1.0, is 2.0"]
+    patches.setattr(mock, "FILTER_DIR", not mock.FILTER_DIR)
+    assert len(words()) == 1
+
+
+def test_no_item_is_made_by_a_look(patches: pytest.MonkeyPatch) -> None:
+    """A mapping that makes an item for a key that it lacks is as it was, also once it is restored.
+
+    Its own default would hide that an item is gone, and stay in the user's mapping.
+    """
+    patches.delitem(MADE_WHEN_READ, "key")
+    with mock.patch.dict(MADE_WHEN_READ, new=2.0):
+        assert words() == [
+            "MADE_WHEN_READ['key'] was 1.0, is absent",
+            "MADE_WHEN_READ['new'] was absent, is 2.0",
+        ]
+    assert MADE_WHEN_READ == {}
 
 
 MOCKS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -26,12 +27,12 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(3, 5), nn.Linear(5, 1)
+        self.first, self.norm, self.last = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)
         self.tokens = 0
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Compute the outputs."""
-        return self.last(self.first(inputs).relu())
+        return self.last(self.norm(self.first(inputs)).relu())
 
 
 def scheduled(model: Net, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
@@ -52,6 +53,32 @@ def copied(model: Net, optimizer: torch.optim.Optimizer) -> Callable[[], object]
     def update() -> None:
         for name, one in model.named_parameters():
             average[name].lerp_(one.detach(), 0.1)
+
+    return update
+
+
+def state_copied(
+    model: Net, optimizer: torch.optim.Optimizer, chosen: Callable[[torch.Tensor], bool]
+) -> Callable[[], object]:
+    """Keep an average of what `state_dict` returns, counters among it, or of some of that."""
+    with_buffers = copy.deepcopy(model.state_dict())
+    average = type(with_buffers)((k, v) for k, v in with_buffers.items() if chosen(v))
+
+    def update() -> None:
+        for name, one in model.state_dict().items():
+            if chosen(one):
+                average[name].copy_(average[name] * 0.9 + one * 0.1)
+
+    return update
+
+
+def copied_in_order(model: Net, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    """Keep the average of `copied` in another dict, and move it faster."""
+    average = OrderedDict((name, one.detach().clone()) for name, one in model.named_parameters())
+
+    def update() -> None:
+        for name, one in model.named_parameters():
+            average[name].lerp_(one.detach(), 0.2)
 
     return update
 
@@ -92,6 +119,9 @@ HELD = {
     "policy": scheduled,
     "average": averaged,
     "average in a dict": copied,
+    "average in an ordered dict": copied_in_order,
+    "average of the state": partial(state_copied, chosen=torch.is_tensor),
+    "average of numbers of the state": partial(state_copied, chosen=torch.is_floating_point),
     "attribute": counted,
     "attribute of a group": counted_in_group,
     "host_rng": augmented,
@@ -157,6 +187,14 @@ def test_what_one_side_does_not_have_is_named(parity_there: ParityIn, held: str)
     assert "the reference has none" in (left_out or {}).values()
 
 
+def test_an_average_has_one_name_in_either_dict(parity_there: ParityIn) -> None:
+    """So that it is compared where one side has it in a dict, the other in an `OrderedDict`."""
+    sides = (partial(loop, held=f"average in {dict_}") for dict_ in ("a dict", "an ordered dict"))
+    found = failed(parity_there(CELL), *sides).divergence
+    assert found is not None
+    assert (found.kind, found.step) == ("average", 1)
+
+
 @pytest.mark.parametrize("held", ["average", "average in a dict"])
 def test_an_average_that_neither_side_moves_is_named(parity_there: ParityIn, held: str) -> None:
     """Both sides have forgotten it, or do not reach its first update in so few steps."""
@@ -195,7 +233,7 @@ def evaluated(cell: Cell, record: Callable[..., None], calls: bool = True) -> No
     """Train beside a frozen copy of the model, which is called for an evaluation."""
     torch.manual_seed(0)
     model = Net()
-    teacher = copy.deepcopy(model).requires_grad_(False)
+    teacher = copy.deepcopy(model).requires_grad_(False).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with record():
         while True:
