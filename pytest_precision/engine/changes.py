@@ -25,6 +25,8 @@ class Changes:
 
     Args:
         kind: of what is shown.
+        switches_advance: whether a start is kept of a switch, too, which is on or off: frameworks
+            turn theirs in other places, where numbers, texts and tensors are advanced alike.
 
     Attributes:
         kind: as given.
@@ -32,8 +34,9 @@ class Changes:
         begun: whether there was a start.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, switches_advance: bool = True) -> None:
         self.kind = kind
+        self._switches_advance = switches_advance
         self.starts: dict[str, str] = {}
         self._start: dict[str, object] = {}
         self._described: dict[object, str] = {}
@@ -63,6 +66,8 @@ class Changes:
 
     def _store(self, name: str, leaf: Any, now: object) -> None:
         self._start[name] = now
+        if isinstance(leaf, bool) and not self._switches_advance:
+            return
         if now not in self._described:  # most of a model's thousand attributes have few values
             self._described[now] = start_of(leaf)
         self.starts[name] = self._described[now]
@@ -81,7 +86,7 @@ class Since:
     def __init__(self) -> None:
         self.settings: Mapping[str, Mapping[str, Any]] = {}
         self.trained: dict[str, bool] = {}
-        self.attributes = Changes("attribute")
+        self.attributes = Changes("attribute", switches_advance=False)
         self.means = Changes("attribute")
         self.policies = Changes("policy")
         self.generators = Changes("host_rng")
