@@ -113,7 +113,8 @@ def test_sides_that_move_have_their_verdicts(check: Check, tmp_path: Path) -> No
         True,
     )
     (file,) = tmp_path.rglob("*.txt")
-    file.write_text(f"<<<<<<< HEAD\n{file.read_text()}")
+    first, rest = file.read_text().split("\n", 1)
+    file.write_text(f"{first}\n<<<<<<< HEAD\n{rest}")
     gate, said = reason(check, "check", *sides)
     assert gate == "error baseline_sound"
     assert "make the baseline again with --precision-baseline=update" in said

@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -70,17 +71,21 @@ Suffer = Callable[..., Suffered]
 
 
 @pytest.fixture
-def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_left(tmp_path: Path) -> Iterator[None]:
     """Fails a test after which there is a process, a descriptor or a file more than before."""
     slack()
     # No test's own process: earlier ones may have ended it, or left one with modules preloaded.
     server.ensure_running()
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
     me = psutil.Process()
     processes, descriptors = set(me.children(recursive=True)), me.num_fds()
-    yield
+    # Not by monkeypatch, whose pending changes the sessions of these tests refuse.
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
     until = time.monotonic() + slack()
     while (left := set(me.children(recursive=True)) - processes) and time.monotonic() < until:
         time.sleep(0.02)

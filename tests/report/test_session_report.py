@@ -127,9 +127,9 @@ def test_a_baseline_of_another_tool_stays(pytester):
         ),
         (
             "os.unlink('report/report.json'); os.mkdir('report/report.json')",
-            "*/report.json could not be written: Is a directory",
+            "*report.json*, which is a folder; name another",
         ),
-        ("os.mkdir('report/report.html')", "report.html could not be written: *Is a directory*"),
+        ("os.mkdir('report/report.html')", "report.html could not be written: *which is a folder*"),
     ],
 )
 def test_a_report_that_cannot_be_written_ends_no_session(pytester, what, told):

@@ -35,7 +35,7 @@ WITHIN = {
 
 
 ONE_UNIT = 2.0**-23
-"""Distance of a norm whose sum in fp32 has one order or another with the vectors of the CPU: on some
+"""Distance of a norm whose sum in fp32 has one order or another with the vectors of the CPU. On some
 its last bit is that of the H100, on others it is the next one."""
 
 
