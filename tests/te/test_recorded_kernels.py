@@ -35,8 +35,8 @@ WITHIN = {
 
 
 ONE_UNIT = 2.0**-23
-"""Distance of a norm whose sum in fp32 has one order or another with the vectors of the CPU. On some
-its last bit is that of the H100, on others it is the next one."""
+"""Distance of a norm whose sum in fp32 has one order or another with the vectors of the CPU. On
+some its last bit is that of the H100, on others it is the next one."""
 
 
 def as_on_any_cpu(found: Distances) -> Distances:
