@@ -146,10 +146,14 @@ def soak(tasks: list[Task]) -> Soak:
     # The fork server stays for the life of the process: it is not what a session leaves.
     RankPool("fresh", timeout=60).run(1, os.getpid)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", folder)
         patch.setenv(MARK, str(os.getpid()))
-        found = Soak(tasks, Path(folder))
-        found.run()
+        # Not by monkeypatch, whose pending changes the session refuses.
+        before, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            found = Soak(tasks, Path(folder))
+            found.run()
+        finally:
+            tempfile.tempdir = before
     return found
 
 
