@@ -130,14 +130,14 @@ def test_a_patcher_is_pending_while_it_is_started(name: str) -> None:
     with made:
         inside = words()
     assert len(inside) == (2 if name == "multiple" else 1)
-    assert "is 3.0" in inside[0]
+    assert any("is 3.0" in change for change in inside)
     assert words() == []
     patcher = MOCKS[name]()
     patcher.start()
     started = words()
     patcher.stop()
     decorated = MOCKS[name]()(words)()
-    assert started == decorated == inside
+    assert sorted(started) == sorted(decorated) == sorted(inside)
     assert words() == []
 
 
