@@ -24,7 +24,6 @@ from pytest_precision.options import (
 from pytest_precision.plugin.collection import Collection, cell_of_test
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
-from pytest_precision.ranks.state import patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -57,7 +56,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """Note what is patched from now on where cells run, and tell a launch of a wrong conftest."""
     with suppress(pytest.UsageError):  # `read_options` raises it, with those of other options
         if cells_are_asked_for(early_config):
-            patches.note_patches()
+            from pytest_precision.ranks.state.patches import note_patches
+
+            note_patches()
     return (yield from _telling_the_launch())
 
 
