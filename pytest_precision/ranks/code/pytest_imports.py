@@ -5,8 +5,6 @@ What they set in other modules while they are imported then holds on ranks as it
 
 from __future__ import annotations
 
-import random
-
 from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.code.loading import place_on_rank
@@ -17,9 +15,6 @@ _IMPORTED: set[tuple[ImportPath, ...]] = set()
 def import_collected(modules: tuple[ImportPath, ...]) -> bool:
     """Import modules in the order in which pytest did, each time the first call in a process.
 
-    Random numbers that they draw are the same on all ranks, and the arguments of the process are
-    hidden, which are not theirs.
-
     Args:
         modules: conftest.py files, other plugins of the user and the test module.
 
@@ -29,9 +24,8 @@ def import_collected(modules: tuple[ImportPath, ...]) -> bool:
     Raises:
         ImportError: one cannot be imported here; the message has its file.
     """
-    if modules in _IMPORTED:
+    if not modules or modules in _IMPORTED:
         return False
-    _seed()
     for module in modules:
         if module.file is None or place_on_rank(module.file) is not None:
             _import(module)
@@ -54,13 +48,3 @@ def _import(module: ImportPath) -> None:
             ),
             name=getattr(error, "name", None),
         ) from error
-
-
-def _seed() -> None:
-    # Only ranks need torch for this; the controller sends the job without it.
-    import numpy as np
-    import torch
-
-    torch.manual_seed(0)
-    np.random.seed(0)
-    random.seed(0)

@@ -46,6 +46,7 @@ class BeforeJob:
             self.code.renew()
         job.enter()
         self._of_torch.restore()
+        starting_point.seed()  # what the imports draw is the same on all ranks
         if job.import_collected():
             self.code.renew()
         starting_point.reset(threads, warn_only=job.warn_only)

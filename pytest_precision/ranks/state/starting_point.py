@@ -27,17 +27,22 @@ def reset(threads: int = 1, *, warn_only: bool = False) -> None:
     - subnormal numbers are kept;
     - the default dtype is float32.
     """
+    seed()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
+
+
+def seed() -> None:
+    """Seed torch, numpy and `random` with 0."""
     if torch.accelerator.current_accelerator() is None:
         torch.default_generator.manual_seed(0)
     else:
         torch.manual_seed(0)  # it records a stack per kind of device: 0.2 ms per job
     np.random.seed(0)
     random.seed(0)
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
-    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
-    torch.set_flush_denormal(False)
-    torch.set_default_dtype(torch.float32)
 
 
 class TorchSettings(NamedTuple):
