@@ -151,8 +151,7 @@ class Relocation:
     def import_path(self, path: Iterable[str]) -> list[str]:
         """Convert the user's `sys.path` to one for ranks of another commit or interpreter."""
         kept = [entry for entry in path if not self.leaves(entry)]
-        there = kept if self.places is None else [*moved_paths(kept, *self.places)]
-        return [*dict.fromkeys([self.package, *there, *(_OWN if self.left else ())])]
+        return [*dict.fromkeys([self.package, *self.moved(kept), *(_OWN if self.left else ())])]
 
     def moved(self, path: Iterable[str]) -> list[str]:
         """Convert the `sys.path` of this interpreter to the folders of the commit's work tree."""

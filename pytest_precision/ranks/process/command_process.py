@@ -1,4 +1,4 @@
-"""Launched: make a rank's process what `torchrun` starts for a script file, with nothing learned.
+"""Command process: make a rank what `torchrun` starts for a script file, with nothing learned.
 
 Such a process is in no process group of ours and has imported nothing of the user's. It runs one
 job, whose arguments are plain data and whose function is of this package; then it ends.

@@ -20,13 +20,15 @@ OF_ONE_TEST = frozenset({"PYTEST_CURRENT_TEST"})
 OF_PYTEST = "PYTEST_"
 """Beginning of the variables of pytest, of its plugins and of this one."""
 
+_THREADS, _INTERFACE = "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"
+
 DEFAULTS = {
     # No reduction may depend on the number of cores.
-    "OMP_NUM_THREADS": "1",
+    _THREADS: "1",
     # Deterministic matrix products on a GPU need a workspace of fixed size.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # If all ranks are on one machine: its name may resolve to an address that does not answer.
-    "GLOO_SOCKET_IFNAME": "lo",
+    _INTERFACE: "lo",
 }
 
 
@@ -68,19 +70,16 @@ class Environment:
     @property
     def threads(self) -> int:
         """The number of torch's threads on a rank: 1, unless OMP_NUM_THREADS is declared."""
-        declared = dict(self.declared).get("OMP_NUM_THREADS", DEFAULTS["OMP_NUM_THREADS"])
+        declared = dict(self.declared).get(_THREADS, DEFAULTS[_THREADS])
         return int(declared.partition(",")[0])  # the entries of nested levels are not for torch
 
     def of_rank(
         self, rank: int, world_size: int, local_rank: int, local_world_size: int
     ) -> dict[str, str]:
         """Return all environment variables of one rank, with RANK and WORLD_SIZE."""
-        caller = without_launch(dict(self.caller))
-        defaults = dict(DEFAULTS)
-        if local_world_size < world_size:
-            del defaults["GLOO_SOCKET_IFNAME"]
-        # The user's shell sets the number of threads for a program that runs alone on the machine.
-        caller.pop("OMP_NUM_THREADS", None)
+        defaults = [
+            name for name in DEFAULTS if name != _INTERFACE or local_world_size == world_size
+        ]
         place = {
             # Launchers set these, frameworks read them; the caller itself may run under a launcher.
             "RANK": str(rank),
@@ -88,7 +87,7 @@ class Environment:
             "WORLD_SIZE": str(world_size),
             "LOCAL_WORLD_SIZE": str(local_world_size),
         }
-        return {**defaults, **caller, **dict(self.declared), **place}
+        return self._with(defaults, dict(self.caller), place)
 
     def of_command(self, place: Mapping[str, str]) -> dict[str, str]:
         """Return all environment variables of a process that runs a script file as torchrun does.
@@ -100,12 +99,18 @@ class Environment:
             place: what torchrun tells the process of its place.
         """
         caller = {n: v for n, v in self.caller if not n.startswith(OF_PYTEST)}
-        caller.pop("OMP_NUM_THREADS", None)
-        names = ["OMP_NUM_THREADS"]
-        if place["GROUP_WORLD_SIZE"] == "1":
-            names.append("GLOO_SOCKET_IFNAME")
-        defaults = {name: DEFAULTS[name] for name in names}
-        return {**defaults, **without_launch(caller), **dict(self.declared), **place}
+        defaults = [_THREADS, _INTERFACE] if place["GROUP_WORLD_SIZE"] == "1" else [_THREADS]
+        return self._with(defaults, caller, place)
+
+    def _with(
+        self, defaults: Iterable[str], caller: Mapping[str, str], place: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return our defaults of these names, and what goes before them: later ones win."""
+        caller = without_launch(caller)
+        # The user's shell sets the number of threads for a program that runs alone on the machine.
+        caller.pop(_THREADS, None)
+        ours = {name: DEFAULTS[name] for name in defaults}
+        return {**ours, **caller, **dict(self.declared), **place}
 
 
 @contextmanager
