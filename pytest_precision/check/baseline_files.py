@@ -16,11 +16,11 @@ import xxhash
 from pytest_precision._destination import Destination, NotReplaceableError
 from pytest_precision._within import path_within
 from pytest_precision.check.baseline_text import (
-    FIRST_LINE,
+    FIRST_LINES,
     MAKER_WORDS,
-    UNSEALED_FIRST_LINE,
     UPDATE,
     CheckBaseline,
+    unescaped,
 )
 from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
 from pytest_precision.parity.verdict import cell_of
@@ -232,7 +232,7 @@ def maker_of_baseline(path: Path) -> str:
     """Return the node id of the test that wrote a baseline file; empty if the file has none."""
     with open(path, encoding="utf-8", errors="replace") as lines:
         first, second = next(lines, ""), next(lines, "")
-    is_one = first.rstrip("\n") in (FIRST_LINE, UNSEALED_FIRST_LINE)
+    is_one = first.rstrip("\n") in FIRST_LINES
     return second.removeprefix("test ").rstrip("\n") if is_one else ""
 
 
@@ -241,10 +241,8 @@ def key_of_baseline(path: Path) -> dict[str, str] | None:
 
     It is another environment's, so that whatever else is wrong with it is said there.
     """
-    first, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:MOST_KEYS] or [
-        ""
-    ]
-    if first not in (FIRST_LINE, UNSEALED_FIRST_LINE):
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:MOST_KEYS]
+    if not lines or lines[0] not in FIRST_LINES:
         return None
     keys = (line.split(" ", 2)[1:] for line in lines if line.startswith("key "))
     return {name: _shown("".join(value)) for name, *value in keys}
@@ -252,7 +250,7 @@ def key_of_baseline(path: Path) -> dict[str, str] | None:
 
 def _shown(escaped: str) -> str:
     try:
-        return str(json.loads(f'"{escaped}"'))
+        return unescaped(escaped)
     except ValueError:
         return escaped
 

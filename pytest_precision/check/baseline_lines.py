@@ -6,7 +6,6 @@ before it is known to be one that the file has lines for.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import NoReturn
@@ -14,14 +13,15 @@ from urllib.parse import unquote
 
 from pytest_precision.check.baseline_text import (
     FIRST_LINE,
+    FIRST_LINES,
     FIRST_WORDS,
-    UNSEALED_FIRST_LINE,
     UPDATE,
     CheckBaseline,
     KeptMoment,
     KeptSide,
     WholeTensor,
     seal_of,
+    unescaped,
 )
 from pytest_precision.errors import BaselineError, expected_but_got
 from pytest_precision.trace.moment import Moment
@@ -42,7 +42,7 @@ def baseline_of(text: str) -> CheckBaseline:
     is_cut = lines[-1] != ""
     if not is_cut:
         lines.pop()
-    if not lines or lines[0] not in (FIRST_LINE, UNSEALED_FIRST_LINE):
+    if not lines or lines[0] not in FIRST_LINES:
         got = f"line 1, {(lines or [''])[0][:80]!r}"
         raise BaselineError(expected_but_got(f"{FIRST_LINE!r} as the first line", got, UPDATE))
     reader = _Reader(lines)
@@ -108,13 +108,13 @@ class _Reader:
             take(rest)
 
     def _take_test(self, rest: str) -> None:
-        self.found.test = _unescaped(rest)
+        self.found.test = unescaped(rest)
 
     def _take_key(self, rest: str) -> None:
         name, _, value = rest.partition(" ")
         if name in self.found.key or self.found.sides:
             raise ValueError("it is there twice, or below a side")
-        self.found.key[name] = _unescaped(value)
+        self.found.key[name] = unescaped(value)
 
     def _take_side(self, rest: str) -> None:
         name, _, layout = rest.partition(" ")
@@ -122,7 +122,7 @@ class _Reader:
             raise ValueError("the side is there twice")
         if not self.is_whole:
             raise ValueError("the side above it has no moment")
-        self.found.sides[name] = KeptSide(_unescaped(layout), (), [])
+        self.found.sides[name] = KeptSide(unescaped(layout), (), [])
         self._moments = set()
 
     @property
@@ -194,18 +194,10 @@ def _tensor(line: str, world_size: int) -> WholeTensor:
     holder = None if rank == "*" else _count(rank)
     if holder is not None and holder >= world_size:
         raise ValueError(f"rank {holder} of {world_size}")
-    return WholeTensor(unquote(kind), _unescaped(name), dtype, sizes, holder, value)
+    return WholeTensor(unquote(kind), unescaped(name), dtype, sizes, holder, value)
 
 
 def _count(word: str, least: int = 0) -> int:
     if not _COUNT.fullmatch(word) or int(word) < least:
         raise ValueError(f"{word[:80]!r} is no whole number from {least}")
     return int(word)
-
-
-def _unescaped(text: str) -> str:
-    try:
-        found = json.loads(f'"{text}"')
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text[:80]!r} is no escaped text") from error
-    return str(found)

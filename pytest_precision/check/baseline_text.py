@@ -25,6 +25,9 @@ FIRST_LINE = f"{MAKER_WORDS}2"
 UNSEALED_FIRST_LINE = f"{MAKER_WORDS}1"
 """Of the files of older releases, which have no seal as their last line."""
 
+FIRST_LINES = (FIRST_LINE, UNSEALED_FIRST_LINE)
+"""First lines of the files that can be read."""
+
 FIRST_WORDS = ("test", "key", "side", "as", "ranks", "at", "end")
 """First words of lines that are about no tensor."""
 
@@ -158,3 +161,16 @@ def _numbers(one: WholeTensor) -> str:
 def _escaped(text: str) -> str:
     held = json.dumps(text, ensure_ascii=False)[1:-1]
     return held.encode(errors="backslashreplace").decode()  # half of a surrogate pair
+
+
+def unescaped(text: str) -> str:
+    """Return the text of which `_escaped` made another one.
+
+    Raises:
+        ValueError: it is none that this makes.
+    """
+    try:
+        found = json.loads(f'"{text}"')
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text[:80]!r} is no escaped text") from error
+    return str(found)
