@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_precision.check import failed_check
 from pytest_precision.check.recordings import MakeRecordings, Recordings
-from pytest_precision.check.side import Side
+from pytest_precision.check.side import Side, is_pure
 from pytest_precision.check.terms import Terms
 from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell, axes_of
-from pytest_precision.matrix.declared import Declared, declares_pure
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.parity.verdict import Ruling, Verdict, again
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -292,16 +292,6 @@ class CheckedTest:
         if declared.transformer_engine:
             skip_without(self.settings, self.ranks.device)
         warn_only = self.settings.deterministic == "warn"
-        pure = self.settings.pure or all(map(_is_pure, running))
+        pure = self.settings.pure or all(map(is_pure, running))
         allowing = declared.allowing(self.settings.may_leave)
         return replace(allowing, warn_only=warn_only, pure=pure)
-
-
-def _is_pure(function: Callable[..., Any] | None) -> bool:
-    """Return whether a layout, workload or script depends on its arguments and its cell alone.
-
-    This package's own do, but for the one that runs a script file of the user's.
-    """
-    if function is None or declares_pure(function):
-        return True
-    return not is_script(function) and not ImportPath.of(function).is_users_own

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.declared import Declared
+from pytest_precision.matrix.declared import Declared, declares_pure
 from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.matrix.ways_in import COMMAND, LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.recorders.scripts.script import is_script
 from pytest_precision.trace.moment import Wanted, Window
 
 if TYPE_CHECKING:
@@ -217,3 +218,13 @@ class Side:
             import pytest
 
             pytest.skip(f"{next(filter(None, lacking))} is not there in {self.then}")
+
+
+def is_pure(function: Callable[..., Any] | None) -> bool:
+    """Return whether a layout, workload or script depends on its arguments and its cell alone.
+
+    This package's own do, but for the one that runs a script file of the user's.
+    """
+    if function is None or declares_pure(function):
+        return True
+    return not is_script(function) and not ImportPath.of(function).is_users_own

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import re
 import shlex
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command
+from pytest_precision.commands.arguments import count_of, steps_of
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--lines",
         metavar="RANKS",
-        type=_count,
+        type=count_of,
         nargs="?",
         const=1,
         default=0,
@@ -81,7 +81,7 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every",
         metavar="N",
-        type=_count,
+        type=count_of,
         default=1,
         help="record tensors in step 1, in every N-th step after it and in the last; losses, norms "
         "and learning rates in all steps",
@@ -93,7 +93,7 @@ def add_recording_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         metavar="N",
-        type=_count,
+        type=count_of,
         default=STEPS,
         help=f"end the script after so many train steps (default: {STEPS})",
     )
@@ -179,8 +179,8 @@ def _recorded(given: argparse.Namespace) -> int:
             parser.error(expected_but_got("a folder for this recording alone", began, advice))
         if error.errno not in _NO_ROOM:
             raise
-        room = f"room for a recording in {given.out}"
-        parser.error(expected_but_got(room, error, "make it, and record again into another folder"))
+        advice = "make room, and record it again into another folder"
+        parser.error(expected_but_got(f"room for a recording in {given.out}", error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
         raise
@@ -216,8 +216,9 @@ def _expect_steps(given: argparse.Namespace) -> None:
     """End with an error if --values names a step after the last recorded one."""
     beyond = [max(steps[0], given.steps + 1) for steps in given.values if steps[-1] > given.steps]
     if beyond:
-        up_to = f"--values up to the last step, {given.steps},"
-        given.parser.error(expected_but_got(up_to, beyond[0], "record more --steps, or name less"))
+        wanted = f"--values up to the last step, {given.steps},"
+        advice = "name steps up to it, or record more --steps"
+        given.parser.error(expected_but_got(wanted, beyond[0], advice))
 
 
 def _let_stand_in(given: argparse.Namespace) -> None:
@@ -249,9 +250,10 @@ def _leave_threads(before: list[threading.Thread]) -> None:
     left = [one for one in threading.enumerate() if one not in before and not one.daemon]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))
-    alive = ", ".join(thread.name for thread in left if thread.is_alive())
+    alive = [thread.name for thread in left if thread.is_alive()]
     if alive:
-        print(f"pytest_precision: done, though threads {alive} still run", file=sys.stderr)
+        names = ", ".join(alive)
+        print(f"pytest_precision: done, though threads {names} still run", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -275,27 +277,3 @@ def _expect_empty(given: argparse.Namespace) -> None:
                 "name another, or delete this one if its recording was not finished",
             )
         )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(expected_but_got("a whole number from 1", repr(text)))
-    return int(text)
-
-
-def steps_of(text: str) -> tuple[range, ...]:
-    """Parse a text such as `0,3-5` into ranges of step numbers, however long they are.
-
-    Raises:
-        argparse.ArgumentTypeError: it names none.
-    """
-    steps: list[range] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise argparse.ArgumentTypeError(
-                expected_but_got("steps such as 3 or 0,3-5", repr(text))
-            )
-        steps.append(range(first, last + 1))
-    return tuple(steps)

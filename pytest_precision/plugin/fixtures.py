@@ -107,10 +107,16 @@ class Ranks:
             self._ranks.end_check()
 
 
-def parity_fixture(
+def parity_fixture(request: pytest.FixtureRequest, cell: Cell, settings: Settings) -> Parity:
+    """Return the fixture `parity` of a test, and store it for the test's reports."""
+    claims = _claims_folder(request) if settings.baseline == "update" else None
+    return parity_of(request.node, cell, settings, claims)
+
+
+def parity_of(
     item: pytest.Item, cell: Cell, settings: Settings, claims: Path | None = None
 ) -> Parity:
-    """Return the fixture `parity` of a test, and store it for the test's reports.
+    """Return what a test trains and compares both sides with, and store it for the test's reports.
 
     Args:
         item: the test.
@@ -135,7 +141,7 @@ def parity_fixture(
     return found
 
 
-def claims_folder(request: pytest.FixtureRequest) -> Path:
+def _claims_folder(request: pytest.FixtureRequest) -> Path:
     """Return the folder in which this session notes which check writes which baseline.
 
     The workers of xdist share it.

@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_precision._interrupts import WholeTorch
-from pytest_precision.options import (
-    OPTIONS,
-    SETTINGS,
-    add_options,
-    cells_are_asked_for,
-    read_options,
-)
+from pytest_precision.options import OPTIONS, SETTINGS, add_options, read_options
 from pytest_precision.plugin.collection import Collection, cell_of_test
+from pytest_precision.plugin.patched import note_what_is_patched
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
 
@@ -54,11 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
     """Note what is patched from now on where cells run, and tell a launch of a wrong conftest."""
-    with suppress(pytest.UsageError):  # `read_options` raises it, with those of other options
-        if cells_are_asked_for(early_config):
-            from pytest_precision.ranks.state.patches import note_patches
-
-            note_patches()
+    note_what_is_patched(early_config)
     return (yield from _telling_the_launch())
 
 
@@ -286,8 +277,7 @@ def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
-    claims = fixtures.claims_folder(request) if settings.baseline == "update" else None
-    return fixtures.parity_fixture(request.node, cell, settings, claims)
+    return fixtures.parity_fixture(request, cell, settings)
 
 
 @pytest.fixture

@@ -1,0 +1,37 @@
+"""Parse the arguments of commands that are numbers."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from pytest_precision.errors import expected_but_got
+
+
+def count_of(text: str) -> int:
+    """Parse a text into a whole number from 1.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(expected_but_got("a whole number from 1", repr(text)))
+    return int(text)
+
+
+def steps_of(text: str) -> tuple[range, ...]:
+    """Parse a text such as `0,3-5` into ranges of step numbers, however long they are.
+
+    Raises:
+        argparse.ArgumentTypeError: it names none.
+    """
+    steps: list[range] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise argparse.ArgumentTypeError(
+                expected_but_got("steps such as 3 or 0,3-5", repr(text))
+            )
+        steps.append(range(first, last + 1))
+    return tuple(steps)
