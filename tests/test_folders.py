@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -95,20 +96,27 @@ while True:
 """
 
 
-def test_nobody_takes_a_folder_that_is_just_made(tmp_path):
-    """Its owner file appears with its lock, so that others that sweep all the time leave it."""
-    words = [sys.executable, "-c", SWEEPS, str(tmp_path)]
+@contextmanager
+def another_sweeps(folder):
+    """Have another process sweep a folder, all the time until the block ends."""
+    words = [sys.executable, "-c", SWEEPS, str(folder)]
     root = Path(__file__).parents[1]
     with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE) as sweeper:
         try:
             assert sweeper.stdout.readline() == b"begun\n"
-            for _ in range(300):
-                with OwnFolder("", str(tmp_path)) as mine:
-                    (mine / "file").touch()
-                    assert mine.exists()
+            yield
             assert sweeper.poll() is None
         finally:
             sweeper.kill()
+
+
+def test_nobody_takes_a_folder_that_is_just_made(tmp_path):
+    """Its owner file appears with its lock, so that others that sweep all the time leave it."""
+    with another_sweeps(tmp_path):
+        for _ in range(300):
+            with OwnFolder("", str(tmp_path)) as mine:
+                (mine / "file").touch()
+                assert mine.exists()
 
 
 SHARES = """\
@@ -148,18 +156,12 @@ def test_a_shared_folder_that_others_take_for_left(tmp_path, monkeypatch):
     """Whoever makes it while others sweep has it in the end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     _folders.sweep_temporary_folder()
-    words = [sys.executable, "-c", SWEEPS, str(tmp_path)]
-    root = Path(__file__).parents[1]
-    with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE) as sweeper:
-        try:
-            assert sweeper.stdout.readline() == b"begun\n"
-            for _ in range(100):
-                shared = SharedFolder("shared")
-                (shared.path / "file").touch()
-                assert (shared.path / "file").exists()
-                shared.let_go()
-        finally:
-            sweeper.kill()
+    with another_sweeps(tmp_path):
+        for _ in range(100):
+            shared = SharedFolder("shared")
+            (shared.path / "file").touch()
+            assert (shared.path / "file").exists()
+            shared.let_go()
 
 
 def test_what_is_not_ours_stays(tmp_path, left):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from checked import Recorded, named, values
+from clipping_loop import SMALL, Clip, loop
 from torch import nn
 from torch.nn import utils
 from torch.nn.utils import (
@@ -23,10 +22,6 @@ from torch.nn.utils.clip_grad import clip_grad_value_ as value_of_module
 
 from pytest_precision._torch.training import place_of
 from pytest_precision.trace.reader import Trace
-
-SMALL = 1e-3
-
-Clip = Callable[[list[nn.Parameter]], object]
 
 
 def in_two(parameters: list[nn.Parameter]) -> None:
@@ -52,18 +47,6 @@ BY_VALUE: dict[str, Clip] = {
     "clip_grad.clip_grad_value_": lambda held: clip_grad.clip_grad_value_(held, SMALL),
     "partial": partial(clip_grad_value_, clip_value=SMALL, foreach=False),
 }
-
-
-def loop(cell: Any, record: Any, clip: Clip) -> None:
-    """Train with a clip."""
-    model = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record():
-        while True:
-            model(torch.ones(2, 3)).square().mean().backward()
-            clip([*model.parameters()])
-            optimizer.step()
-            optimizer.zero_grad()
 
 
 def is_before_the_clip(trace: Trace) -> bool:

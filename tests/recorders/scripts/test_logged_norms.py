@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from checked import ParityIn, failed
+from clipping_loop import SMALL, Clip, loop
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from pytest_precision import Cell, script
 
 CELL = Cell(sequence="train2")
-SMALL = 1e-3
-
-Clip = Callable[[list[nn.Parameter]], object]
-
 clipped = partial(clip_grad_norm_, max_norm=SMALL)
 
 
@@ -27,14 +23,7 @@ clipped = partial(clip_grad_norm_, max_norm=SMALL)
 def checked(cell: Any, record: Any, clip: Clip) -> None:
     """Train with a clip."""
     torch.manual_seed(0)
-    model = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record():
-        while True:
-            model(torch.ones(2, 3)).square().mean().backward()
-            clip([*model.parameters()])
-            optimizer.step()
-            optimizer.zero_grad()
+    loop(cell, record, clip)
 
 
 def logged(held: list[nn.Parameter]) -> None:
