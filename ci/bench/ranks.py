@@ -49,7 +49,7 @@ def looks() -> list[float]:
     def look() -> None:
         fingerprint.read_state()
         code.take_in()
-        fingerprint.read_state(), code.changes(), code.late()
+        fingerprint.read_state(), code.changes(), code.has_new()
 
     return timeit.repeat(look, number=1, repeat=100)
 

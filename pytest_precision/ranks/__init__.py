@@ -14,7 +14,6 @@ same `needs`. `local` is the group of processes, `inline` the one without proces
     code      the user's functions: their import path, how a rank imports them
     process   one rank's process: how it starts, which messages it exchanges, how it ends
     state     what a job starts from, what it must restore, how a change is named
-    files     which files ranks read, and whether these are the same later
     gpus      which GPUs the ranks of a group get, and who may use one now
     launch    processes that torchrun or srun has started, here or on other machines
 """
