@@ -34,6 +34,12 @@ def expected_but_got(what: str, got: object, advice: str = "") -> InputMessage:
     return InputMessage(f"expected {what} but got {got}{'; ' * bool(advice)}{advice}")
 
 
+def undecodable_byte(error: UnicodeDecodeError) -> str:
+    """Return in words which byte of a text cannot be decoded, and in which line it stands."""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return f"byte {error.object[error.start]:#04x} in line {line}"
+
+
 def is_bad_input(excinfo: Any) -> bool:
     """Return whether an error is about bad input, so that pytest hides this package's frames.
 

@@ -56,8 +56,6 @@ NO_NAMES = {
     "recipes/megatron/memory.py": "names of modules of a model",
     "recipes/__init__.py": "numbers of releases",
     "recorders/exchange_files.py": "the first bytes of a file",
-    "recorders/sidecar.py": "names of dtypes",
-    "trace/sound.py": "names of dtypes",
     "recorders/run_environment.py": "names of variables",
     "recorders/oracle/estimate.py": "names of an optimizer's options",
     "recorders/scripts/script_file.py": "paths of source files",

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 import torch
 
+from pytest_precision.matrix.contract import dtype_name
+
 Severity = Literal["error", "warning", "note"]
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -63,7 +65,7 @@ class AuditFinding:
 
 def short_dtype(dtype: torch.dtype | None) -> str:
     """Return the short name of a dtype: `bf16`."""
-    return SHORT.get(dtype, str(dtype).removeprefix("torch.")) if dtype else "unknown"
+    return SHORT.get(dtype, dtype_name(dtype)) if dtype else "unknown"
 
 
 def below_fp32(dtype: torch.dtype | None) -> bool:

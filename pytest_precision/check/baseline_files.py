@@ -22,7 +22,12 @@ from pytest_precision.check.baseline_text import (
     CheckBaseline,
     unescaped,
 )
-from pytest_precision.errors import BaselineError, NoBaselineError, expected_but_got
+from pytest_precision.errors import (
+    BaselineError,
+    NoBaselineError,
+    expected_but_got,
+    undecodable_byte,
+)
 from pytest_precision.parity.verdict import cell_of
 
 FOLDER = "precision_baselines"
@@ -161,8 +166,7 @@ def read_baseline(path: Path) -> CheckBaseline:
     try:
         return CheckBaseline.of_text(held.decode("utf-8"))
     except UnicodeDecodeError as error:
-        line = held.count(b"\n", 0, error.start) + 1
-        got = f"byte {held[error.start]:#04x} in line {line} of {path}"
+        got = f"{undecodable_byte(error)} of {path}"
         raise BaselineError(expected_but_got("a baseline in UTF-8", got, UPDATE)) from error
     except BaselineError as error:
         raise BaselineError(f"{path}: {error}") from error

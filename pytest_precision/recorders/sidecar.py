@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Chunk, Observation, Place, Span
-from pytest_precision.errors import expected_but_got
+from pytest_precision.errors import expected_but_got, undecodable_byte
+from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.manifest import RECORDED_RANKS
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.sound import (
@@ -136,9 +137,7 @@ def _parsed(held: bytes) -> Any:
     try:
         text = held.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = held.count(b"\n", 0, error.start) + 1
-        got = f"byte {held[error.start]:#04x} in line {line}"
-        raise ValueError(expected_but_got("text in UTF-8", got)) from error
+        raise ValueError(expected_but_got("text in UTF-8", undecodable_byte(error))) from error
     return json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refused)
 
 
@@ -205,7 +204,7 @@ def _observation(
 
 def _tensor(where: str, row: dict[str, Any], held: Tensor) -> Tensor:
     """Return a tensor of the safetensors file in the dtype and shape that an entry says."""
-    dtype = sound_dtype(f"{where}.dtype", row.get("dtype", str(held.dtype).partition(".")[2]))
+    dtype = sound_dtype(f"{where}.dtype", row.get("dtype", dtype_name(held.dtype)))
     piece = sound_sizes(f"{where}.piece", row.get("piece", [*held.shape]))
     if dtype == held.dtype:
         if piece != [*held.shape]:

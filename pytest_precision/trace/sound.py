@@ -16,6 +16,7 @@ import torch
 
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.errors import expected_but_got
+from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import kept_as_it_is
 from pytest_precision.trace.moment import END, INIT
 
@@ -23,7 +24,7 @@ LARGEST_COUNT = 1 << 60
 """The largest number that anything is counted up to; sums of two fit into 64 bits."""
 
 TORCH_DTYPES = {
-    str(one).partition(".")[2]: one for one in vars(torch).values() if isinstance(one, torch.dtype)
+    dtype_name(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)
 }
 """Every dtype of this torch by its name; what else torch has is not looked up by text of others."""
 
