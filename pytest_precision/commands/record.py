@@ -19,7 +19,7 @@ from typing import Any
 from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command
-from pytest_precision.commands.arguments import count_of, steps_of
+from pytest_precision.commands._arguments import count_of, steps_of
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
