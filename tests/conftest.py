@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from costs import Costs
 
 from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
@@ -21,6 +22,12 @@ SLOW = frozenset(
 
 STARTERS = frozenset({"RankPool", "launches", "psutil", "slack"})
 """What a module imports most of whose tests start processes."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure each test where a JUnit file is written, by whoever runs tests."""
+    if config.getoption("xmlpath") is not None and config.getoption("numprocesses", None) is None:
+        config.pluginmanager.register(Costs())
 
 
 def pytest_sessionstart() -> None:
