@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from costs import Costs
+from nights import ALL_TESTS
 
 from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
@@ -39,8 +40,10 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what the inner loop leaves out: `ci/test -m "not slow"`."""
+    config.stash[ALL_TESTS] = [*items]
     for item in items:
         assert isinstance(item, pytest.Function)
         used = {*item.fixturenames, *item.function.__code__.co_names}
