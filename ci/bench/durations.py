@@ -1,50 +1,116 @@
-"""What the tests of a run take, by folder and by file, from the JUnit file that CI keeps.
+"""What the tests of a run cost, by folder, file, test and kind of process, from a JUnit file.
 
-    python ci/bench/durations.py [build/tests.xml] [--than OLDER.xml] [--files 25]
+    python ci/bench/durations.py [build/tests.xml] [--than OLDER.xml] [--files 25] [--tests 20]
 
-Seconds are those in which a worker of pytest-xdist ran a test or waited for its processes: so
-compare files of runs on one machine. With an older file, each folder has its ratio.
+Seconds are processor seconds of a test's whole tree of processes, as `tests/costs.py` measures
+them: the time for which a worker of pytest-xdist waits is not in them. Two processors that share a
+core take longer for the same work when both are busy, so compare files of runs with as many
+workers on one machine. With an older file, each folder has its ratio.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-
-def seconds_by_file(report: Path) -> Counter[str]:
-    """Return test file to the seconds of all its tests, as a JUnit file has them."""
-    found: Counter[str] = Counter()
-    for case in ElementTree.parse(report).iter("testcase"):
-        found[case.get("classname", "").replace(".", "/")] += float(case.get("time", 0))
-    return found
+KIND = "started "
+"""What the property of a kind of process begins with; then comes the kind."""
 
 
-def by_folder(files: Counter[str]) -> Counter[str]:
-    """Return folder below `tests` to its seconds."""
-    found: Counter[str] = Counter()
-    for name, seconds in files.items():
-        found["/".join(name.split("/")[:2])] += seconds
-    return found
+@dataclass(frozen=True)
+class Cost:
+    """What a test took.
+
+    Attributes:
+        file: of the test.
+        name: of the test, with its parameters.
+        seconds: processor seconds of its tree of processes.
+        started: kind of process to how many it started, and their processor seconds.
+    """
+
+    file: str
+    name: str
+    seconds: float
+    started: dict[str, tuple[int, float]]
+
+
+def costs_of(report: Path) -> list[Cost]:
+    """Return what each test of a JUnit file took; a skipped test took nothing."""
+    return [_cost(case) for case in ElementTree.parse(report).iter("testcase")]
+
+
+def _cost(case: ElementTree.Element) -> Cost:
+    held = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
+    started = {}
+    for name, value in held.items():
+        if name.startswith(KIND):
+            number, seconds = value.split()
+            started[name.removeprefix(KIND)] = int(number), float(seconds)
+    file = case.get("classname", "").replace(".", "/")
+    return Cost(file, case.get("name", ""), float(held.get("processor", 0)), started)
+
+
+def summed(costs: Iterable[Cost], by: Callable[[Cost], str]) -> Counter[str]:
+    """Return the processor seconds of tests, added up by what `by` says of each."""
+    seconds: Counter[str] = Counter()
+    for cost in costs:
+        seconds[by(cost)] += cost.seconds
+    return seconds
+
+
+def folder_of(cost: Cost) -> str:
+    """Return the folder below `tests` of a test."""
+    return "/".join(cost.file.split("/")[:2])
+
+
+def starts(costs: Iterable[Cost]) -> list[tuple[str, int, float]]:
+    """Return each kind of process, how many were started, and their processor seconds."""
+    numbers: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for cost in costs:
+        for kind, (number, taken) in cost.started.items():
+            numbers[kind] += number
+            seconds[kind] += taken
+    return [(kind, numbers[kind], taken) for kind, taken in seconds.most_common()]
+
+
+def table(costs: list[Cost], older: list[Cost], files: int, tests: int) -> Iterable[str]:
+    """Yield the lines of all tables."""
+    before = summed(older, folder_of)
+    in_all = sum(cost.seconds for cost in costs)
+    yield f"{in_all:9.1f} s  all {len(costs)} tests" + _ratio(in_all, before.total())
+    for folder, seconds in summed(costs, folder_of).most_common():
+        yield f"{seconds:9.1f} s  {folder}" + _ratio(seconds, before[folder])
+    yield "\nprocesses"
+    for kind, number, seconds in starts(costs):
+        yield f"{seconds:9.1f} s  {number:6} {kind}"
+    yield f"\nthe {files} files that cost most"
+    for name, seconds in summed(costs, lambda cost: cost.file).most_common(files):
+        yield f"{seconds:9.1f} s  {name}"
+    yield f"\nthe {tests} tests that cost most"
+    for cost in sorted(costs, key=lambda cost: -cost.seconds)[:tests]:
+        kinds = ", ".join(f"{number} {kind}" for kind, (number, _) in cost.started.items())
+        yield f"{cost.seconds:9.1f} s  {cost.file}.py::{cost.name}" + (f" ({kinds})" * bool(kinds))
+
+
+def _ratio(seconds: float, before: float) -> str:
+    return f"  x{seconds / before:.2f}" if before else ""
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("report", type=Path, nargs="?", default=Path("build/tests.xml"))
     parser.add_argument("--than", type=Path, help="an older file to compare with")
     parser.add_argument("--files", type=int, default=25, help="how many files are listed")
+    parser.add_argument("--tests", type=int, default=20, help="how many tests are listed")
     asked = parser.parse_args()
-    files = seconds_by_file(asked.report)
-    older = by_folder(seconds_by_file(asked.than)) if asked.than else Counter[str]()
-    for folder, seconds in [("all", files.total()), *by_folder(files).most_common()]:
-        before = older.total() if folder == "all" else older[folder]
-        print(f"{seconds:8.0f} s  {folder}" + (f"  x{seconds / before:.2f}" if before else ""))
-    print()
-    for name, seconds in files.most_common(asked.files):
-        print(f"{seconds:8.0f} s  {name}")
+    older = costs_of(asked.than) if asked.than else []
+    print(*table(costs_of(asked.report), older, asked.files, asked.tests), sep="\n")
 
 
 if __name__ == "__main__":
