@@ -42,7 +42,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what the inner loop leaves out: `ci/test -m "not slow"`."""
+    """Mark what `ci/test --quick` leaves out of files whose own module has not changed."""
     config.stash[ALL_TESTS] = [*items]
     for item in items:
         assert isinstance(item, pytest.Function)

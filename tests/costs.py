@@ -15,6 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+LONG = 10.0
+"""Processor seconds beyond which a test has to say why, in the mark `long`."""
+
 EVERY = 0.05
 """Seconds between two looks at the processes. What ends sooner, such as most calls of git, may be
 missed, and its seconds are those of the process that started it."""
@@ -56,7 +59,7 @@ class Costs:
         self.seen: dict[tuple[int, float], Seen] = {}
         self.lock = threading.Lock()
         self.ended = threading.Event()
-        self.before = 0.0
+        self.before = self.taken = 0.0
         self.known: dict[tuple[int, float], float] = {}
         self.watcher = threading.Thread(target=self.watch, daemon=True)
 
@@ -106,6 +109,8 @@ class Costs:
         """Add to a test's last report what it took and started."""
         if call.when == "teardown":
             item.user_properties += self.since()
+            if self.taken > LONG and item.get_closest_marker("long") is None:
+                item.user_properties.append(("unexplained", f"{self.taken:.1f}"))
         return (yield)
 
     def since(self) -> list[tuple[str, object]]:
@@ -118,9 +123,9 @@ class Costs:
                 started[process.kind] += identity not in self.known
                 seconds[process.kind] += process.seconds - self.known.get(identity, 0.0)
             self.known = {identity: process.seconds for identity, process in self.seen.items()}
-            taken = total - self.before
+            self.taken = total - self.before
             self.before = total
-        properties: list[tuple[str, object]] = [("processor", f"{taken:.3f}")]
+        properties: list[tuple[str, object]] = [("processor", f"{self.taken:.3f}")]
         for kind in sorted(started):
             if started[kind] or seconds[kind] > 0.005:
                 properties.append((f"started {kind}", f"{started[kind]} {seconds[kind]:.3f}"))

@@ -1,4 +1,4 @@
-"""What runs at night alone has a guard by day."""
+"""What runs at night alone has a guard by day, and what takes long says why."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ COLUMNS = {"tests", "count", "seconds", "rule", "guard"}
 
 MOST = 0.15
 """Part of all tests that may run at night alone."""
+
+MOST_LONG = 12
+"""Tests that may take over ten seconds of processor."""
 
 
 def rows() -> list[dict[str, Any]]:
@@ -62,3 +65,12 @@ def test_what_runs_at_night_has_a_guard_by_day(tests: list[pytest.Item]) -> None
     for row in table:
         assert sum(names(test, row["tests"]) for test in night) == row["count"], row
         assert any(names(test, row["guard"]) for test in by_day), row
+
+
+def test_what_takes_long_says_why(tests: list[pytest.Item]) -> None:
+    """A test over ten seconds has a reason in its mark, and there are few of them by day."""
+    by_day = [test for test in tests if not test.get_closest_marker("nightly")]
+    marks = {test.nodeid: test.get_closest_marker("long") for test in by_day}
+    reasons = {name: mark.kwargs.get("reason", "") for name, mark in marks.items() if mark}
+    assert all(reason.endswith(".") for reason in reasons.values()), reasons
+    assert len(reasons) <= MOST_LONG, [*reasons]

@@ -30,12 +30,14 @@ class Cost:
         name: of the test, with its parameters.
         seconds: processor seconds of its tree of processes.
         started: kind of process to how many it started, and their processor seconds.
+        unexplained: whether it takes long and has no mark `long` that says why.
     """
 
     file: str
     name: str
     seconds: float
     started: dict[str, tuple[int, float]]
+    unexplained: bool
 
 
 def costs_of(report: Path) -> list[Cost]:
@@ -51,7 +53,8 @@ def _cost(case: ElementTree.Element) -> Cost:
             number, seconds = value.split()
             started[name.removeprefix(KIND)] = int(number), float(seconds)
     file = case.get("classname", "").replace(".", "/")
-    return Cost(file, case.get("name", ""), float(held.get("processor", 0)), started)
+    seconds = float(held.get("processor", 0))
+    return Cost(file, case.get("name", ""), seconds, started, "unexplained" in held)
 
 
 def summed(costs: Iterable[Cost], by: Callable[[Cost], str]) -> Counter[str]:
@@ -95,6 +98,14 @@ def table(costs: list[Cost], older: list[Cost], files: int, tests: int) -> Itera
     for cost in sorted(costs, key=lambda cost: -cost.seconds)[:tests]:
         kinds = ", ".join(f"{number} {kind}" for kind, (number, _) in cost.started.items())
         yield f"{cost.seconds:9.1f} s  {cost.file}.py::{cost.name}" + (f" ({kinds})" * bool(kinds))
+    yield from _unexplained(costs)
+
+
+def _unexplained(costs: Iterable[Cost]) -> Iterable[str]:
+    tests = [f"{cost.file}.py::{cost.name}" for cost in costs if cost.unexplained]
+    if tests:
+        yield "\ntests that take long and do not say why: give them the mark long(reason)"
+        yield from tests
 
 
 def _ratio(seconds: float, before: float) -> str:
