@@ -82,7 +82,7 @@ MUTANTS = (
         "recorders/oracle/adam.py",
         "        return corrected.sqrt_().add_(self.eps)",
         "        return corrected.add_(self.eps).sqrt_()",
-        ("recorders/oracle", "check"),
+        ("check/test_declared_rule.py", "check"),
     ),
     Mutant(
         "updates that moved a weight count as lost",
