@@ -87,6 +87,7 @@ class RunServer:
 
     Attributes:
         surroundings: as given.
+        package: folder from which it has imported this package.
         idle: whether it waits for a request, or will once it has imported torch.
     """
 
@@ -94,11 +95,11 @@ class RunServer:
         self.surroundings = surroundings
         self.idle = True
         self._folder = OwnFolder("runs-")
-        self._package = link_package(self._folder.path / "plugin")
+        self.package = link_package(self._folder.path / "plugin")
         own = Installation("", Path(sys.executable))
         self._line, theirs = socket.socketpair()
         with theirs:
-            words = own.words(self._package, "pytest_precision.revisions.run_server:serve")
+            words = own.words(self.package, "pytest_precision.revisions.run_server:serve")
             number = theirs.fileno()
             self._process = subprocess.Popen(
                 [*words, str(number)], cwd=folder, stdout=2, pass_fds=[number]
@@ -111,7 +112,7 @@ class RunServer:
 
     def run(self, function: str, arguments: Sequence[str], cwd: Path, side: Installation) -> int:
         """Start a run of a function of the command line; return the process number, or REFUSED."""
-        words = (*side.words(self._package, function), *arguments)
+        words = (*side.words(self.package, function), *arguments)
         return self.ask(Run(words, str(cwd), side.places), [0, 2, 2])
 
     def ask(self, request: Run | Call, streams: list[int]) -> int:
@@ -205,6 +206,10 @@ class RunServers:
         if not well:
             raise result
         return result
+
+    def package_of(self, seat: Seat) -> Path:
+        """Return the folder from which the forks of a server import this package."""
+        return self._servers[seat].package
 
     def close(self) -> None:
         """End all servers."""

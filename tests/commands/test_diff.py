@@ -18,6 +18,8 @@ from repository import SCALED, TRAIN, Repository
 from pytest_precision.__main__ import main
 from pytest_precision._folder_owners import sweep
 
+pytestmark = pytest.mark.usefixtures("servers")
+
 NIGHTLY = pytest.mark.nightly
 
 LAUNCHED = """
