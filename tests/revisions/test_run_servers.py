@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from repository import Repository
 
 from pytest_precision.revisions.installation import Installation, link_package
-from pytest_precision.revisions.run_servers import ForkedRun, RunServers, run_servers
+from pytest_precision.revisions.run_servers import ForkedRun, RunServers, Seat, run_servers
 
 FUNCTION = "pytest_precision.__main__:main"
 HERE = Path(__file__).parent
@@ -183,3 +184,77 @@ def test_a_fork_ends_as_a_new_interpreter_ends(both: Ways, tmp_path: Path, endin
     new, forked = both(script, options="--steps 1")
     expect_equal(new, forked, status)
     assert forked.said.startswith("begun")
+
+
+HERE_AND_NOW = Installation("", Path(sys.executable))
+
+
+def say(servers: RunServers, folder: Path, code: str, seat: Seat = "candidate") -> str:
+    """Return what a fork says that runs some code before it could train."""
+    (folder / "says.py").write_text(f"{code}\nraise SystemExit(4)\n")
+    words = ["record", "--out", str(folder / "none"), "--", "says.py"]
+    said = folder / "said"
+    with streams_into(said):
+        run = servers.start(seat, HERE_AND_NOW, FUNCTION, words, folder)
+        assert isinstance(run, ForkedRun)
+        assert run.wait() == 4
+    text = said.read_text()
+    said.unlink()
+    return text
+
+
+def test_the_sides_of_a_comparison_are_two_interpreters(
+    servers: RunServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other seeds of hashes and other addresses: what depends on them still differs."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    code = "import torch; print(hash('a'), id(torch))"
+    candidate, reference = (
+        say(servers, tmp_path, code, seat) for seat in ("candidate", "reference")
+    )
+    assert not {*candidate.split()} & {*reference.split()}
+
+
+def test_a_run_has_the_surroundings_of_its_command(
+    servers: RunServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process takes over, or reads when it starts: no server with others is used."""
+    code = "import os, torch; print(torch.get_num_threads(), os.environ['OTHER'], os.umask(0))"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OTHER", "here")
+    before = os.umask(0o027)
+    try:
+        assert say(servers, tmp_path, code).split() == ["1", "here", str(0o027)]
+    finally:
+        os.umask(before)
+
+
+def test_what_needs_an_interpreter_of_its_own_is_not_forked(
+    servers: RunServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank of a launch, another interpreter, and code of a commit that is imported already.
+
+    A thread's child would end with the thread; without standard streams, Python has none either.
+    """
+
+    def started(side: Installation = HERE_AND_NOW) -> object:
+        return servers.start("candidate", side, FUNCTION, ["record"], tmp_path)
+
+    assert started(Installation("", tmp_path / "python")) is None
+    with monkeypatch.context() as patch:
+        patch.setenv("RANK", "0")
+        assert started() is None
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(started()))
+    thread.start()
+    thread.join()
+    assert found == [None]
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        assert started() is None
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    imported = Path(os.__file__).parent
+    assert started(Installation("", Path(sys.executable), (imported, tmp_path))) is None
