@@ -140,7 +140,7 @@ def _forked(request: Run | Call) -> int | None:
     return None
 
 
-def _answered(request: Run | Call, streams: list[int], mask: set[signal.Signals]) -> int:
+def _answered(request: Run | Call, streams: list[int], mask: set[int | signal.Signals]) -> int:
     """Serve a request in the process that was forked for it; return its exit status."""
     for standard, stream in enumerate(streams):
         os.dup2(stream, standard)
