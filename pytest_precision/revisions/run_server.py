@@ -27,19 +27,19 @@ from pytest_precision._interrupts import WholeTorch, uncollected
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import in_tree
 
-MODULES = (
+BEFORE_A_SCRIPT = (
     "pytest_precision.recorders.scripts.loop_trace",
     "pytest_precision.recorders.scripts.recorded_part",
     "pytest_precision.recorders.scripts.script_file",
 )
 """What `record` imports before the script."""
 
-STANDARD = 3
+STREAMS = 3
 """Number of the standard streams, which come with each request."""
 
-LONG, NUMBER = struct.Struct("!Q"), struct.Struct("!q")
+PACKED_SIZE, PACKED_NUMBER = struct.Struct("!Q"), struct.Struct("!q")
 
-REFUSED = 0
+NOT_FORKED = 0
 """Takes the place of a process number where a run needs an interpreter of its own."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -49,7 +49,7 @@ _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRequest:
     """A run of the command line: what a new interpreter would be started with.
 
     Attributes:
@@ -76,7 +76,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallRequest:
     """A call of a function of this package, whose result or exception is written to a file.
 
     Attributes:
@@ -98,36 +98,36 @@ class Call:
         return 0
 
 
-def serve() -> int:
+def serve_runs() -> int:
     """Serve requests until the process that sends them is gone; in a fork, return its status."""
     line = socket.socket(fileno=int(sys.argv[1]))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     importlib.import_module("pytest_precision.__main__")
     with WholeTorch().watching(), without_own_entry(), uncollected():
-        for name in MODULES:
+        for name in BEFORE_A_SCRIPT:
             importlib.import_module(name)
     able = _forks_alone()
     while asked := received(line):
         request, streams = asked
-        process = _forked(request) if able else REFUSED
+        process = _forked(request) if able else NOT_FORKED
         if process is None:
             line.close()
             return _answered(request, streams, mask)
         for stream in streams:
             os.close(stream)
-        line.sendall(NUMBER.pack(process))
-        if process != REFUSED:
+        line.sendall(PACKED_NUMBER.pack(process))
+        if process != NOT_FORKED:
             _bury(process, line)
     os._exit(0)
 
 
-def _forked(request: Run | Call) -> int | None:
-    """Fork; return the process number, REFUSED if this process has the user's own modules.
+def _forked(request: RunRequest | CallRequest) -> int | None:
+    """Fork; return the process number, NOT_FORKED if this process has the user's own modules.
 
     A new interpreter of a commit's would have imported them from its work tree.
     """
     if request.places is not None and _has_modules_of(*request.places):
-        return REFUSED
+        return NOT_FORKED
     server = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which there are none of
@@ -140,7 +140,9 @@ def _forked(request: Run | Call) -> int | None:
     return None
 
 
-def _answered(request: Run | Call, streams: list[int], mask: set[int | signal.Signals]) -> int:
+def _answered(
+    request: RunRequest | CallRequest, streams: list[int], mask: set[int | signal.Signals]
+) -> int:
     """Serve a request in the process that was forked for it; return its exit status."""
     for standard, stream in enumerate(streams):
         os.dup2(stream, standard)
@@ -154,7 +156,7 @@ def _bury(process: int, line: socket.socket) -> None:
     ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
     assert ended is not None
     sign = 1 if ended.si_code == os.CLD_EXITED else -1
-    line.sendall(NUMBER.pack(sign * ended.si_status))
+    line.sendall(PACKED_NUMBER.pack(sign * ended.si_status))
     line.recv(1)
     os.waitpid(process, 0)
 
@@ -177,19 +179,19 @@ def _has_modules_of(root: Path, tree: Path) -> bool:
     return any(in_tree(path, root, tree) != path for path in paths)
 
 
-def send(line: socket.socket, request: Run | Call, streams: list[int]) -> None:
+def send(line: socket.socket, request: RunRequest | CallRequest, streams: list[int]) -> None:
     """Send a request, with the descriptors of its standard streams."""
     pickled = pickle.dumps(request)
-    socket.send_fds(line, [LONG.pack(len(pickled))], streams)
+    socket.send_fds(line, [PACKED_SIZE.pack(len(pickled))], streams)
     line.sendall(pickled)
 
 
-def received(line: socket.socket) -> tuple[Run | Call, list[int]] | None:
+def received(line: socket.socket) -> tuple[RunRequest | CallRequest, list[int]] | None:
     """Return the next request and its descriptors; None if nobody sends any more."""
-    head, streams, _, _ = socket.recv_fds(line, LONG.size, STANDARD)
+    head, streams, _, _ = socket.recv_fds(line, PACKED_SIZE.size, STREAMS)
     if not head:
         return None
-    return pickle.loads(exactly(line, LONG.unpack(head)[0])), [*streams]
+    return pickle.loads(exactly(line, PACKED_SIZE.unpack(head)[0])), [*streams]
 
 
 def exactly(line: socket.socket, size: int) -> bytes:

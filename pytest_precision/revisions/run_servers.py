@@ -20,16 +20,23 @@ from typing import Any, Literal, Protocol
 from pytest_precision._folders import OwnFolder
 from pytest_precision.ranks.state.environment import OF_ONE_TEST
 from pytest_precision.revisions.installation import Installation, link_package
-from pytest_precision.revisions.run_server import NUMBER, REFUSED, Call, Run, exactly, send
+from pytest_precision.revisions.run_server import (
+    NOT_FORKED,
+    PACKED_NUMBER,
+    CallRequest,
+    RunRequest,
+    exactly,
+    send,
+)
 
 Seat = Literal["candidate", "reference"]
 """Side of a comparison. Each has a server of its own: what depends on the seed of hashes or on
 addresses differs between two interpreters, and would be alike in two forks of one."""
 
-END_SECONDS = 5.0
+SERVER_SECONDS = 5.0
 """Time that a server has to end by itself."""
 
-LAUNCHED = "RANK"
+OF_A_LAUNCH = "RANK"
 """Variable of a launch, each of whose processes is a new interpreter."""
 
 
@@ -99,7 +106,7 @@ class RunServer:
         own = Installation("", Path(sys.executable))
         self._line, theirs = socket.socketpair()
         with theirs:
-            words = own.words(self.package, "pytest_precision.revisions.run_server:serve")
+            words = own.words(self.package, "pytest_precision.revisions.run_server:serve_runs")
             number = theirs.fileno()
             self._process = subprocess.Popen(
                 [*words, str(number)], cwd=folder, stdout=2, pass_fds=[number]
@@ -111,19 +118,19 @@ class RunServer:
         return self._process.poll() is None
 
     def run(self, function: str, arguments: Sequence[str], cwd: Path, side: Installation) -> int:
-        """Start a run of a function of the command line; return the process number, or REFUSED."""
+        """Start a run of the command line; return the process number, or NOT_FORKED."""
         words = (*side.words(self.package, function), *arguments)
-        return self.ask(Run(words, str(cwd), side.places), [0, 2, 2])
+        return self.ask(RunRequest(words, str(cwd), side.places), [0, 2, 2])
 
-    def ask(self, request: Run | Call, streams: list[int]) -> int:
-        """Send a request; return the number of the process that was forked for it, or REFUSED."""
+    def ask(self, request: RunRequest | CallRequest, streams: list[int]) -> int:
+        """Send a request; return the number of the fork that serves it, or NOT_FORKED."""
         self.idle = False
         try:
             send(self._line, request, streams)
-            number = int(NUMBER.unpack(exactly(self._line, NUMBER.size))[0])
+            number = int(PACKED_NUMBER.unpack(exactly(self._line, PACKED_NUMBER.size))[0])
         except (EOFError, OSError):
-            return REFUSED
-        self.idle = number == REFUSED
+            return NOT_FORKED
+        self.idle = number == NOT_FORKED
         return number
 
     def has_spoken(self) -> bool:
@@ -133,7 +140,7 @@ class RunServer:
     def status(self) -> int:
         """Wait for the end of its fork; return the exit status, or minus the signal."""
         try:
-            status = int(NUMBER.unpack(exactly(self._line, NUMBER.size))[0])
+            status = int(PACKED_NUMBER.unpack(exactly(self._line, PACKED_NUMBER.size))[0])
             self._line.sendall(b"\n")
         except (EOFError, OSError):  # its fork ends with it
             return -signal.SIGKILL
@@ -146,7 +153,7 @@ class RunServer:
         try:
             if not self.idle:
                 self._process.kill()
-            self._process.wait(END_SECONDS)
+            self._process.wait(SERVER_SECONDS)
         except subprocess.TimeoutExpired:  # it still imports torch
             self._process.kill()
             self._process.wait()
@@ -180,7 +187,7 @@ class RunServers:
             self._close(seat)
             server = self._servers[seat] = RunServer(surroundings, cwd)
         number = server.run(function, arguments, cwd, side)
-        if number != REFUSED:
+        if number != NOT_FORKED:
             return ForkedRun(server, number)
         if not server.alive:
             self._close(seat)
@@ -199,8 +206,8 @@ class RunServers:
         server = next((one for one in self._servers.values() if one.idle and one.alive), None)
         if server is None or "torch" in sys.modules:  # which takes most of the time
             return function()
-        number = server.ask(Call(pickle.dumps(function), answer), [0, 1, 2])
-        if number == REFUSED or ForkedRun(server, number).wait() != 0:
+        number = server.ask(CallRequest(pickle.dumps(function), answer), [0, 1, 2])
+        if number == NOT_FORKED or ForkedRun(server, number).wait() != 0:
             return function()
         well, result = pickle.loads(answer.read_bytes())
         if not well:
@@ -240,7 +247,7 @@ def run_servers() -> Iterator[RunServers]:
 
 def _can_be_served() -> bool:
     """Return whether forks of a server are what new interpreters of this process would be."""
-    if sys.platform != "linux" or LAUNCHED in os.environ:
+    if sys.platform != "linux" or OF_A_LAUNCH in os.environ:
         return False
     if threading.current_thread() is not threading.main_thread():
         return False  # a server ends with the thread that has started it
@@ -257,8 +264,7 @@ def _surroundings(cwd: Path) -> object:
     relative = "PYTHONPATH" in variables and not all(map(os.path.isabs, path))
     ignored = [one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN]
     limits = [name for name in dir(resource) if name.startswith("RLIMIT_")]
-    mask = os.umask(0o077)
-    os.umask(mask)
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     return (
         variables,
         str(cwd) if relative else None,  # from which Python makes such entries absolute
@@ -266,7 +272,7 @@ def _surroundings(cwd: Path) -> object:
         sorted(ignored),
         sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         {name: resource.getrlimit(getattr(resource, name)) for name in limits},
-        mask,
+        [line for line in status.splitlines() if line.startswith("Umask:")],
         os.sched_getaffinity(0),
         os.getpriority(os.PRIO_PROCESS, 0),
     )

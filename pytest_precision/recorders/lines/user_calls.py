@@ -23,7 +23,7 @@ MOST_ENTRIES = 10_000
 MOST_LINES = 10_000
 """Lines that one call may run before they are no longer followed."""
 
-COMPILER = "torch._dynamo"
+FOLLOWED_IN_VAIN = "torch._dynamo"
 """Module of 300 that torch imports in the middle of a script, where that makes its first optimizer.
 None of them calls a function of the user's, and followed they take three times as long."""
 
@@ -52,7 +52,7 @@ class UserCalls:
         if sys.gettrace() is not None:
             yield
             return
-        with AroundImport(COMPILER, self.paused).watching():
+        with AroundImport(FOLLOWED_IN_VAIN, self.paused).watching():
             sys.settrace(self._called)
             try:
                 yield
