@@ -57,15 +57,18 @@ class RunRequest:
             arguments of the command line.
         folder: the working directory.
         places: as in `Installation`.
+        variables: environment variables that one server outlives.
     """
 
     words: tuple[str, ...]
     folder: str
     places: tuple[Path, Path] | None
+    variables: dict[str, str]
 
     def __call__(self) -> int:
         """Make this process what it would be as a new interpreter; return its exit status."""
         os.chdir(self.folder)
+        os.environ.update(self.variables)
         sys.orig_argv[:] = self.words
         sys.argv[:] = ["-c", *self.words[5:]]
         importlib.invalidate_caches()

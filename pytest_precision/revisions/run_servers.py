@@ -120,7 +120,8 @@ class RunServer:
     def run(self, function: str, arguments: Sequence[str], cwd: Path, side: Installation) -> int:
         """Start a run of the command line; return the process number, or NOT_FORKED."""
         words = (*side.words(self.package, function), *arguments)
-        return self.ask(RunRequest(words, str(cwd), side.places), [0, 2, 2])
+        variables = {name: os.environ[name] for name in OF_ONE_TEST if name in os.environ}
+        return self.ask(RunRequest(words, str(cwd), side.places, variables), [0, 2, 2])
 
     def ask(self, request: RunRequest | CallRequest, streams: list[int]) -> int:
         """Send a request; return the number of the fork that serves it, or NOT_FORKED."""
