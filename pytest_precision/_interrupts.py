@@ -9,8 +9,8 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -59,17 +59,22 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class WholeTorch(MetaPathFinder):
-    """An import hook that delays Ctrl-C and garbage collection while torch is imported.
+class AroundImport(MetaPathFinder):
+    """An import hook that runs the import of one module inside a context.
 
-    torch's native code imports numpy and clears whatever exception comes out of that, also a
-    KeyboardInterrupt: the session would go on, perhaps with half of numpy.
+    Args:
+        name: of the module.
+        around: makes the context.
     """
+
+    def __init__(self, name: str, around: Callable[[], AbstractContextManager[object]]) -> None:
+        self._name = name
+        self._around = around
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Install the import hook during the block, and remove it once torch is imported."""
-        if "torch" not in sys.modules:
+        """Install the import hook during the block, and remove it once the module is imported."""
+        if self._name not in sys.modules:
             sys.meta_path.insert(0, self)
         try:
             yield
@@ -80,8 +85,8 @@ class WholeTorch(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return torch's import spec with a loader that delays interrupts; None for other names."""
-        if name != "torch" or self not in sys.meta_path:
+        """Return the module's import spec with a loader that opens the context; None for others."""
+        if name != self._name or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
         try:
@@ -89,14 +94,37 @@ class WholeTorch(MetaPathFinder):
         finally:
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Uninterrupted(spec.loader, self)
+            spec.loader = _Enclosed(spec.loader, self, self._around)
         return spec
 
 
-class _Uninterrupted(Loader):
-    def __init__(self, loader: Loader, finder: WholeTorch) -> None:
+class WholeTorch(AroundImport):
+    """An import hook that delays Ctrl-C and garbage collection while torch is imported.
+
+    torch's native code imports numpy and clears whatever exception comes out of that, also a
+    KeyboardInterrupt: the session would go on, perhaps with half of numpy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("torch", _whole)
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    with postponed(), uncollected():
+        yield
+
+
+class _Enclosed(Loader):
+    def __init__(
+        self,
+        loader: Loader,
+        finder: AroundImport,
+        around: Callable[[], AbstractContextManager[object]],
+    ) -> None:
         self._loader = loader
         self._finder = finder
+        self._around = around
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -104,7 +132,7 @@ class _Uninterrupted(Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
-        with postponed(), uncollected():
+        with self._around():
             self._loader.exec_module(module)
         if self._finder in sys.meta_path:  # of no use to the imports that follow
             sys.meta_path.remove(self._finder)

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -32,6 +33,13 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def _exit(number: int, frame: object) -> NoReturn:
     sys.exit(128 + number)
+
+
+def _verdict(*arguments: Any, **options: Any) -> Verdict:
+    """Compare two recordings, in whichever process has imported what that needs."""
+    from pytest_precision.check.compare import compare_recordings
+
+    return compare_recordings(*arguments, **options)
 
 
 class Against:
@@ -107,12 +115,11 @@ class Against:
             other: what the reference is called.
             lines: whether the line of a difference is looked for, in recordings of operations.
         """
-        from pytest_precision.check.compare import compare_recordings
-
         nodeid = f"{self.given.script[0]}: {name} against {other}"
         command = shlex.join(["python", "-m", "pytest_precision", *self.given.words])
         terms = self._terms._replace(lines=lines)
-        verdict = compare_recordings(candidate, reference, terms, nodeid, repeat=command)
+        call = partial(_verdict, candidate, reference, terms, nodeid, repeat=command)
+        verdict: Verdict = self.sides.servers.call(call, self.sides.folder / "verdict")
         return replace(verdict, candidate=name, reference=other)
 
     def judge(
@@ -146,7 +153,7 @@ class Against:
         if step:
             logged = ("--steps", step, "--lines", "--values", f"0-{step}")
             self.sides.record(candidate, f"{ours}-lines", logged)
-            self.sides.record(reference, f"{theirs}-lines", logged)
+            self.sides.record(reference, f"{theirs}-lines", logged, "reference")
 
         def judged() -> str:
             (verdict,) = verdicts

@@ -22,6 +22,7 @@ from pytest_precision.commands import add_command, say
 from pytest_precision.commands.against import Against
 from pytest_precision.errors import RecordingError, ReportError, RevisionError, expected_but_got
 from pytest_precision.report.read import read_report
+from pytest_precision.revisions.run_servers import Seat
 from pytest_precision.revisions.work_tree import commit_of
 
 _COMMIT = "first commit with other numbers: %h %an, %as: %s"
@@ -91,7 +92,7 @@ class RecordedCommits:
             RevisionError: the two compute the same, or the script fails in one of them.
         """
         self._good = good
-        self._record(good)
+        self._record(good, "reference")
         if self.is_good(bad):
             given = self._against.given
             raise RevisionError(
@@ -119,9 +120,9 @@ class RecordedCommits:
         with sides.at(self._bad) as ours, sides.at(self._good) as theirs:
             self._against.judge(ours, theirs, self._bad, self._good)
 
-    def _record(self, commit: str) -> None:
+    def _record(self, commit: str, seat: Seat = "candidate") -> None:
         with self._against.sides.at(commit) as side:
-            self._against.sides.record(side, commit)
+            self._against.sides.record(side, commit, seat=seat)
 
 
 def bisected(repository: Path, commits: JudgedCommits, good: str, bad: str) -> str:

@@ -51,11 +51,11 @@ def _status(against: Against) -> int:
     with _other(against) as there:
         sides.record(here, "candidate")
         if against.given.repeats:
-            sides.record(here, "again")
+            sides.record(here, "again", seat="reference")
             itself = replace(here, name="itself, recorded again")
             if status := against.judge(here, itself, "candidate", "again"):
                 return status
-        sides.record(there, "reference")
+        sides.record(there, "reference", seat="reference")
         return against.judge(here, there, "candidate", "reference")
 
 

@@ -17,6 +17,7 @@ from pytest_precision._within import path_within
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.revisions.installation import Installation, called, link_package
 from pytest_precision.revisions.peers import Peers
+from pytest_precision.revisions.run_servers import Running, RunServers, Seat, run_servers
 from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
 
 GRACE_SECONDS = 10.0
@@ -33,6 +34,7 @@ class Sides:
         links: data in the repository that git does not track and that every commit is to have.
         stack: removes the folder.
         peers: the ranks of the launch.
+        servers: start what is recorded here as forks that have torch.
         folder: the temporary folder.
 
     Raises:
@@ -44,9 +46,11 @@ class Sides:
     links: Sequence[Path]
     stack: ExitStack
     peers: Peers = field(default_factory=Peers)
+    servers: RunServers = field(init=False)
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
+        self.servers = self.stack.enter_context(run_servers())
         self.folder = Path(self.peers.agree("folder", self._new_folder))
         if not self.folder.is_dir():
             raise RevisionError(
@@ -95,7 +99,9 @@ class Sides:
             self.peers.agree(f"tree/{commit}", lambda: self._checked_out(root, commit, tree, stack))
             yield Installation(name, python or Path(sys.executable), (root, tree))
 
-    def record(self, side: Installation, name: str, options: Sequence[str] = ()) -> Path:
+    def record(
+        self, side: Installation, name: str, options: Sequence[str] = (), seat: Seat = "candidate"
+    ) -> Path:
         """Record the script, run by `side` in new processes, one per rank; return the folder.
 
         What the script prints goes to this process's standard error.
@@ -104,31 +110,44 @@ class Sides:
             side: what runs the script.
             name: of the recording in the folder.
             options: further ones of `record`, which win over those of all recordings.
+            seat: side of the comparison; two recordings of one are not compared.
 
         Raises:
             RevisionError: a rank failed; the message has its status.
         """
-        file, *arguments = self.script
+        file = self.script[0]
         cwd, _ = side.folder_of(Path.cwd()), side.folder_of(Path(file))
         if self.peers.rank == 0:
             print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
         folder = self.folder / name
-        words = side.words(self.folder / "plugin", "pytest_precision.__main__:main")
-        words += ["record", "--out", str(folder), *self.options, *options]
-        words += ["--moved", *map(str, side.places)] if side.places else []
-        with self.peers.environment(name) as variables:
-            process = subprocess.Popen(
-                [*words, "--", os.path.relpath(file), *arguments],
-                cwd=cwd,
-                env=os.environ | variables,
-                stdout=2,  # standard error, whatever `sys.stderr` is here
-            )
+        arguments = ["record", "--out", str(folder), *self.options, *options]
+        arguments += ["--moved", *map(str, side.places)] if side.places else []
+        arguments += ["--", os.path.relpath(file), *self.script[1:]]
+        with self._started(seat, side, name, arguments, cwd) as process:
             status = self._ended(process, name)
         self.peers.tell(name, status)
         statuses = self.peers.statuses(name, status)
         if any(statuses):
             raise RevisionError(_failure(file, side, statuses))
         return folder
+
+    @contextmanager
+    def _started(
+        self, seat: Seat, side: Installation, name: str, arguments: Sequence[str], cwd: Path
+    ) -> Iterator[Running]:
+        """Start a run of the command line, as a fork or as a new interpreter; yield its process."""
+        function = "pytest_precision.__main__:main"
+        forked = self.servers.start(seat, side, function, arguments, cwd)
+        if forked is not None:
+            yield forked
+            return
+        with self.peers.environment(name) as variables:
+            yield subprocess.Popen(
+                [*side.words(self.folder / "plugin", function), *arguments],
+                cwd=cwd,
+                env=os.environ | variables,
+                stdout=2,  # standard error, whatever `sys.stderr` is here
+            )
 
     def _new_folder(self) -> str:
         folder = self.stack.enter_context(OwnFolder("diff-"))
@@ -141,7 +160,7 @@ class Sides:
             _link(path, root, tree)
         return commit
 
-    def _ended(self, process: subprocess.Popen[bytes], name: str) -> int:
+    def _ended(self, process: Running, name: str) -> int:
         """Return a process's exit status; end the process if another rank has failed."""
         until: float | None = None
         try:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.__main__ import main
+from pytest_precision.revisions.run_servers import run_servers
 
 SCRIPT = """
 import os, sys
@@ -57,6 +58,13 @@ def record(in_folder: Path) -> Callable[..., Path]:
         return in_folder / name
 
     return made
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[None]:
+    """Have all commands of the session fork what they run from the same servers."""
+    with run_servers():
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from pytest_precision.__main__ import main
 from pytest_precision.commands.bisect import bisected
 from pytest_precision.errors import RevisionError
 
+pytestmark = pytest.mark.usefixtures("servers")
+
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:

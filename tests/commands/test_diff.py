@@ -18,6 +18,8 @@ from repository import SCALED, TRAIN, Repository
 from pytest_precision.__main__ import main
 from pytest_precision._folder_owners import sweep
 
+pytestmark = pytest.mark.usefixtures("servers")
+
 NIGHTLY = pytest.mark.nightly
 
 LAUNCHED = """
@@ -27,12 +29,19 @@ assert torch.distributed.get_world_size() == 2
 """
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     """Return a repository with a script in `src`, whose second commit divides the loss by two."""
-    made = Repository(tmp_path / "mine")
+    made = Repository(tmp_path_factory.mktemp("original") / "mine")
     made.commit("one", src__train=TRAIN, src__scaling=SCALED.format(1.0))
     made.commit("two", src__scaling=SCALED.format(0.5))
+    return made
+
+
+@pytest.fixture
+def repository(original: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """Return a copy of that repository, in which a command is started."""
+    made = Repository.copy_of(original, tmp_path / "mine")
     monkeypatch.chdir(made.root)
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -38,6 +39,14 @@ class Repository:
         root.mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
         (root / ".gitignore").write_text("__pycache__/\n")
+
+    @classmethod
+    def copy_of(cls, other: Repository, root: Path) -> Repository:
+        """Return a copy of a repository in a new folder, which takes no call of git."""
+        made = cls.__new__(cls)
+        made.root = root
+        shutil.copytree(other.root, root, symlinks=True)
+        return made
 
     def git(self, *words: str) -> str:
         """Run git; return what it prints."""

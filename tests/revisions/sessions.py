@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from repository import Repository
 from written import read_report
 
@@ -116,6 +117,13 @@ def run(
     return subprocess.run(
         words, cwd=repository.root, env=environment, capture_output=True, text=True
     )
+
+
+def run_here(repository: Repository, pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """Run a session in this process: one that ends before it imports anything or starts a rank."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(repository.root)
+        return pytester.runpytest_inprocess(*command(*options)[3:])
 
 
 def cells(repository: Repository) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import xxhash._xxhash
 from repository import Repository
-from sessions import LAYOUTS, MORE, cell_of, cells, command, run
+from sessions import LAYOUTS, MORE, cell_of, cells, command, run, run_here
 
 COMPILED = Path(xxhash._xxhash.__file__)
 """A module that can be imported on its own, from any folder."""
@@ -133,26 +133,32 @@ def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) ->
     ],
 )
 def test_what_cannot_be_compared_ends_the_session_first(
-    repository: Repository, options: list[str], said: str
+    repository: Repository, pytester: pytest.Pytester, options: list[str], said: str
 ) -> None:
     """With the next step, and without a work tree."""
     repository.write(tests__test_own=cell_of("own", "own", "nine"))
-    done = run(repository, *options)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert said in done.stderr
+    done = run_here(repository, pytester, *options)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in str(done.stderr)
     assert repository.trees() == 1
 
 
-def test_without_git_and_under_a_launcher_it_is_a_usage_error(repository: Repository) -> None:
+def test_without_git_and_under_a_launcher_it_is_a_usage_error(
+    repository: Repository, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The launcher's line names what compares a script of several ranks."""
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     launched = {"TORCHELASTIC_RUN_ID": "a", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-    done = run(repository, "--precision-against=HEAD", **place, **launched)
-    assert "-m pytest_precision diff REVISION -- train.py" in done.stderr
+    with monkeypatch.context() as patch:
+        for name, value in (place | launched).items():
+            patch.setenv(name, value)
+        done = run_here(repository, pytester, "--precision-against=HEAD")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "-m pytest_precision diff REVISION -- train.py" in str(done.stderr)
     (repository.root / ".git").rename(repository.root / "gone")
-    done = run(repository, "--precision-against=HEAD")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "not a git repository" in done.stderr
+    done = run_here(repository, pytester, "--precision-against=HEAD")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "not a git repository" in str(done.stderr)
 
 
 def test_a_drift_is_held_to_fp64(tmp_path: Path) -> None:

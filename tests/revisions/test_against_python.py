@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from repository import Repository
-from sessions import LAYOUTS, cell_of, cells, run
+from sessions import LAYOUTS, cell_of, cells, run, run_here
 
 FRAME = "import frame\n\n\ndef decayed(beta):\n    return beta * frame.FACTOR\n"
 
@@ -88,12 +88,15 @@ def test_a_commit_and_an_interpreter_combine(
     assert repository.trees() == 1
 
 
-def test_what_an_interpreter_lacks_is_named_first(repository: Repository, tmp_path: Path) -> None:
+def test_what_an_interpreter_lacks_is_named_first(
+    repository: Repository, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
     """With the command that installs it."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    done = run(repository, f"--precision-against-python={bare}")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"in --precision-against-python={bare} but got no torch, no numpy" in done.stderr
-    assert os.fspath(bare) + " -m pip install torch numpy pytest xxhash safetensors" in done.stderr
+    done = run_here(repository, pytester, f"--precision-against-python={bare}")
+    said = str(done.stderr)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"in --precision-against-python={bare} but got no torch, no numpy" in said
+    assert os.fspath(bare) + " -m pip install torch numpy pytest xxhash safetensors" in said

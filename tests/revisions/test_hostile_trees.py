@@ -19,22 +19,29 @@ Entries = Callable[[Repository, Repository, str], list[tuple[str, str, str]]]
 FILES = [".git", ".gitignore", "precious.py", "uncommitted.py"]
 
 
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, Repository]:
+    """Return what `other` and `mine` are copies of."""
+    folder = tmp_path_factory.mktemp("originals")
+    other = Repository(folder / "other")
+    other.commit("one", precious="1")
+    other.write(uncommitted="2")
+    mine = Repository(folder / "mine")
+    Repository(mine.root / "lib").commit("inner", part="1")
+    mine.commit("one", train="print()\n")
+    return other, mine
+
+
 @pytest.fixture
-def other(tmp_path: Path) -> Repository:
+def other(originals: tuple[Repository, Repository], tmp_path: Path) -> Repository:
     """Return another repository of the user's, with what was not committed."""
-    made = Repository(tmp_path / "other")
-    made.commit("one", precious="1")
-    made.write(uncommitted="2")
-    return made
+    return Repository.copy_of(originals[0], tmp_path / "other")
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Repository:
+def mine(originals: tuple[Repository, Repository], tmp_path: Path) -> Repository:
     """Return the repository with a submodule `lib`, as a folder that is a repository."""
-    made = Repository(tmp_path / "mine")
-    Repository(made.root / "lib").commit("inner", part="1")
-    made.commit("one", train="print()\n")
-    return made
+    return Repository.copy_of(originals[1], tmp_path / "mine")
 
 
 def expect_whole(other: Repository) -> None:

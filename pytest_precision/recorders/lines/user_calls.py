@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
+from pytest_precision._interrupts import AroundImport
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.trace.operations import CodeLine, OperationLog, UserCall
 
@@ -21,6 +22,10 @@ MOST_ENTRIES = 10_000
 
 MOST_LINES = 10_000
 """Lines that one call may run before they are no longer followed."""
+
+FOLLOWED_IN_VAIN = "torch._dynamo"
+"""Module of 300 that torch imports in the middle of a script, where that makes its first optimizer.
+None of them calls a function of the user's, and followed they take three times as long."""
 
 NEVER_ONE_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -47,11 +52,12 @@ class UserCalls:
         if sys.gettrace() is not None:
             yield
             return
-        sys.settrace(self._called)
-        try:
-            yield
-        finally:
-            sys.settrace(None)
+        with AroundImport(FOLLOWED_IN_VAIN, self.paused).watching():
+            sys.settrace(self._called)
+            try:
+                yield
+            finally:
+                sys.settrace(None)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
