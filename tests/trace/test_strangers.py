@@ -19,11 +19,16 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from slack import slack
 
+from pytest_precision import layouts
+from pytest_precision.__main__ import main
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
+from pytest_precision.recorders.scripts import loop_trace
+
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "40"))
-"""In CI, which sees the readers of sizes, digests and kinds taken out; ci/nightly draws thousands.
-"""
+EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "150"))
+"""In CI; ci/nightly draws thousands."""
 
 READER = Path(__file__).with_name("reader.py")
 
@@ -33,7 +38,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from pytest_precision import record
 
-dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(5, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -47,27 +51,21 @@ for step in range(2):
     optimizer.zero_grad()
 """
 
-RECORD = """
-import sys
-import pytest_precision.recorders.scripts.loop_trace as loop_trace
-from pytest_precision.__main__ import main
-
-loop_trace.SMALL_RUN = 0  # digests of all but one step
-main(["record", "--steps", "2", "--values", "1", "--out", *sys.argv[1:]])
-"""
+@layouts.fresh_ranks
+@layouts.may_leave("current directory", "process group of all ranks")
+def recorded(folder: str) -> None:
+    """Record the script on this rank as the command does: digests of all but one step."""
+    os.chdir(folder)
+    loop_trace.SMALL_RUN = 0
+    main(["record", "--steps", "2", "--values", "1", "--out", "made", "--", "train.py"])
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(resources: Resources, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of two ranks: shards and replicas, digests, and values of one step."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "train.py").write_text(SCRIPT)
-    (folder / "record.py").write_text(RECORD)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "record.py"]
-    made = subprocess.run(
-        [*launch, "made", "--", "train.py"], cwd=folder, capture_output=True, text=True, timeout=200
-    )
-    assert made.returncode == 0, made.stderr
+    resources.ranks(Settings(timeout=120, device="cpu")).run(2, recorded, str(folder))
     return folder / "made"
 
 
