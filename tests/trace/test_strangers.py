@@ -51,6 +51,7 @@ for step in range(2):
     optimizer.zero_grad()
 """
 
+
 @layouts.fresh_ranks
 @layouts.may_leave("current directory", "process group of all ranks")
 def recorded(folder: str) -> None:
