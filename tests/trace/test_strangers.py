@@ -21,8 +21,11 @@ from slack import slack
 
 from pytest_precision import layouts
 from pytest_precision.__main__ import main
+from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
+from pytest_precision.ranks import ImportPath
+from pytest_precision.ranks.needs import Needs
 from pytest_precision.recorders.scripts import loop_trace
 
 pytestmark = pytest.mark.slow
@@ -66,7 +69,9 @@ def recording(resources: Resources, tmp_path_factory: pytest.TempPathFactory) ->
     """A recording of two ranks: shards and replicas, digests, and values of one step."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "train.py").write_text(SCRIPT)
-    resources.ranks(Settings(timeout=120, device="cpu")).run(2, recorded, str(folder))
+    needs = Needs.of(ImportPath.of(recorded), Declared.of(recorded))
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    ranks.run(2, recorded, str(folder), needs=needs)
     return folder / "made"
 
 
