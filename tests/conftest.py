@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from costs import Costs
 from nights import ALL_TESTS
+from recorded_cells import ParityOfRecordings, RecordedCells, SharedTraces
 
 from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
@@ -104,9 +105,16 @@ def few_objects() -> None:
 
 
 @pytest.fixture(scope="session")
-def resources() -> Iterator[Resources]:
+def recorded_cells(tmp_path_factory: pytest.TempPathFactory) -> RecordedCells:
+    """Folders that all workers of the session share: what is slow to make is made once."""
+    return RecordedCells.of_session(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def resources(recorded_cells: RecordedCells) -> Iterator[Resources]:
     """Rank groups and traces that all tests of the session share."""
     resources = Resources()
+    resources._traces = SharedTraces(recorded_cells)
     yield resources
     resources.close()
 
@@ -127,6 +135,22 @@ def parity_by(resources: Resources) -> Callable[..., Parity]:
         # What these tests run depends on its arguments and its cell alone.
         settings = Settings(**{"timeout": 120, "device": "cpu", "pure": True, **given})
         return Parity("test", cell, settings, resources.ranks(settings), resources.traces)
+
+    return make
+
+
+@pytest.fixture
+def parity_of_recordings(resources: Resources) -> Callable[..., Parity]:
+    """As `parity_by`, with a candidate that is recorded once, as the reference is.
+
+    For tests of what is done with recordings: judging, explaining, gates. Who plants a defect in a
+    module, rather than in a layout of its own, takes `parity_by`.
+    """
+
+    def make(cell: Cell, **given: Any) -> Parity:
+        settings = Settings(**{"timeout": 120, "device": "cpu", "pure": True, **given})
+        ranks = resources.ranks(settings)
+        return ParityOfRecordings("test", cell, settings, ranks, resources.traces)
 
     return make
 

@@ -159,11 +159,11 @@ class Recordings:
         for folder in self._folders:
             self._traces.drop(folder)
 
-    def _kept(self, side: Side, window: Window | None) -> Path:
-        """Return the folder in which a run of the reference is kept, recorded now or cached."""
+    def _kept(self, side: Side, window: Window | None, name: str = "reference") -> Path:
+        """Return the folder in which a run of a side is kept, recorded now or cached."""
         asked = side, window
         if asked not in self._references:
-            with self._recording("reference"):
+            with self._recording(name):
                 # Another sys.path may find another module of the same name.
                 key = *asked, os.getcwd(), tuple(sys.path)
                 found = self._traces.find(key)

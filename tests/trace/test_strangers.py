@@ -19,6 +19,15 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from slack import slack
 
+from pytest_precision import layouts
+from pytest_precision.__main__ import main
+from pytest_precision.matrix.declared import Declared
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
+from pytest_precision.ranks import ImportPath
+from pytest_precision.ranks.needs import Needs
+from pytest_precision.recorders.scripts import loop_trace
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "150"))
@@ -32,7 +41,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from pytest_precision import record
 
-dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(5, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -46,27 +54,24 @@ for step in range(2):
     optimizer.zero_grad()
 """
 
-RECORD = """
-import sys
-import pytest_precision.recorders.scripts.loop_trace as loop_trace
-from pytest_precision.__main__ import main
 
-loop_trace.SMALL_RUN = 0  # digests of all but one step
-main(["record", "--steps", "2", "--values", "1", "--out", *sys.argv[1:]])
-"""
+@layouts.fresh_ranks
+@layouts.may_leave("current directory", "process group of all ranks")
+def recorded(folder: str) -> None:
+    """Record the script on this rank as the command does: digests of all but one step."""
+    os.chdir(folder)
+    loop_trace.SMALL_RUN = 0
+    main(["record", "--steps", "2", "--values", "1", "--out", "made", "--", "train.py"])
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recording(resources: Resources, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of two ranks: shards and replicas, digests, and values of one step."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "train.py").write_text(SCRIPT)
-    (folder / "record.py").write_text(RECORD)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "record.py"]
-    made = subprocess.run(
-        [*launch, "made", "--", "train.py"], cwd=folder, capture_output=True, text=True, timeout=200
-    )
-    assert made.returncode == 0, made.stderr
+    needs = Needs.of(ImportPath.of(recorded), Declared.of(recorded))
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    ranks.run(2, recorded, str(folder), needs=needs)
     return folder / "made"
 
 
@@ -218,7 +223,7 @@ def test_a_crafted_recording_is_refused(
     assert "whose files are damaged" in said
 
 
-@pytest.mark.parametrize("what", ["deep", "pipe"])
+@pytest.mark.parametrize("what", ["deep", pytest.param("pipe", marks=pytest.mark.nightly)])
 def test_the_command_ends_with_status_2(recording: Path, tmp_path: Path, what: str) -> None:
     """Status 1 would mean that the two differ, and that of a signal nothing.
 

@@ -65,29 +65,29 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_script_names_its_model(parity_in: ParityIn) -> None:
+def test_a_script_names_its_model(parity_there: ParityIn) -> None:
     """It has no engine to give a wrapper to."""
-    found = "\n".join(failed(parity_in(Cell(sequence="train2")), renamed, named).details)
+    found = "\n".join(failed(parity_there(Cell(sequence="train2")), renamed, named).details)
     assert "If a wrapper adds a prefix, name the bare model with record(model=model)" in found
     assert "forward_model" not in found
 
 
 @pytest.mark.usefixtures("in_folder")
-def test_a_file_names_its_model(parity_in: ParityIn) -> None:
+def test_a_file_names_its_model(parity_there: ParityIn) -> None:
     """It can import the package's `record`."""
     sides = command("loop.py", "named"), command("loop.py")
-    found = "\n".join(failed(parity_in(Cell(sequence="train2")), *sides).details)
+    found = "\n".join(failed(parity_there(Cell(sequence="train2")), *sides).details)
     assert "adds a prefix, let the file name the bare model: `from pytest_precision im" in found
     assert "forward_model" not in found
 
 
 @pytest.mark.usefixtures("in_folder")
-def test_a_command_that_ends_too_early_has_no_block(parity_in: ParityIn) -> None:
+def test_a_command_that_ends_too_early_has_no_block(parity_there: ParityIn) -> None:
     """Its arguments decide how long it trains."""
     sides = command("loop.py", "1"), command("loop.py")
     words = r"those of the cell, but got 2 when the file had ended; let its arguments ask for more"
     with pytest.raises(ParityError, match=words):
-        parity_in(Cell(sequence="train3")).check(*sides)
+        parity_there(Cell(sequence="train3")).check(*sides)
 
 
 def test_a_script_that_ends_too_early_has_a_block(parity_in: ParityIn) -> None:
@@ -97,7 +97,7 @@ def test_a_script_that_ends_too_early_has_a_block(parity_in: ParityIn) -> None:
         parity_in(Cell(sequence="train3")).check(renamed, named)
 
 
-def test_a_test_accepts_a_hidden_kind_by_an_argument(parity_in: ParityIn) -> None:
+def test_a_test_accepts_a_hidden_kind_by_an_argument(parity_there: ParityIn) -> None:
     """As it is written in Python."""
-    reason = failed(parity_in(Cell(sequence="train2")), hides, named).reason
+    reason = failed(parity_there(Cell(sequence="train2")), hides, named).reason
     assert """say so with criterion={"loss": unchecked(reason="...")}""" in reason

@@ -1,4 +1,4 @@
-"""Unmodified loops as the two sides of a check, on real ranks."""
+"""Unmodified loops as the two sides of a check: on real ranks, and what is told of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from checked import ParityIn, failed
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Parity, layouts, script, unchecked
+from pytest_precision.recorders.scripts import loop_trace
 
 pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWarning")
 
@@ -60,19 +61,19 @@ def test_a_loop_agrees_with_itself_in_pytests_own_process(
     ],
 )
 def test_a_defect_is_found_where_it_first_shows(
-    parity_in: ParityIn, planted: str, where: tuple[int, str, str]
+    parity_there: ParityIn, planted: str, where: tuple[int, str, str]
 ) -> None:
     """The first divergence in causal order is the defect itself, not what follows from it."""
     candidate = partial(unchanged.plain, planted=planted)
-    found = failed(parity_in(Cell(sequence="train3")), candidate, unchanged.plain).divergence
+    found = failed(parity_there(Cell(sequence="train3")), candidate, unchanged.plain).divergence
     assert found is not None
     assert (found.step, found.phase, found.kind) == where
 
 
-def test_a_loop_that_clips_too_late_is_red_against_itself(parity_in: ParityIn) -> None:
+def test_a_loop_that_clips_too_late_is_red_against_itself(parity_there: ParityIn) -> None:
     """What both sides do wrong is said of each."""
     both = partial(unchanged.plain, planted="clip after step")
-    verdict = failed(parity_in(Cell(sequence="train2")), both, partial(both, scale=1.0))
+    verdict = failed(parity_there(Cell(sequence="train2")), both, partial(both, scale=1.0))
     assert "gradients were clipped after the update of step 1 in the candidate" in verdict.reason
 
 
@@ -85,27 +86,34 @@ def test_ddp_and_fsdp2_are_compared_by_logical_tensors(parity_in: ParityIn) -> N
     assert parity.check(*sides, criterion={"buffer": buffers}).outcome == "pass"
 
 
+@script
+def digested(cell: Cell, record: unchanged.Record, planted: str = "") -> None:
+    """A loop under fully_shard that is recorded as a large one is."""
+    loop_trace.SMALL_RUN = 0  # in ranks that run nothing else
+    unchanged.fsdp2(cell, record, planted)
+
+
 def test_digests_of_a_large_loop_say_where_it_parts(parity_in: ParityIn) -> None:
     """A long run keeps digests of whole tensors; where they part, values are recorded."""
     parity = parity_in(Cell(sequence="train3", world_size=2))
-    large = partial(unchanged.fsdp2, width=14_000)
-    found = failed(parity, partial(large, planted="zero_grad forgotten"), large).divergence
+    broken = partial(digested, planted="zero_grad forgotten")
+    found = failed(parity, broken, digested).divergence
     assert found is not None
     assert (found.step, found.kind) == (2, "reduced_grad")
     assert found.name in dict(unchanged.Net().named_parameters())
 
 
-def test_a_layout_needs_a_workload(parity_in: ParityIn) -> None:
+def test_a_layout_needs_a_workload(parity_there: ParityIn) -> None:
     """Only a script has its data with it."""
     with pytest.raises(
         TypeError, match=r"got workload=None .* both functions of \(cell, record\) with @script"
     ):
-        parity_in(Cell()).check(unchanged.plain, layouts.adamw)
+        parity_there(Cell()).check(unchanged.plain, layouts.adamw)
 
 
-def test_updates_that_a_script_loses_are_counted(parity_in: ParityIn) -> None:
+def test_updates_that_a_script_loses_are_counted(parity_there: ParityIn) -> None:
     """AdamW on bf16 parameters swallows updates; the verdict says so beside the divergence."""
-    parity = parity_in(Cell(sequence="train4"))
+    parity = parity_there(Cell(sequence="train4"))
     candidate = partial(unchanged.plain, planted="bf16 parameters")
     verdict = failed(parity, candidate, unchanged.plain)
     assert any(
@@ -113,17 +121,17 @@ def test_updates_that_a_script_loses_are_counted(parity_in: ParityIn) -> None:
     )
 
 
-def test_a_limit_on_lost_updates_holds_for_scripts(parity_in: ParityIn) -> None:
+def test_a_limit_on_lost_updates_holds_for_scripts(parity_there: ParityIn) -> None:
     """What loses more than the limit fails, also against itself."""
-    parity = parity_in(Cell(precision="bf16", primary_weight="bf16"))
+    parity = parity_there(Cell(precision="bf16", primary_weight="bf16"))
     both = partial(unchanged.plain, planted="bf16 parameters")
     verdict = failed(parity, both, partial(both, scale=1.0), max_lost_updates=1e-6)
     assert "over max_lost_updates=1e-06" in verdict.reason
 
 
-def test_an_engine_and_a_script_are_compared(parity_in: ParityIn) -> None:
+def test_an_engine_and_a_script_are_compared(parity_there: ParityIn) -> None:
     """Where both train the same model alike, only what the script cannot know is left out."""
-    parity = parity_in(Cell(sequence="train4"))
+    parity = parity_there(Cell(sequence="train4"))
     criterion = {
         "loss": unchecked(reason="a script does not number microbatches over all ranks"),
         "rng": unchecked(reason="an engine starts with the generator as it was before its model"),
@@ -153,10 +161,10 @@ def headed(cell: Cell, record: unchanged.Record, fused: bool, stale: bool = Fals
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_head_that_is_read_without_a_call_agrees(parity_in: ParityIn, fused: bool) -> None:
+def test_a_head_that_is_read_without_a_call_agrees(parity_there: ParityIn, fused: bool) -> None:
     """On either side; what was compared in its place is said."""
     sides = partial(headed, fused=fused), partial(headed, fused=not fused)
-    verdict = parity_in(Cell(sequence="train3")).check(*sides)
+    verdict = parity_there(Cell(sequence="train3")).check(*sides)
     lacks = "candidate" if fused else "reference"
     words = f"no call of its module was seen in the {lacks}; the weight before the step"
     assert verdict.left_out is not None
@@ -188,18 +196,18 @@ def tied(cell: Cell, record: unchanged.Record, fused: bool) -> None:
             pass
 
 
-def test_a_tied_head_that_is_read_without_a_call_agrees(parity_in: ParityIn) -> None:
+def test_a_tied_head_that_is_read_without_a_call_agrees(parity_there: ParityIn) -> None:
     """The weight that is compared in its place has another name."""
-    verdict = parity_in(Cell(sequence="train3")).check(
+    verdict = parity_there(Cell(sequence="train3")).check(
         partial(tied, fused=True), partial(tied, fused=False)
     )
     assert verdict.left_out is not None
     assert "used_param of head.weight" in verdict.left_out
 
 
-def test_a_stale_head_that_is_read_without_a_call_is_found(parity_in: ParityIn) -> None:
+def test_a_stale_head_that_is_read_without_a_call_is_found(parity_there: ParityIn) -> None:
     """The update that left it is where it first shows."""
     sides = partial(headed, fused=True, stale=True), partial(headed, fused=False)
-    found = failed(parity_in(Cell(sequence="train3")), *sides).divergence
+    found = failed(parity_there(Cell(sequence="train3")), *sides).divergence
     assert found is not None
     assert (found.step, found.kind, found.name) == (1, "master", "head.weight")

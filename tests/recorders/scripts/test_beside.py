@@ -145,34 +145,36 @@ def loop(
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_an_average_of_the_weights_is_compared(parity_in: ParityIn, average: str) -> None:
+def test_an_average_of_the_weights_is_compared(parity_there: ParityIn, average: str) -> None:
     """It lies in memory, whatever holds it; so is a module that is called and not trained."""
-    parity, side = parity_in(Cell(sequence=f"train{STEPS}")), partial(loop, average=average)
+    parity, side = parity_there(Cell(sequence=f"train{STEPS}")), partial(loop, average=average)
     assert {*parity.check(partial(side, at=0), side).left_out} == {"grad"}
     found = failed(parity, partial(side, decay=0.99), side)
     assert found.divergence is not None
     assert found.divergence.kind == "average"
 
 
-def test_an_average_in_a_list_has_the_names_of_the_weights(parity_in: ParityIn) -> None:
+def test_an_average_in_a_list_has_the_names_of_the_weights(parity_there: ParityIn) -> None:
     """A place in a list says nothing to whoever looks for the weight."""
-    parity, side = parity_in(Cell(sequence=f"train{STEPS}")), partial(loop, average="list")
+    parity, side = parity_there(Cell(sequence=f"train{STEPS}")), partial(loop, average="list")
     found = failed(parity, partial(side, decay=0.99), side).divergence
     assert found is not None
     assert found.name.removeprefix("list of weights: ") in dict(Net().named_parameters())
 
 
-def test_averages_have_the_same_names_whenever_memory_was_collected(parity_in: ParityIn) -> None:
+def test_averages_have_the_same_names_whenever_memory_was_collected(parity_there: ParityIn) -> None:
     """The collector lists what is young first, a wrapper after the module in it."""
-    parity = parity_in(Cell(sequence=f"train{STEPS}"))
+    parity = parity_there(Cell(sequence=f"train{STEPS}"))
     verdict = parity.check(partial(loop, average="collected"), partial(loop, average="two"))
     assert {*verdict.left_out} == {"grad"}
 
 
 @pytest.mark.parametrize("average", ["averaged", "copied", "dict", "list"])
-def test_an_average_of_one_side_alone_is_named(parity_in: ParityIn, average: str) -> None:
+def test_an_average_of_one_side_alone_is_named(parity_there: ParityIn, average: str) -> None:
     """The other side may keep it elsewhere, or not at all."""
-    verdict = parity_in(Cell(sequence=f"train{STEPS}")).check(partial(loop, average=average), loop)
+    verdict = parity_there(Cell(sequence=f"train{STEPS}")).check(
+        partial(loop, average=average), loop
+    )
     (name,) = {*verdict.left_out} - {"grad"}
     assert name.startswith("average ")
     assert verdict.left_out[name] == "the reference has none"
@@ -219,10 +221,10 @@ def scaled(model: Net, optimizer: Any, scheduler: Any) -> None:
     ],
 )
 def test_a_change_after_the_last_step_is_red(
-    parity_in: ParityIn, change: Callable[..., None], kind: str
+    parity_there: ParityIn, change: Callable[..., None], kind: str
 ) -> None:
     """A next step would compute with it."""
-    found = failed(parity_in(Cell(sequence=f"train{STEPS}")), partial(loop, change=change), loop)
+    found = failed(parity_there(Cell(sequence=f"train{STEPS}")), partial(loop, change=change), loop)
     assert found.divergence is not None
     assert (found.divergence.kind, found.divergence.step) == (kind, STEPS)
 
@@ -248,8 +250,8 @@ def foreach(model: Net, optimizer: Any, scheduler: Any) -> None:
     ],
 )
 def test_what_may_be_bookkeeping_is_named(
-    parity_in: ParityIn, change: Callable[..., None], named: str
+    parity_there: ParityIn, change: Callable[..., None], named: str
 ) -> None:
     """Another framework may keep it otherwise, so that it proves no defect."""
-    verdict = parity_in(Cell(sequence=f"train{STEPS}")).check(partial(loop, change=change), loop)
+    verdict = parity_there(Cell(sequence=f"train{STEPS}")).check(partial(loop, change=change), loop)
     assert verdict.left_out[named].endswith("has none")

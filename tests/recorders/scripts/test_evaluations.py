@@ -104,19 +104,19 @@ def evaluated(
 @pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
 @pytest.mark.parametrize("when", WHEN)
 def test_an_evaluation_of_an_average_changes_nothing(
-    parity_in: ParityIn, when: str, grad: bool
+    parity_there: ParityIn, when: str, grad: bool
 ) -> None:
     """The state between two steps is that of the weights which are put back, and of training."""
-    verdict = parity_in(Cell(sequence="train4")).check(
+    verdict = parity_there(Cell(sequence="train4")).check(
         partial(evaluated, when=when, grad=grad), evaluated
     )
     assert verdict.outcome == "pass"
 
 
 @pytest.mark.parametrize("how", [{"closure": True}, {"wrapped": True}, {"steps": 4}], ids=str)
-def test_it_changes_nothing_in_other_loops(parity_in: ParityIn, how: dict[str, Any]) -> None:
+def test_it_changes_nothing_in_other_loops(parity_there: ParityIn, how: dict[str, Any]) -> None:
     """Those with closures, with a wrapper, and those that end with an evaluation."""
-    parity = parity_in(Cell(sequence="train4"))
+    parity = parity_there(Cell(sequence="train4"))
     for when in ("between steps", "after the last step"):
         assert parity.check(partial(evaluated, when=when, **how), partial(evaluated, **how))
 
@@ -128,8 +128,10 @@ def test_it_changes_nothing_in_other_loops(parity_in: ParityIn, how: dict[str, A
         ("left in eval mode", "flag differs at step 1 after optimizer_step: training is False"),
     ],
 )
-def test_what_an_evaluation_leaves_is_found(parity_in: ParityIn, planted: str, said: str) -> None:
+def test_what_an_evaluation_leaves_is_found(
+    parity_there: ParityIn, planted: str, said: str
+) -> None:
     """It is what the next step starts from."""
     side = partial(evaluated, when="between steps")
-    verdict = failed(parity_in(Cell(sequence="train4")), partial(side, planted=planted), side)
+    verdict = failed(parity_there(Cell(sequence="train4")), partial(side, planted=planted), side)
     assert said in str(verdict.reason)

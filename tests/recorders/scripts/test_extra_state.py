@@ -76,18 +76,18 @@ def loop(cell: Cell, record: Any, pickles: bool = False, planted: str = "") -> N
 
 
 @pytest.mark.parametrize("pickles", [False, True])
-def test_extra_state_goes_on_where_it_was_saved(parity_in: ParityIn, pickles: bool) -> None:
+def test_extra_state_goes_on_where_it_was_saved(parity_there: ParityIn, pickles: bool) -> None:
     """It is there at the load, as it was at the save."""
     side = partial(loop, pickles=pickles)
-    assert parity_in(INTERRUPTED).check(side, side, reference_cell=WHOLE).outcome == "pass"
+    assert parity_there(INTERRUPTED).check(side, side, reference_cell=WHOLE).outcome == "pass"
 
 
 @pytest.mark.parametrize(("planted", "of"), [("part", "1"), ("root", "the model")])
 def test_extra_state_that_is_not_loaded_is_found(
-    parity_in: ParityIn, planted: str, of: str
+    parity_there: ParityIn, planted: str, of: str
 ) -> None:
     """The load has changed it, whether or not a loss has shown that yet."""
     broken = partial(loop, planted=planted)
-    verdict = failed(parity_in(INTERRUPTED), broken, partial(broken, pickles=False))
+    verdict = failed(parity_there(INTERRUPTED), broken, partial(broken, pickles=False))
     said = f"load after step 2 changed extra_state in the candidate: extra state.calls of {of} is 0"
     assert said in str(verdict.reason)

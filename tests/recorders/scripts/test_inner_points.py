@@ -115,17 +115,17 @@ def loop(cell: Cell, record: Any, kind: str, planted: str = "") -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_loop_starts_from_the_weights_before_its_optimizer_moves_them(
-    parity_in: ParityIn, kind: str
+    parity_there: ParityIn, kind: str
 ) -> None:
     """What a load has brought is seen before a step puts other weights into the model."""
     side = partial(loop, kind=kind)
-    parity_in(INTERRUPTED).check(side, side, reference_cell=WHOLE)
+    parity_there(INTERRUPTED).check(side, side, reference_cell=WHOLE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_that_is_not_loaded_is_found(parity_in: ParityIn, kind: str) -> None:
+def test_state_that_is_not_loaded_is_found(parity_there: ParityIn, kind: str) -> None:
     """What it starts from then is not what was saved."""
     side = partial(loop, kind=kind)
     broken = partial(side, planted="forgotten")
-    verdict = failed(parity_in(INTERRUPTED), broken, side, reference_cell=WHOLE)
+    verdict = failed(parity_there(INTERRUPTED), broken, side, reference_cell=WHOLE)
     assert "load after step 2" in verdict.reason or "step 3" in verdict.reason

@@ -63,12 +63,12 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_script_with_other_parameters_is_refused(
-    parity_in: ParityIn, words: str, side: int
+    parity_there: ParityIn, words: str, side: int
 ) -> None:
     """The message has its name, what it takes and the next step, whichever side it is."""
     sides = (WRONG[words], right) if side == 0 else (right, WRONG[words])
     with pytest.raises(TypeError, match="expected a script that is called as ") as refused:
-        parity_in(Cell(sequence="train1")).check(*sides)
+        parity_there(Cell(sequence="train1")).check(*sides)
     assert words in str(refused.value)
     assert "let its first two parameters be the cell and record" in str(refused.value)
 

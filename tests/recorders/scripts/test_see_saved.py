@@ -52,17 +52,19 @@ def averaging(cell: Cell, record: Any, planted: str = "", kind: str = "ema") -> 
 
 
 @pytest.mark.parametrize("kind", ["ema", "average", "amax"])
-def test_what_is_shown_is_compared_across_a_save_and_a_load(parity_in: ParityIn, kind: str) -> None:
+def test_what_is_shown_is_compared_across_a_save_and_a_load(
+    parity_there: ParityIn, kind: str
+) -> None:
     """The save and the load do not show it, and the steps do."""
-    parity, whole = parity_in(Cell(sequence="train2-save-load-train2")), Cell(sequence="train4")
+    parity, whole = parity_there(Cell(sequence="train2-save-load-train2")), Cell(sequence="train4")
     loop = partial(averaging, kind=kind)
     assert parity.check(loop, loop, reference_cell=whole).outcome == "pass"
     assert parity.check(loop, partial(loop, planted="")).outcome == "pass"
 
 
-def test_what_is_not_loaded_of_it_is_found(parity_in: ParityIn) -> None:
+def test_what_is_not_loaded_of_it_is_found(parity_there: ParityIn) -> None:
     """It differs in the step after the load."""
-    parity = parity_in(Cell(sequence="train2-save-load-train2"))
+    parity = parity_there(Cell(sequence="train2-save-load-train2"))
     broken = partial(averaging, planted="average is not loaded")
     reason = failed(parity, broken, averaging, reference_cell=Cell(sequence="train4")).reason
     assert "ema differs at step 3" in reason

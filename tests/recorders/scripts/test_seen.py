@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
-from slack import START
+import pytest
+
+from pytest_precision.recorders.scripts.model_copies import Copies
 
 BENCH = Path(__file__).parents[3] / "ci" / "bench"
-SAMPLE = ["AveragedModel", "StepLR"]
-BLIND = """
-import sys
-from pytest_precision.recorders.scripts.model_copies import Copies
-Copies.observe = lambda self: iter(())
-sys.path.insert(0, sys.argv.pop(1))
-import seen
-sys.exit(seen.main())
-"""
-"""Runs the bench with a recorder that does not see averages."""
+SAMPLE = ["--only", "AveragedModel", "StepLR", "--every", "4"]
+
+Bench = Callable[..., tuple[int, str]]
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run Python; return how it ended."""
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=3 * START
-    )
+@pytest.fixture
+def bench(
+    one_rank: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Bench:
+    """Run the bench in this process; return its status and what it printed."""
+    monkeypatch.syspath_prepend(BENCH)
+    main: Callable[[], int] = importlib.import_module("seen").main
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["seen.py", *arguments])
+        with warnings.catch_warnings():
+            status = main()
+        return status, capsys.readouterr().out
+
+    return run
 
 
 def rows(printed: str) -> list[tuple[str, ...]]:
@@ -34,21 +41,24 @@ def rows(printed: str) -> list[tuple[str, ...]]:
     return re.findall(r"^\| (.+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", printed, re.M)
 
 
-def test_every_leaf_that_matters_is_red_or_named() -> None:
+def test_every_leaf_that_matters_is_red_or_named(bench: Bench) -> None:
     """Whatever is changed in what a loop can reach, and whatever one side never advances."""
-    ended = run(str(BENCH / "seen.py"), "--only", *SAMPLE)
-    found = rows(ended.stdout)
-    assert [row[0] for row in found] == [*SAMPLE, *SAMPLE], ended.stderr
-    assert all(int(row[2]) > 10 and int(row[3]) > 10 for row in found), ended.stdout
-    assert [row[5] for row in found] == ["0"] * len(found), ended.stdout
-    assert ended.returncode == 0
+    status, printed = bench(*SAMPLE)
+    found = rows(printed)
+    assert [row[0] for row in found] == SAMPLE[1:3] * 2, printed
+    assert all(int(row[2]) > 5 and int(row[3]) > 5 for row in found), printed
+    assert [row[5] for row in found] == ["0"] * len(found), printed
+    assert status == 0
 
 
-def test_what_a_blind_recorder_does_not_see_is_silent() -> None:
+def test_what_a_blind_recorder_does_not_see_is_silent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that no silent leaf means that all are seen: averages are hidden here, and found."""
-    ended = run("-c", BLIND, str(BENCH), "--only", "AveragedModel", "--every", "7", "--verbose")
-    change, absence = rows(ended.stdout)
-    assert int(change[5]) > 0 < int(absence[5]), ended.stdout + ended.stderr
-    silent = re.findall(r"^  silent: (.+)$", ended.stdout, re.M)
+    monkeypatch.setattr(Copies, "observe", lambda self: iter(()))
+    status, printed = bench("--only", "AveragedModel", "--every", "7", "--verbose")
+    change, absence = rows(printed)
+    assert int(change[5]) > 0 < int(absence[5]), printed
+    silent = re.findall(r"^  silent: (.+)$", printed, re.M)
     assert all("average" in what for what in silent), silent
-    assert ended.returncode == 1
+    assert status == 1

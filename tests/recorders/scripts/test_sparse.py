@@ -28,15 +28,15 @@ def loop(cell: Cell, record: unchanged.Record, sparse: bool = True, factor: floa
             optimizer.zero_grad()
 
 
-def test_sparse_gradients_have_the_bits_of_dense_ones(parity_in: ParityIn) -> None:
+def test_sparse_gradients_have_the_bits_of_dense_ones(parity_there: ParityIn) -> None:
     """Their values are compared; a row that is not there is zero."""
-    verdict = parity_in(CELL).check(loop, partial(loop, sparse=False))
+    verdict = parity_there(CELL).check(loop, partial(loop, sparse=False))
     assert verdict.outcome == "pass"
     assert "reduced_grad" not in verdict.left_out
 
 
-def test_a_wrong_sparse_gradient_is_named(parity_in: ParityIn) -> None:
+def test_a_wrong_sparse_gradient_is_named(parity_there: ParityIn) -> None:
     """Where it differs first; the loss does not show it."""
-    verdict = failed(parity_in(CELL), partial(loop, factor=3.0), loop)
+    verdict = failed(parity_there(CELL), partial(loop, factor=3.0), loop)
     assert verdict.divergence is not None
     assert (verdict.divergence.kind, verdict.divergence.step) == ("reduced_grad", 1)

@@ -24,11 +24,11 @@ ACCUMULATED = 3
 class Net(nn.Module):
     """Two layers, a norm between them, and a buffer that every forward moves."""
 
-    def __init__(self, width: int = 13) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(7, width)
-        self.norm = nn.BatchNorm1d(width)
-        self.head = nn.Linear(width, 3)
+        self.first = nn.Linear(7, 13)
+        self.norm = nn.BatchNorm1d(13)
+        self.head = nn.Linear(13, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.norm(self.first(inputs)).relu())
@@ -166,15 +166,9 @@ def ddp(cell: Cell, record: Record, planted: str = "", accumulated: int = ACCUMU
 
 
 @script
-def fsdp2(
-    cell: Cell,
-    record: Record,
-    planted: str = "",
-    accumulated: int = ACCUMULATED,
-    width: int = 13,
-) -> None:
+def fsdp2(cell: Cell, record: Record, planted: str = "", accumulated: int = ACCUMULATED) -> None:
     """A loop under fully_shard, layer by layer."""
-    model = Net(width)
+    model = Net()
     fully_shard(model.first)
     fully_shard(model)
     with record():
