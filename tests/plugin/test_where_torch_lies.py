@@ -57,7 +57,8 @@ def test_no_job_leaks_wherever_torch_lies(place: Callable[[Path], Found], tmp_pa
     interpreter, path = place(tmp_path)
     strict = ["-o", "precision_strict_isolation=true"]
     options = [*strict, "--precision-coverage=smoke", "--precision-matrix"]
-    command = [interpreter, "-m", "pytest", *options, "-p", "no:cacheprovider", *SOME]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    command = [interpreter, "-m", "pytest", *options, *plugins, *SOME]
     around = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     ended = subprocess.run(
         command, env=around, cwd=tmp_path, capture_output=True, text=True, timeout=START + slack()
