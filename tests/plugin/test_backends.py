@@ -59,7 +59,8 @@ def test_report_says_what_was_taken(pytester: pytest.Pytester, asked: str) -> No
     """And why, beside the versions that the ranks ran with."""
     pytester.makepyfile(CHECK.format(precision="mxfp8", options=""))
     args = ("--precision-matrix", "--precision-device=cpu", "--precision-report=report")
-    pytester.runpytest_inprocess(*args, f"--precision-backend={asked}")
+    inline = "--precision-ranks=inline"
+    pytester.runpytest_inprocess(*args, inline, f"--precision-backend={asked}")
     report = read_report(pytester.path / "report" / "report.json")
     (ranks,) = report["environment"]["ranks"]
     why = "it was requested" if asked == "emulated" else "native mxfp8 needs Transformer Engine "
