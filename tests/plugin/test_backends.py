@@ -27,7 +27,7 @@ def test_header_says_what_is_known(suite: pytest.Pytester, run: Run) -> None:
     """Where cells that quantize run; what may depend on the GPU is left to the ranks."""
     result = run("--precision-matrix", "--precision-device=cpu")
     result.stdout.fnmatch_lines(["precision: 14 cells *; number formats emulated: *on the CPU"])
-    result = run("--precision-matrix", "--precision-select=precision=bf16")
+    result = suite.runpytest_inprocess("--precision-matrix", "--precision-select=precision=bf16")
     result.stdout.no_fnmatch_line("*number formats*")
 
 

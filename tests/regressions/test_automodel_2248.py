@@ -62,10 +62,16 @@ class Split(FineTuning):
 ACCUMULATED = partial(Split, 6)
 
 
+@layouts.pure
+def recorded(layout: Any, cell: Cell, folder: str) -> None:
+    """Record a run, on each rank."""
+    ours, workload = ImportPath.of(layout), ImportPath.of(ACCUMULATED, "workload")
+    Side.of(ours, ours, workload, cell).record(folder, None)
+
+
 def dtypes(ranks: Ranks, layout: Any, cell: Cell, folder: Path) -> dict[str, str]:
     """Kind to the dtype that a run on real ranks recorded of it in its last step."""
-    ours, workload = ImportPath.of(layout), ImportPath.of(ACCUMULATED, "workload")
-    ranks.run(Side.record, Side.of(ours, ours, workload, cell), str(folder), None)
+    ranks.run(recorded, layout, cell, str(folder))
     trace = Trace(folder, cell.world_size)
     last = [moment for moment in trace.moments if moment.step == len(cell.operations)]
     entries = [entry for moment in last for entry in trace.entries(moment)]

@@ -179,6 +179,7 @@ def test_a_forced_sync_of_what_nobody_staged(cell: Cell, parity: Parity, lr: flo
     assert found.startswith("2 save quantized blocks.0.experts.0.up.weight.rowwise")
 
 
+@layouts.pure
 def differing_from_saved_masters(folder: str, engine: type[DistributedOptimizer]) -> list[str]:
     """On a rank: what quantized tensors of a saved file are not those of the masters in it."""
     cell = Cell("mxfp8", "quantized", True, world_size=2)
