@@ -209,10 +209,7 @@ def test_each_planted_defect_has_one_home(pytestconfig: pytest.Config) -> None:
         root / "tests" / "workloads" / "workload_violators.py",
     ]
     classes = [
-        node.name
-        for file in files
-        for node in tree(file).body
-        if isinstance(node, ast.ClassDef)
+        node.name for file in files for node in tree(file).body if isinstance(node, ast.ClassDef)
     ]
     assert len(classes) > 100
     assert [name for name in {*classes} if classes.count(name) > 1] == []

@@ -57,7 +57,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, text in {"conftest": CONFTEST, "test_a": SUITE, "sessions": SESSIONS}.items():
         (folder / f"{name}.py").write_text(text)
     kept = {name: v for name, v in os.environ.items() if not name.startswith("PRECISION_")}
-    kept |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_precision.plugin.hooks"}
+    kept |= {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "pytest_precision.plugin.hooks",
+    }
     kept |= {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_ADDOPTS": ""}
     sessions = (*LIGHT, RUNS_CELLS)
     command = [sys.executable, "sessions.py", *sessions]
