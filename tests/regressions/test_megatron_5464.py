@@ -163,6 +163,7 @@ def test_a_forward_that_reads_other_bytes(cell: Cell, parity: Parity, lr: float)
     assert "parameter blocks.0.experts.up.weight does not lie in its buffer" in found
 
 
+@as_in_the_catalogue
 @in_mxfp8("train4")
 def test_masters_that_start_from_dequantized_weights(cell: Cell, parity: Parity, lr: float) -> None:
     """TransformerEngine #3225: packing dropped the value that the weights were quantized from."""
