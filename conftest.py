@@ -12,6 +12,7 @@ Property tests draw the same examples in every run, so that a red run is the cha
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return SLOWEST_LAST.index(inside[0]) if inside[:1] and inside[0] in SLOWEST_LAST else -1
 
     items.sort(key=turn)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_hypothesis() -> Iterator[None]:
+    """Have sessions that tests start leave out a plugin whose import takes a second of each."""
+    given = os.environ.get("PYTEST_ADDOPTS", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", f"{given} -p no:hypothesispytest".strip())
+        yield
 
 
 @pytest.fixture

@@ -20,12 +20,18 @@ LONGEST = 40
 
 
 @cache
+def tree(file: Path) -> ast.Module:
+    """Return a module as it is parsed, once for all of these tests."""
+    return ast.parse(file.read_text())
+
+
+@cache
 def nodes() -> list[tuple[str, ast.AST]]:
     """Return every node of every module, with the module's path in the package."""
     return [
         (str(file.relative_to(PACKAGE)), node)
         for file in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(tree(file))
     ]
 
 
@@ -67,7 +73,7 @@ def test_few_names_have_several_homes() -> None:
     """So that a public function, class or constant is found by its name alone."""
     homes: dict[str, set[str]] = defaultdict(set)
     for file in outside_commands():
-        for node in ast.parse(file.read_text()).body:
+        for node in tree(file).body:
             for name in defined(node):
                 if not name.startswith("_"):
                     homes[name].add(str(file.relative_to(PACKAGE)))
@@ -117,7 +123,7 @@ def imported_with(files: Iterable[str]) -> set[str]:
     due = [*files]
     found = {*due}
     while due:
-        for node in ast.parse((PACKAGE / due.pop()).read_text()).body:
+        for node in tree(PACKAGE / due.pop()).body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
                 paths = {f"{n.partition('.')[2].replace('.', '/')}.py" for n in names}
@@ -203,10 +209,7 @@ def test_each_planted_defect_has_one_home(pytestconfig: pytest.Config) -> None:
         root / "tests" / "workloads" / "workload_violators.py",
     ]
     classes = [
-        node.name
-        for file in files
-        for node in ast.parse(file.read_text()).body
-        if isinstance(node, ast.ClassDef)
+        node.name for file in files for node in tree(file).body if isinstance(node, ast.ClassDef)
     ]
     assert len(classes) > 100
     assert [name for name in {*classes} if classes.count(name) > 1] == []

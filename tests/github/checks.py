@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -18,19 +20,42 @@ SCHEMAS = {
 """The name of a file, or of its folder, to its schema; all others are workflows."""
 
 
-def checks(file: Path) -> list[str]:
-    """Return the names of the tools that find something, after printing what."""
-    schema = SCHEMAS.get(file.stem) or SCHEMAS.get(file.parent.name, "github-workflows")
-    commands: dict[str, list[str | Path]] = {
-        "check-jsonschema": ["--builtin-schema", f"vendor.{schema}", file],
-        "zizmor": ["--offline", "--no-progress", "--min-severity", "medium", file],
-        "actionlint": [file],
+def schema_of(file: Path) -> str:
+    """Return the name of the schema that a file has to follow."""
+    return SCHEMAS.get(file.stem) or SCHEMAS.get(file.parent.name, "github-workflows")
+
+
+def checks(file: Path, among: Iterable[Path] = ()) -> list[str]:
+    """Return the names of the tools that find something, after printing what.
+
+    Args:
+        file: a workflow, an action or one of the other files of `SCHEMAS`.
+        among: the files of the repository, of which a tool sees all of a kind in one call, and this
+            one alone if it finds something.
+    """
+    schema = schema_of(file)
+    together = sorted(other for other in among if schema_of(other) == schema)
+    commands: dict[str, list[str]] = {
+        "check-jsonschema": ["--builtin-schema", f"vendor.{schema}"],
+        "zizmor": ["--offline", "--no-progress", "--min-severity", "medium"],
+        "actionlint": [],
     }
     if schema != "github-workflows":
         del commands["actionlint"]  # it knows nothing else
     if file.parent.name == "ISSUE_TEMPLATE":
         del commands["zizmor"]  # nothing of it runs
-    return [name for name, arguments in commands.items() if not well(name, *arguments)]
+    return [
+        name
+        for name, arguments in commands.items()
+        if not (file in together and all_well(name, *arguments, *together))
+        and not well(name, *arguments, file)
+    ]
+
+
+@cache
+def all_well(name: str, *arguments: str | Path) -> bool:
+    """Return whether a tool finds nothing in files that nobody changes; it reads them once."""
+    return well(name, *arguments)
 
 
 def well(name: str, *arguments: str | Path) -> bool:

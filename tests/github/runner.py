@@ -69,6 +69,7 @@ class Runner:
         machine = {name: v for name, v in os.environ.items() if not name.startswith("PYTEST_")}
         machine["PATH"] = f"{self.programs}:/usr/bin:/bin"
         machine["PYTHONPATH"] = str(ROOT)
+        machine["PYTEST_ADDOPTS"] = "-p no:hypothesispytest"  # a runner need not have it
         return subprocess.Popen(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", script],
             cwd=self.workspace,

@@ -113,7 +113,8 @@ def bash(project: Path, command: str, **environment: str) -> subprocess.Complete
     """Run a command in a repository, with the environment in which this test runs."""
     machine = {name: v for name, v in os.environ.items() if not name.startswith("PYTEST_")}
     programs = f"{Path(sys.executable).parent}:{machine['PATH']}"
-    own = {"PATH": programs, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    plugins = "-p no:cacheprovider -p no:hypothesispytest"
+    own = {"PATH": programs, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": plugins}
     return subprocess.run(
         ["bash", "-eo", "pipefail", "-c", command],
         cwd=project,

@@ -80,7 +80,7 @@ def test_on_three(ranks):
     assert ranks.run(sum_of_ranks, 1) == [3, 3, 3]
 
 
-@pytest.mark.precision_matrix(sequence=["train2", "train-save-restart@2-train"], world_size=[1, 2])
+@pytest.mark.precision_matrix(sequence=["train-save-restart@2-train"], world_size=[1, 2])
 def test_parity(parity):
     parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
 
@@ -135,10 +135,15 @@ import patches
 import pytest
 from pytest_precision import layouts, ulp, workloads
 
-@pytest.mark.precision_matrix(sequence=["train1", "train2"], world_size=[2])
-@pytest.mark.parametrize("layout", [patches.patches, patches.counts])
-def test_differs(parity, layout):
-    parity.check(layout, layouts.adamw, workload=workloads.mlp, criterion=ulp(1))
+@pytest.mark.precision_matrix(sequence=["train1"], world_size=[2])
+def test_differs(parity):
+    parity.check(patches.patches, layouts.adamw, workload=workloads.mlp, criterion=ulp(1))
+
+
+# The second cell would agree on ranks that have counted before.
+@pytest.mark.precision_matrix(sequence=["train1", "train2"], world_size=[2], lines="off")
+def test_differs_once(parity):
+    parity.check(patches.counts, layouts.adamw, workload=workloads.mlp, criterion=ulp(1))
 
 
 @pytest.mark.precision_matrix(sequence=["train1"], world_size=[2])

@@ -17,7 +17,8 @@ import psutil
 import pytest_precision
 from pytest_precision.ranks.launch.launch import SERVED, without_launch
 
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:randomly")
+PYTEST = (sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:hypothesispytest")
+"""Without the plugin of hypothesis, whose import takes longer than the rest of pytest."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 SECONDS = 180.0
 """For one session; none of them takes so long."""

@@ -23,7 +23,6 @@ import time
 from pathlib import Path
 
 import pytest
-from slack import slack
 
 
 def works(folder):
@@ -101,6 +100,8 @@ def test_a_killed_host_where_nobody_ends_the_rest(tmp_path: Path) -> None:
     assert "rank 1 of 2 in the start of the group died: its process" in failures["test_needs_all"]
 
 
+# Where nobody ends the rest, it ends as well; and an interrupted torchrun ends its processes.
+@pytest.mark.nightly
 def test_a_killed_host_of_torchrun(tmp_path: Path) -> None:
     """The launcher ends the rest, and nothing holds it up."""
     with busy(tmp_path, "torchrun") as (session, _, (_, host)):

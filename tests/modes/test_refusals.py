@@ -27,7 +27,10 @@ def run(folder: Path, mode: str, *args: str) -> launches.Session:
     return launches.run(folder, mode, "-p", "no:cacheprovider", "--precision-device=cpu", *args)
 
 
-@pytest.mark.parametrize(("mode", "options"), [("Slurm", ["-x"]), ("torchrun", [])])
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [("Slurm", ["-x"]), pytest.param("torchrun", [], marks=pytest.mark.nightly)],
+)
 def test_an_import_error_of_one_process(tmp_path: Path, mode: str, options: list[str]) -> None:
     """The first process stops with the other one's traceback, also if that one stops early."""
     (tmp_path / "test_broken.py").write_text(
@@ -61,7 +64,7 @@ def test_a_bad_marker_of_one_process(tmp_path: Path) -> None:
         + ON_ONE.format(rank=1, does="PRECISIONS = ['fp31']")
         + "@pytest.mark.precision_matrix(precision=PRECISIONS)\ndef test_cell(cell): pass\n"
     )
-    ended = run(tmp_path, "torchrun", "--precision-matrix")
+    ended = run(tmp_path, "Slurm", "--precision-matrix")
     assert ended.statuses[0] != 0
     assert "ERROR: rank 1, process " in ended.output
     assert "test_suite.py::test_cell" in ended.output

@@ -13,11 +13,7 @@ import launches
 import pytest
 from written import read_report
 
-CELLS = [
-    f"test_parity[{sequence}-w{size}]"
-    for sequence in ("train-save-restart@2-train", "train2")
-    for size in (1, 2)
-]
+CELLS = [f"test_parity[train-save-restart@2-train-w{size}]" for size in (1, 2)]
 """Of test_outcomes.py."""
 
 ERROR = "test_has_no_verdict[train1-w2]"
@@ -129,7 +125,7 @@ def test_report_and_cache(scenario: Scenario) -> None:
         **dict.fromkeys(CELLS, "pass"),
         ERROR: "error",
     }
-    assert len(told) == 6
+    assert len(told) == 5
     assert all(told[name] == ("fail" if "differs" in name else "pass") for name in told)
     failed = json.loads((scenario.folder / ".pytest_cache/v/cache/lastfailed").read_text())
     found = {name.partition("::test_")[2] for name in failed if "outcomes" in name}
@@ -139,7 +135,7 @@ def test_report_and_cache(scenario: Scenario) -> None:
 def test_a_layout_that_changes_its_process_changes_no_verdict(scenario: Scenario) -> None:
     """One that patches torch, or counts its calls, fails in every cell, and tests after it pass."""
     cases = scenario.cases("test_isolation")
-    assert len(cases) == 6
+    assert len(cases) == 5
     for name, case in cases.items():
         assert outcome(case) == ("failed" if "differs" in name else "passed")
     for change in ("gelu was replaced by patches:gelu", "patches.CALLS was 0, is 1"):

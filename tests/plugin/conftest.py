@@ -51,11 +51,11 @@ def run_in_ci_once(request: pytest.FixtureRequest, pytester: pytest.Pytester) ->
 
 
 def runner(how: str, pytester: pytest.Pytester) -> Run:
-    """Return what runs pytest in this process, or with two workers of xdist."""
+    """Return what runs pytest in this process, alone or with two workers of xdist."""
     if how == "plain":
         return pytester.runpytest_inprocess
     pytest.importorskip("xdist")
-    return lambda *args: pytester.runpytest_subprocess("-n", "2", *args)
+    return lambda *args: pytester.runpytest_inprocess("-n", "2", *args)
 
 
 @pytest.fixture

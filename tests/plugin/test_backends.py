@@ -27,7 +27,7 @@ def test_header_says_what_is_known(suite: pytest.Pytester, run: Run) -> None:
     """Where cells that quantize run; what may depend on the GPU is left to the ranks."""
     result = run("--precision-matrix", "--precision-device=cpu")
     result.stdout.fnmatch_lines(["precision: 14 cells *; number formats emulated: *on the CPU"])
-    result = run("--precision-matrix", "--precision-select=precision=bf16")
+    result = suite.runpytest_inprocess("--precision-matrix", "--precision-select=precision=bf16")
     result.stdout.no_fnmatch_line("*number formats*")
 
 
@@ -59,7 +59,8 @@ def test_report_says_what_was_taken(pytester: pytest.Pytester, asked: str) -> No
     """And why, beside the versions that the ranks ran with."""
     pytester.makepyfile(CHECK.format(precision="mxfp8", options=""))
     args = ("--precision-matrix", "--precision-device=cpu", "--precision-report=report")
-    pytester.runpytest_inprocess(*args, f"--precision-backend={asked}")
+    inline = "--precision-ranks=inline"
+    pytester.runpytest_inprocess(*args, inline, f"--precision-backend={asked}")
     report = read_report(pytester.path / "report" / "report.json")
     (ranks,) = report["environment"]["ranks"]
     why = "it was requested" if asked == "emulated" else "native mxfp8 needs Transformer Engine "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import in_this_process  # noqa: F401
 import pytest
+from hypothesis import core
 
 from pytest_precision.options import Settings
 from pytest_precision.plugin import fuzz
@@ -37,10 +39,13 @@ SUITE = """
 """
 
 
-def test_a_failure_is_the_simplest_cell_to_paste(pytester: pytest.Pytester) -> None:
+def test_a_failure_is_the_simplest_cell_to_paste(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cells of the tests themselves all pass."""
     pytester.makepyfile(SUITE)
-    found = pytester.runpytest_subprocess(
+    monkeypatch.setattr(core, "global_force_seed", None)  # which the option sets for good
+    found = pytester.runpytest_inprocess(
         *("--precision-matrix", "--precision-fuzz=5", "--precision-ranks=inline", "-rA"),
         "--precision-lines=off",  # naming a line would import torch's compiler
         *("-p", "hypothesispytest"),
@@ -62,7 +67,7 @@ def test_a_selection_is_one_of_drawn_cells_too(pytester: pytest.Pytester) -> Non
     """A test of which nothing is selected has none."""
     pytester.makepyfile(SUITE)
     options = ("--precision-matrix", "--precision-fuzz=2", "--collect-only", "-q")
-    found = pytester.runpytest_subprocess(*options, "--precision-select", "width=2")
+    found = pytester.runpytest_inprocess(*options, "--precision-select", "width=2")
     found.stdout.fnmatch_lines(["*test_forgets[[]fp32-fp32-width_2[]]", "*test_forgets[[]drawn[]]"])
     found.stdout.no_fnmatch_line("*test_sound*")
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import in_this_process  # noqa: F401
 import pytest
 from written import read_report
+
+Run = Callable[..., pytest.RunResult]
 
 NET = """
 import functools
@@ -204,10 +209,10 @@ def test_nothing_is_replaced(parity):
 OPTIONS = ("--precision-matrix", "--precision-device=cpu", "--precision-report=report")
 
 
-def ran(pytester: pytest.Pytester, *options: str) -> dict[str, tuple[str, str]]:
+def ran(run: Run, *options: str) -> dict[str, tuple[str, str]]:
     """Run the suite, and return outcome and reason of each test by its name."""
-    pytester.runpytest_subprocess(*OPTIONS, "-Werror::FutureWarning", *options)
-    cells = read_report(pytester.path / "report" / "report.json")["cells"]
+    run(*OPTIONS, "-Werror::FutureWarning", *options)
+    cells = read_report("report/report.json")["cells"]
     return {cell["nodeid"].partition("::")[2]: (cell["outcome"], cell["reason"]) for cell in cells}
 
 
@@ -218,7 +223,7 @@ def test_a_replacement_that_no_rank_sees_is_refused(pytester: pytest.Pytester) -
     Ranks have what a conftest.py sets, without which no side of this suite passes.
     """
     pytester.makepyfile(net=NET, test_suite=SUITE, conftest=CONFTEST)
-    found = ran(pytester)
+    found = ran(pytester.runpytest_inprocess)
     refused = {name: reason for name, (outcome, reason) in found.items() if outcome == "error"}
     assert sorted(set(found) - set(refused)) == sorted(
         name for name in found if name.startswith(("test_state", "test_undone"))
@@ -254,7 +259,7 @@ def test_ranks_in_the_same_process_see_it(pytester: pytest.Pytester) -> None:
     """With inline ranks a replacement reaches the side, and is no error."""
     pytester.makepyfile(net=NET, test_suite=SUITE, conftest=CONFTEST)
     options = ("--precision-ranks=inline", "--precision-lines=off")
-    found = ran(pytester, *options, "-k", "FLAG-0.05 or EPS or undone")
+    found = ran(pytester.runpytest_inprocess, *options, "-k", "FLAG-0.05 or EPS or undone")
     assert [outcome for outcome, _ in found.values()].count("error") == 0, found
     (reason,) = (reason for name, (_, reason) in found.items() if "EPS" in name)
     assert "the optimizer has eps=0.0001" in reason
@@ -264,7 +269,7 @@ def test_ranks_in_the_same_process_see_it(pytester: pytest.Pytester) -> None:
 def test_torch_that_the_test_itself_imports_first(pytester: pytest.Pytester) -> None:
     """Though nobody saw torch before: a patch by its own record, an assignment by who wrote it."""
     pytester.makepyfile(test_late=LATE)
-    found = [*ran(pytester).values()]
+    found = [*ran(pytester.runpytest_subprocess).values()]
     assert [outcome for outcome, _ in found] == ["error", "error", "pass"], found
     assert "got torch.nn.functional.relu is test_late:relu" in found[0][1]
     assert "got torch.nn.functional.gelu was torch._C._nn:gelu, is test_late:" in found[1][1]

@@ -104,6 +104,9 @@ def test_ranks_with_a_wrong_number(ranks):
     pass
 """
 
+RED_INLINE = ("--precision-matrix", "--precision-ranks=inline", "--precision-lines=off")
+"""Options of a red cell whose message alone matters."""
+
 
 def test_the_short_summary_names_the_divergence(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
@@ -111,8 +114,7 @@ def test_the_short_summary_names_the_divergence(
     """In CI, where pytest cuts nothing, it is one line; and in 80 columns it has room for it."""
     pytester.makepyfile(test_suite=SUITE)
     monkeypatch.setenv("COLUMNS", "80")
-    words = ["--precision-matrix", "--precision-lines=off", "-k", "test_diverges"]
-    words += ["-p", "no:cacheprovider"]
+    words = [*RED_INLINE, "-k", "test_diverges", "-p", "no:cacheprovider"]
     monkeypatch.delenv("CI", raising=False)
     result = pytester.runpytest_inprocess(*words)
     line = r"FAILED test_suite\.py::test_diverges\[bf16-train2\] - master differs before"
@@ -180,7 +182,7 @@ def test_the_command_in_a_failure_repeats_it(pytester: pytest.Pytester) -> None:
     """Copied from the last line of the message, it runs that one cell."""
     pytester.makepyfile(test_suite=SUITE)
     command = ["--precision-matrix", "test_suite.py::test_diverges[bf16-train2]"]
-    result = pytester.runpytest_inprocess(*command)
+    result = pytester.runpytest_inprocess(*command, *RED_INLINE)
     result.assert_outcomes(failed=1)
     assert f"Repeat with: pytest {command[0]} '{command[1]}'" in result.stdout.str()
 
@@ -254,6 +256,6 @@ def test_red(parity):
     parity.check(bf16, layouts.master_adamw, workload=Coloured)
 """
     )
-    result = pytester.runpytest_inprocess("--precision-matrix")
+    result = pytester.runpytest_inprocess(*RED_INLINE)
     result.stdout.fnmatch_lines(["*master differs before the first step: red\\x1b[[]31m is *"])
     assert "\x1b" not in result.stdout.str()

@@ -53,12 +53,12 @@ import pytest
 from pytest_precision import layouts, workloads
 
 
-@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train2"], world_size=[1, 2])
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], world_size=[2])
 def test_layouts(parity):
     parity.check(candidate=mine.mine, reference=layouts.adamw, workload=workloads.mlp)
 
 
-@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train2"], world_size=[1])
+@pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"], world_size=[1])
 def test_scripts(parity):
     parity.check(candidate=mine.loop, reference=mine.other_loop)
 """
@@ -66,7 +66,9 @@ def test_scripts(parity):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workers", "patch"), [((), ""), (("-n2",), "patch = subprocess")], ids=["alone", "workers"]
+    ("workers", "patch"),
+    [((), ""), pytest.param(("-n2",), "patch = subprocess", marks=pytest.mark.nightly)],
+    ids=["alone", "workers"],
 )
 def test_ranks_count(pytester: pytest.Pytester, workers: tuple[str, ...], patch: str) -> None:
     """Only the function that nobody calls is missing, in whichever processes tests run."""

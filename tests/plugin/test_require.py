@@ -33,7 +33,7 @@ def none_ran(result: pytest.RunResult, advice: str) -> None:
 def test_cells_that_are_all_skipped(pytester: pytest.Pytester, run: Run) -> None:
     """Each by the test itself: green without the option."""
     pytester.makepyfile(SUITE.format(skip=True))
-    assert run("--precision-matrix").ret == pytest.ExitCode.OK
+    assert pytester.runpytest_inprocess("--precision-matrix").ret == pytest.ExitCode.OK
     none_ran(run(*REQUIRED), "look at why they were skipped: pytest -rs")
 
 

@@ -15,6 +15,7 @@ from one_step import finish_step
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload
+from pytest_precision.layouts import pure
 
 Layout = Callable[[Workload, Cell], Engine]
 
@@ -76,6 +77,7 @@ def weights(layout: Layout, lr: float, cell: Cell, steps: int) -> Tensor:
     return engine.effective(parameter).detach().float().clone()
 
 
+@pure
 def update_error(candidate: Layout, reference: Layout, lr: float, cell: Cell, steps: int) -> float:
     """Norm of what the candidate's weights are off by, over that of the reference's total update.
 

@@ -71,11 +71,11 @@ def test_the_whole_schedule_is_the_workloads(parity: Parity) -> None:
     parity.check(RIGHT, layouts.adamw, workload=FineTuning)
 
 
-@in_bf16("train220")
+@in_bf16(f"train{STEPS // 2}")
 def test_lr_is_caught_at_the_first_wrong_step(parity: Parity) -> None:
     """Before anything that follows from it, in a run of which nothing but digests was kept.
 
-    The first loss beyond the usual tolerance was at step 99, a tenth off by the end.
+    The first loss beyond the usual tolerance was at step 99, a tenth off by the end of 220.
     """
     with pytest.raises(ParityError, match=f"lr differs at step {FIRST_WRONG}") as failure:
         parity.check(DEFECT, layouts.adamw, workload=FineTuning)

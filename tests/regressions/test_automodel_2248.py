@@ -62,10 +62,16 @@ class Split(FineTuning):
 ACCUMULATED = partial(Split, 6)
 
 
+@layouts.pure
+def recorded(layout: Any, cell: Cell, folder: str) -> None:
+    """Record a run, on each rank."""
+    ours, workload = ImportPath.of(layout), ImportPath.of(ACCUMULATED, "workload")
+    Side.of(ours, ours, workload, cell).record(folder, None)
+
+
 def dtypes(ranks: Ranks, layout: Any, cell: Cell, folder: Path) -> dict[str, str]:
     """Kind to the dtype that a run on real ranks recorded of it in its last step."""
-    ours, workload = ImportPath.of(layout), ImportPath.of(ACCUMULATED, "workload")
-    ranks.run(Side.record, Side.of(ours, ours, workload, cell), str(folder), None)
+    ranks.run(recorded, layout, cell, str(folder))
     trace = Trace(folder, cell.world_size)
     last = [moment for moment in trace.moments if moment.step == len(cell.operations)]
     entries = [entry for moment in last for entry in trace.entries(moment)]
@@ -75,10 +81,23 @@ def dtypes(ranks: Ranks, layout: Any, cell: Cell, folder: Path) -> dict[str, str
     return dict(seen)
 
 
-@every_policy(precision=["fp32", "bf16"], primary_weight=["fp32", "bf16"])
+@every_policy(precision=["fp32", "bf16"], primary_weight=["fp32", "bf16"], coverage="pairwise")
 @pytest.mark.world_size(2)
 def test_adamw_state_is_what_is_stored(ranks: Ranks, cell: Cell, tmp_path: Path) -> None:
-    """Whatever is computed, reduced or returned."""
+    """Whatever is computed, reduced or returned, and with each of the others."""
+    expect_state_as_stored(ranks, cell, tmp_path)
+
+
+@pytest.mark.nightly
+@every_policy(precision=["fp32", "bf16"], primary_weight=["fp32", "bf16"])
+@pytest.mark.world_size(2)
+def test_adamw_state_under_every_policy(ranks: Ranks, cell: Cell, tmp_path: Path) -> None:
+    """The same of all four together."""
+    expect_state_as_stored(ranks, cell, tmp_path)
+
+
+def expect_state_as_stored(ranks: Ranks, cell: Cell, tmp_path: Path) -> None:
+    """Hold the dtypes of a run under the cell's policy against those of its weights."""
     layout = partial(layouts.fsdp2, reduce_dtype=cell.reduce_dtype, output_dtype=cell.output_dtype)
     seen = dtypes(ranks, layout, cell, tmp_path)
     stored, computed = DTYPES[cell.primary_weight], DTYPES[cell.precision]

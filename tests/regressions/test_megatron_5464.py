@@ -163,6 +163,7 @@ def test_a_forward_that_reads_other_bytes(cell: Cell, parity: Parity, lr: float)
     assert "parameter blocks.0.experts.up.weight does not lie in its buffer" in found
 
 
+@as_in_the_catalogue
 @in_mxfp8("train4")
 def test_masters_that_start_from_dequantized_weights(cell: Cell, parity: Parity, lr: float) -> None:
     """TransformerEngine #3225: packing dropped the value that the weights were quantized from."""
@@ -179,6 +180,7 @@ def test_a_forced_sync_of_what_nobody_staged(cell: Cell, parity: Parity, lr: flo
     assert found.startswith("2 save quantized blocks.0.experts.0.up.weight.rowwise")
 
 
+@layouts.pure
 def differing_from_saved_masters(folder: str, engine: type[DistributedOptimizer]) -> list[str]:
     """On a rank: what quantized tensors of a saved file are not those of the masters in it."""
     cell = Cell("mxfp8", "quantized", True, world_size=2)
