@@ -164,6 +164,8 @@ def test_random_bits_for_rounding_to_nearest_are_refused() -> None:
                 formats.by_name(name).quantize(x, (x, x))
 
 
+# A process of its own, which has no surroundings of this one.
+@pytest.mark.parametrize("surroundings", ["usual"], indirect=True, scope="module")
 def test_importing_the_package_imports_no_torch() -> None:
     """Names are loaded when they are used."""
     program = (
