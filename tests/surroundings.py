@@ -18,6 +18,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+READ = type(torch.Tensor.shape.__get__)
+"""What reads an attribute of a tensor, which makes nothing that could follow a default."""
+
 UNDER_TEST = tuple(f"pytest_precision.{part}." for part in ("formats", "modules", "optim"))
 
 
@@ -28,6 +31,8 @@ class ForeignDefaults(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call `func` with these defaults, or with torch's own for any other caller."""
+        if isinstance(func, READ):
+            return func(*args, **(kwargs or {}))
         caller = sys._getframe(1).f_globals["__name__"]
         if not caller.startswith(UNDER_TEST):
             return func(*args, **(kwargs or {}))
@@ -48,6 +53,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+foreign_at_night = pytest.mark.parametrize(
+    "surroundings",
+    ["usual", pytest.param("foreign", marks=[pytest.mark.slow, pytest.mark.nightly])],
+    indirect=True,
+    scope="module",
+)
+"""The mark of a module that says by day only what holds of bits that other tests compare, in both
+surroundings, with bits that were written down."""
 
 
 @pytest.fixture(

@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_precision.formats import e2m1
 from pytest_precision.formats.elements import ELEMENT_OF_NAME, e8m0_decode, element_named
@@ -124,22 +122,32 @@ def test_e2m1_ties_go_to_the_even_code() -> None:
     assert codes_of(torch.nextafter(middle, grid[1:])).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
-@given(st.floats(0, 8, width=32))
-def test_e2m1_rounds_to_the_nearest(value: float) -> None:
+def magnitudes(largest: float) -> torch.Tensor:
+    """Every bf16 number up to `largest`, and the fp32 numbers beside each of them."""
+    last = int(torch.tensor(largest).bfloat16().view(torch.int16))
+    values = torch.arange(last + 1).to(torch.int16).view(torch.bfloat16).float()
+    beside = [torch.nextafter(values, torch.tensor(end)) for end in (0.0, largest)]
+    return torch.cat((values, *beside))
+
+
+def test_e2m1_rounds_to_the_nearest() -> None:
     """No other code is nearer, and saturation is at 6."""
-    code = int(codes_of(torch.tensor([value])))
-    assert abs(GRID[code] - min(value, 6)) == min(abs(g - min(value, 6)) for g in GRID)
+    values = magnitudes(8.0)
+    grid, held = torch.tensor(GRID), values.clamp(max=6)
+    distance = (grid[codes_of(values).long()] - held).abs()
+    assert torch.equal(distance, (grid[:, None] - held).abs().amin(0))
 
 
-@given(st.integers(0, 255), st.floats(0, 6, width=32))
-def test_stochastic_e2m1_follows_its_bits(bits: int, value: float) -> None:
+def test_stochastic_e2m1_follows_its_bits() -> None:
     """The code is the largest whose value does not exceed value + bits / 256 of the step."""
-    magnitudes, random = torch.tensor([value]), torch.tensor([float(bits)])
-    scratch = torch.empty(1), torch.empty(1)
-    code = int(e2m1.stochastic_codes_(magnitudes, random, *scratch).to(torch.uint8))
-    step = 0.5 if value < 2 else 1.0 if value < 4 else 2.0
-    raised = float(torch.tensor(value + bits / 256 * step, dtype=torch.float64).float())
-    assert code == max(i for i, g in enumerate(GRID) if g <= min(raised, 6.0))
+    grid, values = torch.tensor(GRID, dtype=torch.float64), magnitudes(6.0)[::37]
+    step = torch.where(values < 2, 0.5, torch.where(values < 4, 1.0, 2.0)).double()
+    for bits in range(256):
+        random, scratch = torch.full_like(values, bits), torch.empty(2, len(values))
+        codes = e2m1.stochastic_codes_(values.clone(), random, *scratch).to(torch.uint8)
+        raised = (values.double() + bits / 256 * step).float().double()
+        expected = torch.searchsorted(grid, raised.clamp(max=6), right=True) - 1
+        assert torch.equal(codes.long(), expected), bits
 
 
 def test_packing_puts_the_even_one_low() -> None:

@@ -19,11 +19,11 @@ def test_each_row_has_its_own_amax(name: str) -> None:
     quantized = formats.by_name(name).quantize(x)
     assert torch.equal(quantized.rowwise.amax, x.abs().amax(1))
     assert torch.equal(quantized.columnwise.amax, x.abs().amax(0))
-    for row in range(32):
+    for row in (0, 1, 15, 16, 31):
         one = alone.quantize(x[row].expand(16, 48).contiguous()).rowwise
         assert torch.equal(quantized.rowwise.data[row], one.data[0])
         assert torch.equal(quantized.dequantize()[row], one.dequantize()[0])
-    for column in range(48):
+    for column in (0, 1, 16, 31, 47):
         one = alone.quantize(x[:, column].expand(16, 32).contiguous()).rowwise
         assert torch.equal(quantized.columnwise.data[column], one.data[0])
         assert torch.equal(quantized.columnwise.dequantize()[:, column], one.dequantize()[0])
@@ -32,11 +32,12 @@ def test_each_row_has_its_own_amax(name: str) -> None:
 @pytest.mark.parametrize("name", ["nvfp4_1d_row", "nvfp4_1d_row_4over6", "nvfp4_2d_4over6"])
 def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A matrix of many tiles is quantized and read back as in one tile."""
-    x = torch.randn(256, 8192, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(160, 272, generator=torch.Generator().manual_seed(0))
     whole = formats.by_name(name).quantize(x)
     values = whole.dequantize(), whole.columnwise.dequantize()
-    monkeypatch.setattr(tiles, "CPU_ELEMENTS", 1 << 12)
-    monkeypatch.setattr(tiles, "CPU_THREADS", 1)
+    monkeypatch.setattr(tiles, "CPU_ELEMENTS", 1)
+    monkeypatch.setattr(tiles, "TILE_WIDTH", 128)
+    assert len(list(tiles.tile_spans(160, 272, torch.device("cpu")))) == 9
     parts = formats.by_name(name).quantize(x)
     for side in ("rowwise", "columnwise"):
         for field in ("data", "scale", "amax"):

@@ -19,14 +19,14 @@ def numbered(rows: int, columns: int) -> torch.Tensor:
 def test_swizzled_entries_are_where_the_formula_puts_them(shape: tuple[int, int]) -> None:
     """((i/128) ceil(C/4) + j/4) 512 + (i%32) 16 + (i%128)/32 4 + j%4, and zeros elsewhere."""
     scale = numbered(*shape) + 1
-    swizzled = layout.swizzled_scale(scale)
-    for i in range(shape[0]):
-        for j in range(shape[1]):
+    swizzled = layout.swizzled_scale(scale).tolist()
+    for i, row in enumerate(scale.tolist()):
+        for j, entry in enumerate(row):
             block = (i // 128) * -(-shape[1] // 4) + j // 4
             place = block * 512 + (i % 32) * 16 + i % 128 // 32 * 4 + j % 4
-            assert swizzled[place] == scale[i, j]
+            assert swizzled[place] == entry
             swizzled[place] = 0
-    assert not swizzled.any()
+    assert not any(swizzled)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (128, 4), (130, 9)])

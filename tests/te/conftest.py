@@ -2,18 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
 
+from pytest_precision import Cell, Parity
 from pytest_precision.matrix.declared import Declared
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.te import stand_in
 
 RunOnRanks = Callable[..., list[Any]]
+
+PRELOAD = ("pytest_precision.te.on_ranks",)
+"""What ranks here are copies of: each group would import Transformer Engine anew."""
+
+
+@pytest.fixture(scope="session")
+def te_resources() -> Iterator[Resources]:
+    """Rank groups and traces of tests whose ranks have all imported Transformer Engine."""
+    resources = Resources()
+    yield resources
+    resources.close()
+
+
+@pytest.fixture
+def run_on_ranks(te_resources: Resources) -> RunOnRanks:
+    """Run a function on so many ranks, which have imported Transformer Engine."""
+    return te_resources.ranks(Settings(timeout=120, device="cpu", preload=PRELOAD)).run
+
+
+@pytest.fixture
+def parity_in(te_resources: Resources) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test both of whose sides are Transformer Engine's."""
+
+    def make(cell: Cell) -> Parity:
+        settings = Settings(timeout=120, device="cpu", pure=True, lines="off", preload=PRELOAD)
+        ranks, traces = te_resources.ranks(settings), te_resources.traces
+        return Parity("test", cell, settings, ranks, traces)
+
+    return make
+
+
+@pytest.fixture
+def parity_apart(parity_by: Callable[..., Parity]) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test one of whose sides is this package's emulation.
+
+    Its ranks import what they run: where Transformer Engine is imported, torch calls the CPU
+    `cuda`, for which the emulation computes otherwise.
+    """
+    return partial(parity_by, lines="off")
 
 
 @pytest.fixture

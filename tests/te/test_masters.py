@@ -21,25 +21,6 @@ SAVED = "train1-save-load-train1"
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"store_param_remainders": True},
-        {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"},
-        {"exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp16"},
-        {"exp_avg_dtype": "fp16", "exp_avg_sq_dtype": "fp8", "master_weight_dtype": "fp16"},
-    ],
-    ids=["remainders", "bf16", "fp8-fp16", "fp16-fp8-fp16"],
-)
-def test_fused_adam_is_the_emulated_one(parity_in: ParityIn, options: dict[str, str]) -> None:
-    """In each form its masters, moments and their scales have the same bits."""
-    parity_in(Cell("mxfp8", sequence=SAVED)).check(
-        partial(layouts.te_linears, masters_in_optimizer=True, **options),
-        partial(layouts.fused_adam, **options),
-        workload=MLP,
-    )
-
-
-@pytest.mark.parametrize(
     ("precision", "ranks"),
     [
         # In CI, `test_a_rank_has_no_rows` compares the same two in each of the precisions.

@@ -63,20 +63,16 @@ ON_THE_HOST = """
 
 @pytest.mark.slow
 @te_wheel.NEEDED
-def test_a_suite_that_imports_transformer_engine_runs(pytester: pytest.Pytester) -> None:
-    """Its modules may import it at their top; without the plugin they cannot be collected."""
-    pytester.makepyfile(SUITE)
+def test_suites_that_import_transformer_engine_run(pytester: pytest.Pytester) -> None:
+    """Their modules may import it at their top; without the plugin they cannot be collected.
+
+    What such a suite computes on the CPU by name says so, as it compares it with what a GPU
+    computed.
+    """
+    pytester.makepyfile(test_layer=SUITE, test_host=ON_THE_HOST)
     without = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     assert without.ret == pytest.ExitCode.INTERRUPTED
+    without.assert_outcomes(errors=2)
     result = pytester.runpytest_subprocess("-p", "pytest_precision.te.plugin")
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=6)
     result.stdout.fnmatch_lines(["Transformer Engine: 2.20.* on the CPU, over a stand-in *"])
-
-
-@pytest.mark.slow
-@te_wheel.NEEDED
-def test_the_cpu_by_name_is_the_host(pytester: pytest.Pytester) -> None:
-    """What such a suite computes on the CPU says so, as it compares it with what a GPU computed."""
-    pytester.makepyfile(ON_THE_HOST)
-    result = pytester.runpytest_subprocess("-p", "pytest_precision.te.plugin")
-    result.assert_outcomes(passed=5)
