@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from examined import (
 )
 from nightly_entries import SHOWN_BY, VARIATIONS_SHOWN_BY
 from one_run import ParityOfOneRun
+from shared_ranks import SharedRanks
 
 from pytest_precision import Cell, Parity, Verdict
 from pytest_precision.check.gates import GATES, HELD_TO_RULES
@@ -73,20 +77,46 @@ def of_one_run() -> set[str]:
     return {entry.name for entry in alone} - {*first.values()}
 
 
+def in_one_process(entry: Planted) -> bool:
+    """Return whether the process of the tests is rank enough for an entry."""
+    restarts = any(segment.in_new_processes for segment in entry.cell.segments)
+    return entry.cell.world_size == 1 and not restarts
+
+
+@pytest.fixture(scope="module")
+def shared_ranks() -> Iterator[SharedRanks]:
+    """Ranks of all entries that one process is not enough for."""
+    entries = [entry for entry in PLANTED.values() if not in_one_process(entry)]
+    with closing(SharedRanks(entries)) as shared:
+        yield shared
+
+
+@pytest.fixture
+def parity_shared(
+    parity_by: Callable[..., Parity], shared_ranks: SharedRanks
+) -> Callable[..., Parity]:
+    """The fixture `parity` of a test in the given cell, on ranks that all such entries share."""
+
+    def make(cell: Cell, **given: str) -> Parity:
+        return replace(parity_by(cell, **given), ranks=shared_ranks)
+
+    return make
+
+
 @pytest.mark.parametrize("entry", [*map(in_ci_once, PLANTED.values())])
 def test_a_planted_defect_is_refused_as_its_entry_says(
-    parity_there: ParityIn, parity_here: ParityIn, parity_by: ParityIn, entry: Planted
+    parity_here: Callable[..., Parity], parity_shared: Callable[..., Parity], entry: Planted
 ) -> None:
     """By the gate, at the step, the phase and the tensor, and by the rule that report.json names.
 
     What the page says of a defect of a real stack comes of the same check, whose failure names
     lines.
     """
-    parity_in = parity_there
-    if isinstance(entry, Defect):
-        parity_in = parity_here if entry.cell.world_size == 1 else parity_by
-    elif entry.name in of_one_run():
-        parity_in = lambda cell: ParityOfOneRun.of(parity_there(cell))  # noqa: E731
+    lines = "auto" if isinstance(entry, Defect) else "off"
+    make = parity_here if in_one_process(entry) else parity_shared
+    parity_in: ParityIn = partial(make, lines=lines)
+    if entry.name in of_one_run():
+        parity_in = lambda cell: ParityOfOneRun.of(make(cell, lines=lines))  # noqa: E731
     verdict = planted_verdict(entry, parity_in)
     expect_refusal(entry, verdict)
     if isinstance(entry, Defect):
