@@ -19,15 +19,15 @@ def puts(workload: Workload, cell: Cell) -> Engine:
     return layouts.adamw(workload, cell)
 
 
-def test_an_operator_without_a_deterministic_algorithm_is_refused(parity_there: ParityIn) -> None:
+def test_an_operator_without_a_deterministic_algorithm_is_refused(parity_in: ParityIn) -> None:
     """Unless the test says otherwise."""
     with pytest.raises(ParityError, match="does not have a deterministic implementation"):
-        parity_there(Cell()).check(puts, layouts.adamw, workload=workloads.mlp)
+        parity_in(Cell()).check(puts, layouts.adamw, workload=workloads.mlp)
 
 
-def test_an_allowed_one_is_named_by_the_verdict(parity_there: ParityIn) -> None:
+def test_an_allowed_one_is_named_by_the_verdict(parity_in: ParityIn) -> None:
     """A pass says less where the bits of a run may be chance."""
-    parity = parity_there(Cell())
+    parity = parity_in(Cell())
     parity.settings = replace(parity.settings, deterministic="warn")
     verdict = parity.check(puts, layouts.adamw, workload=workloads.mlp)
     assert verdict.outcome == "pass"
