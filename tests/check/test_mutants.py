@@ -96,9 +96,9 @@ def unhooked(workload: workloads.mlp, cell: Cell) -> Engine:
     return engine
 
 
-def test_a_defect_that_could_not_be_planted_is_not_noticed(parity_there: ParityIn) -> None:
+def test_a_defect_that_could_not_be_planted_is_not_noticed(parity_in: ParityIn) -> None:
     """The error that it ends with is not the check's doing."""
-    parity = parity_there(Cell(sequence="train"))
+    parity = parity_in(Cell(sequence="train"))
     parity.settings = replace(parity.settings, mutate=0.0)
     with pytest.raises(ParityError, match=r"engine that takes the planted defect .* not callable"):
         parity.check(unhooked, layouts.adamw, workload=Weak)
