@@ -169,23 +169,23 @@ def test_what_is_right_is_left_alone(
 
 
 @pytest.mark.parametrize("kind", [contradictions.ReadBack, contradictions.ReadBackLate])
-def test_masters_that_are_read_back_fail(parity_there: ParityIn, kind: type[Engine]) -> None:
+def test_masters_that_are_read_back_fail(parity_in: ParityIn, kind: type[Engine]) -> None:
     """Each update by itself is right; what it starts from was rounded since the one before."""
     sides = (
         partial(side, kind=kind)
         for side in (contradictions.on_masters, contradictions.on_masters_too)
     )
     with pytest.raises(ParityError) as failure:
-        parity_there(BF16).check(*sides, workload=workloads.mlp)
+        parity_in(BF16).check(*sides, workload=workloads.mlp)
     first = str(failure.value).splitlines()[0]
     assert "at step 2 is not what the update before has left in both sides: " in first
     assert first.endswith("; it was rounded to bfloat16 in between")
 
 
-def test_division_after_the_reduction_is_told(parity_there: ParityIn) -> None:
+def test_division_after_the_reduction_is_told(parity_in: ParityIn) -> None:
     """One ratio of all tensors may be the tokens of the step; the engine says so, and agrees."""
     here, there = contradictions.here, contradictions.there
-    parity, kind = parity_there(FP32.replace(world_size=2)), contradictions.PerToken
+    parity, kind = parity_in(FP32.replace(world_size=2)), contradictions.PerToken
     with pytest.raises(ParityError, match=r"`grad_factor = step_tokens` in the engine") as failure:
         parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=workloads.mlp)
     assert "as in every other tensor" in str(failure.value).splitlines()[0]
@@ -193,11 +193,11 @@ def test_division_after_the_reduction_is_told(parity_there: ParityIn) -> None:
     parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=workloads.mlp)
 
 
-def test_a_contradiction_explains_a_divergence(parity_there: ParityIn) -> None:
+def test_a_contradiction_explains_a_divergence(parity_in: ParityIn) -> None:
     """Where only the candidate contradicts itself, the two differ, and the lines below say why."""
     candidate = partial(contradictions.here, kind=contradictions.HalfTheNorm)
     with pytest.raises(ParityError) as failure:
-        parity_there(FP32).check(candidate, layouts.adamw, workload=workloads.mlp)
+        parity_in(FP32).check(candidate, layouts.adamw, workload=workloads.mlp)
     verdict = failure.value.verdict
     told = [line for line in verdict.details if "It contradicts itself" in line]
     assert "grad_norm of total at step 1 is not the norm of reduced_grad in the cand" in told[0]
@@ -206,10 +206,10 @@ def test_a_contradiction_explains_a_divergence(parity_there: ParityIn) -> None:
     assert "breach" not in verdict.identities["reference"]
 
 
-def test_scales_of_several_ranks_are_left_alone(parity_there: ParityIn) -> None:
+def test_scales_of_several_ranks_are_left_alone(parity_in: ParityIn) -> None:
     """Their amaxes are those of all ranks, also of an evaluation, and of ranks that restarted."""
     cell = RESIDENT_DELAYED.replace(sequence="train-eval-save-restart-train2", world_size=2)
-    verdict = parity_there(cell).check(
+    verdict = parity_in(cell).check(
         layouts.distributed_optimizer,
         partial(layouts.master_adamw, main_grad=True),
         workload=workloads.mlp,
@@ -219,23 +219,23 @@ def test_scales_of_several_ranks_are_left_alone(parity_there: ParityIn) -> None:
         assert "breach" not in verdict.identities[side]
 
 
-def test_it_is_turned_off_with_the_oracle(parity_there: ParityIn) -> None:
+def test_it_is_turned_off_with_the_oracle(parity_in: ParityIn) -> None:
     """A test that wants no judgement without a reference has none."""
     sides = (
         partial(side, kind=contradictions.HalfTheNorm)
         for side in (contradictions.here, contradictions.there)
     )
-    verdict = parity_there(FP32).check(
+    verdict = parity_in(FP32).check(
         *sides, workload=workloads.mlp, oracle=unchecked(reason="half the norm is ours")
     )
     assert verdict.identities is None
 
 
-def test_a_kind_is_turned_off_by_itself(parity_there: ParityIn) -> None:
+def test_a_kind_is_turned_off_by_itself(parity_in: ParityIn) -> None:
     """What is wrong with another one is still found."""
     half, meant = contradictions.HalfTheNorm, unchecked(reason="half the norm is ours")
     sides = [partial(side, kind=half) for side in (contradictions.here, contradictions.there)]
-    parity, workload = parity_there(FP32), workloads.mlp
+    parity, workload = parity_in(FP32), workloads.mlp
     later = {"exp_avg": meant, "exp_avg_sq": meant, "master": meant}  # clipped by that norm
     norm = {"grad_norm": meant, **later}
     assert (
