@@ -150,7 +150,10 @@ class Case:
             return None
         from pytest_precision.parity.compare.noise import NoiseMeter
 
-        noisy = [self.again.theirs(self.window, noise=number + 1).trace for number in range(runs)]
+        noisy = [
+            self.again.theirs(self.window, noise=number + 1, updates=False).trace
+            for number in range(runs)
+        ]
         return NoiseMeter(self.reference.trace, noisy, self.unit)
 
     @property
@@ -205,7 +208,7 @@ class Case:
         """
         if self.again is None or self.again.candidate.workload is None:
             return None
-        return Case(*self.again.both(self.window, start=1), self.terms)
+        return Case(*self.again.both(self.window, start=1, updates=False), self.terms)
 
     def culprit(self, finding: Finding) -> Named:
         """Run candidate and reference again with operation logs; return the operation at fault."""

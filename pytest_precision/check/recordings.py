@@ -107,8 +107,8 @@ class Recordings:
 
         Args:
             window: see `both`.
-            changes: fields of the candidate that have other values in this run: `delays`, `mutant`
-                and `ends_only`.
+            changes: fields of the candidate that have other values in this run: `delays`, `mutant`,
+                `ends_only`, `gradients` and `updates`.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.

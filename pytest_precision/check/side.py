@@ -49,6 +49,7 @@ class Side:
         beside_exact: whether the first train step is recorded beside the same step in fp64, in
             place of a trace.
         gradients: whether losses and gradients are computed once more, by the workload itself.
+        updates: whether weight updates are measured and judged.
         then: the commit or installation whose code runs, in words; empty for this one.
     """
 
@@ -67,6 +68,7 @@ class Side:
     logged: Wanted | None = None
     beside_exact: bool = False
     gradients: bool = True
+    updates: bool = True
     then: str = ""
 
     @classmethod
@@ -180,6 +182,7 @@ class Side:
                 Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start),
                 self.gradients,
                 known,
+                self.updates,
             )
             if self.logged is not None:
                 from pytest_precision.recorders.logged_run import log_layout

@@ -60,11 +60,16 @@ class EngineRecorder:
         self.step = segment.done
         self.data = DataWatch(self.workload)
         whole = job.window in (None, EVERYTHING) and not job.perturbation.ends_only
-        self.watcher = UpdateWatcher(self.workload, self.cell) if whole else None
+        plain = job.perturbation == NONE
+        self.watcher = (
+            UpdateWatcher(self.workload, self.cell, explains=plain)
+            if whole and job.updates
+            else None
+        )
         self.gradients = GradientOracle(
             self.workload,
             self.cell,
-            whole=whole and job.perturbation == NONE,
+            whole=whole and plain,
             asked=job.gradients,
             known=job.known,
         )

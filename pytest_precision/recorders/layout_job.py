@@ -86,6 +86,7 @@ class LayoutJob(NamedTuple):
         perturbation: what is done to the run.
         gradients: whether losses and gradients of a whole run are computed once more.
         known: the log of the other side, see `GradientOracle`.
+        updates: whether weight updates of a whole run are measured and judged.
     """
 
     layout: Layout
@@ -98,6 +99,7 @@ class LayoutJob(NamedTuple):
     perturbation: Perturbation = NONE
     gradients: bool = True
     known: GradientLog | None = None
+    updates: bool = True
 
     def place(self) -> Path:
         """Create and return the folder into which this run's trace is written."""

@@ -31,9 +31,10 @@ class UpdateWatcher:
     Args:
         workload: declares the rule.
         cell: where it is trained.
+        explains: whether wrong updates are explained.
     """
 
-    def __init__(self, workload: Workload, cell: Cell) -> None:
+    def __init__(self, workload: Workload, cell: Cell, *, explains: bool = True) -> None:
         self._meter = UpdateMeter()
         self._log = OracleLog()
         self._oracle: UpdateOracle | None = None
@@ -42,7 +43,7 @@ class UpdateWatcher:
             self._log.silent = f"{type(workload).__name__} declares no optimizer_rule"
         else:
             self._log.rule = type(rule).__name__
-            self._oracle = UpdateOracle(workload, rule, cell, self._log)
+            self._oracle = UpdateOracle(workload, rule, cell, self._log, explains=explains)
 
     @contextmanager
     def around(self, engine: Engine, phase: str, step: int) -> Iterator[None]:

@@ -26,11 +26,11 @@ FREE = unchecked(reason="another decay than the workload's rule")
 
 
 @pytest.fixture
-def check(parity_in: Callable[[Cell], Parity], tmp_path: Path) -> Check:
+def check(parity_there: Callable[[Cell], Parity], tmp_path: Path) -> Check:
     """Check a candidate against a reference with baselines in a folder of the test."""
 
     def run(mode: str | None, candidate: Any, reference: Any, **settings: Any) -> Verdict:
-        parity = parity_in(Cell(sequence="train1"))
+        parity = parity_there(Cell(sequence="train1"))
         parity.nodeid = "test_mine.py::test_it[fp32]"
         own = {"baseline": mode, "baseline_dir": tmp_path} | settings
         parity.then = own.pop("then", None)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ from examined import (
     variation_found,
 )
 from nightly_entries import SHOWN_BY, VARIATIONS_SHOWN_BY
+from one_run import ParityOfOneRun
+from shared_ranks import SharedRanks
 
 from pytest_precision import Cell, Parity, Verdict
 from pytest_precision.check.gates import GATES, HELD_TO_RULES
@@ -60,23 +65,77 @@ def in_ci_once(entry: Planted) -> Any:
     return pytest.param(entry, id=entry.name, marks=() if in_ci(entry) else pytest.mark.nightly)
 
 
+def of_one_run() -> set[str]:
+    """Return the names of the entries of both sides of which one run is read as both sides' own.
+
+    Those of several ranks are recorded twice by day, too, and of each gate the first one of a rank.
+    """
+    first: dict[str, str] = {}
+    alone = [e for e in PLANTED.values() if e.of_both and e.cell.world_size == 1 and in_ci(e)]
+    for entry in alone:
+        first.setdefault(entry.refusal.gate, entry.name)
+    return {entry.name for entry in alone} - {*first.values()}
+
+
+def in_one_process(entry: Planted) -> bool:
+    """Return whether the process of the tests is rank enough for an entry."""
+    restarts = any(segment.in_new_processes for segment in entry.cell.segments)
+    return entry.cell.world_size == 1 and not restarts
+
+
+@pytest.fixture(scope="module")
+def shared_ranks() -> Iterator[SharedRanks]:
+    """Ranks of all entries that one process is not enough for."""
+    entries = [entry for entry in PLANTED.values() if not in_one_process(entry)]
+    with closing(SharedRanks(entries)) as shared:
+        yield shared
+
+
+@pytest.fixture
+def parity_shared(
+    parity_by: Callable[..., Parity], shared_ranks: SharedRanks
+) -> Callable[..., Parity]:
+    """The fixture `parity` of a test in the given cell, on ranks that all such entries share."""
+
+    def make(cell: Cell, **given: str) -> Parity:
+        return replace(parity_by(cell, **given), ranks=shared_ranks)
+
+    return make
+
+
 @pytest.mark.parametrize("entry", [*map(in_ci_once, PLANTED.values())])
 def test_a_planted_defect_is_refused_as_its_entry_says(
-    parity_there: ParityIn, parity_by: ParityIn, entry: Planted
+    parity_here: Callable[..., Parity], parity_shared: Callable[..., Parity], entry: Planted
 ) -> None:
     """By the gate, at the step, the phase and the tensor, and by the rule that report.json names.
 
     What the page says of a defect of a real stack comes of the same check, whose failure names
     lines.
     """
-    parity_in = parity_by if isinstance(entry, Defect) else parity_there
+    lines = "auto" if isinstance(entry, Defect) else "off"
+    make = parity_here if in_one_process(entry) else parity_shared
+    parity_in: ParityIn = partial(make, lines=lines)
+    if entry.name in of_one_run():
+        parity_in = lambda cell: ParityOfOneRun.of(make(cell, lines=lines))  # noqa: E731
     verdict = planted_verdict(entry, parity_in)
+    expect_refusal(entry, verdict)
+    if isinstance(entry, Defect):
+        hold_to_the_page(entry, verdict, parity_in)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(of_one_run()))
+def test_two_runs_with_a_defect_are_refused_as_one_is(parity_there: ParityIn, name: str) -> None:
+    """Both sides have the same bits, also where each is recorded by itself."""
+    expect_refusal(PLANTED[name], planted_verdict(PLANTED[name], parity_there))
+
+
+def expect_refusal(entry: Planted, verdict: Verdict) -> None:
+    """Hold a verdict to what its entry says."""
     for side in ("candidate", "reference") if entry.of_both else ("candidate",):
         found = refusal_of(verdict, side)
         assert as_entered(found, entry.refusal) == entry.refusal, verdict.headline
     assert " in both sides: " in verdict.headline or entry.refusal.gate not in OF_ONE_SIDE
-    if isinstance(entry, Defect):
-        hold_to_the_page(entry, verdict, parity_in)
 
 
 def hold_to_the_page(entry: Defect, verdict: Verdict, parity_in: ParityIn) -> None:
@@ -146,13 +205,16 @@ def test_ci_has_an_entry_of_each_kind(part: Callable[[Planted], object]) -> None
         for entry in VARIATIONS
     ],
 )
-def test_a_legitimate_variation_is_left_alone(parity_in: ParityIn, entry: Variation) -> None:
+def test_a_legitimate_variation_is_left_alone(
+    parity_there: ParityIn, parity_in: ParityIn, entry: Variation
+) -> None:
     """It is the same bit for bit, or within the bounds that its failure proposes.
 
     Where the page says that bits differ, a CPU that multiplies otherwise may have the same.
     """
+    several = entry.reference_cell.world_size > 1
     # On the data that they were made from, bounds are tried before they are proposed.
-    found = variation_found(entry, parity_in, seeds=OTHER_SEEDS[:1])
+    found = variation_found(entry, parity_in if several else parity_there, seeds=OTHER_SEEDS[:1])
     assert found.bitwise or row(entry.name)[3] == "no"
     assert not found.flagged
     assert not found.flagged_later or row(entry.name)[5] == "yes", found.flagged_later

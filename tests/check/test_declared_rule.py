@@ -24,7 +24,7 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.optim import FusedAdam
 from pytest_precision.parity.self_checks.oracle_findings import Broken
 from pytest_precision.recorders.update_watcher import UpdateWatcher
-from pytest_precision.trace.oracle_log import OracleLog
+from pytest_precision.trace.oracle_log import Breach, OracleLog
 
 ParityIn = Callable[[Cell], Parity]
 Judged = Callable[..., OracleLog]
@@ -40,10 +40,12 @@ def judged(one_rank: None, tmp_path: Path) -> Judged:
         layout: Callable[..., Engine],
         workload: Callable[[], Workload] = workloads.mlp,
         cell: Cell = TRAIN,
+        explains: bool = True,
         **options: object,
     ) -> OracleLog:
         made = workload()
-        engine, watcher = layout(made, cell, **options), UpdateWatcher(made, cell)
+        engine = layout(made, cell, **options)
+        watcher = UpdateWatcher(made, cell, explains=explains)
         for step in range(1, 4):
             engine.forward_backward(step)
             for phase in STEP_PHASES[1:]:
@@ -60,68 +62,68 @@ def both(parity: Parity, wrong: str, **options: object) -> object:
     return parity.check(*sides, workload=workloads.mlp, **options)  # type: ignore[arg-type]
 
 
-def test_the_right_rule_passes(parity_in: ParityIn) -> None:
+def test_the_right_rule_passes(parity_there: ParityIn) -> None:
     """What the package's own AdamW does not compute is judged too, and follows the rule."""
-    verdict = both(parity_in(TRAIN), "")
+    verdict = both(parity_there(TRAIN), "")
     assert verdict.oracle["candidate"]["judged"] > 0
     assert verdict.oracle["candidate"]["worst"] < 1
 
 
-def test_the_oracle_is_turned_off_with_a_reason(parity_in: ParityIn) -> None:
+def test_the_oracle_is_turned_off_with_a_reason(parity_there: ParityIn) -> None:
     """Then a wrong rule passes, and the verdict says why nothing was judged."""
-    verdict = both(parity_in(TRAIN), "eps", oracle=unchecked(reason="eps in the root is ours"))
+    verdict = both(parity_there(TRAIN), "eps", oracle=unchecked(reason="eps in the root is ours"))
     silent = {"silent": "eps in the root is ours"}
     assert verdict.oracle["candidate"] == silent | {"gradients": silent}
 
 
-def test_turning_it_off_needs_a_reason(parity_in: ParityIn) -> None:
+def test_turning_it_off_needs_a_reason(parity_there: ParityIn) -> None:
     """A bare False would leave the reader of a report without one."""
     for wrong in (False, {"master": False}):
         with pytest.raises(TypeError, match=r"unchecked\(reason="):
-            both(parity_in(TRAIN), "", oracle=wrong)
+            both(parity_there(TRAIN), "", oracle=wrong)
 
 
-def test_a_kind_is_turned_off_by_itself(parity_in: ParityIn) -> None:
+def test_a_kind_is_turned_off_by_itself(parity_there: ParityIn) -> None:
     """The others are judged; and the verdict says what is not."""
     meant = unchecked(reason="moments are ours")
     moments = {"exp_avg": meant, "exp_avg_sq": meant}
-    verdict = both(parity_in(TRAIN), "bf16 m", oracle={**moments, "master": meant})
+    verdict = both(parity_there(TRAIN), "bf16 m", oracle={**moments, "master": meant})
     off = verdict.oracle["candidate"]["off"]
     assert off == dict.fromkeys(("exp_avg", "exp_avg_sq", "master"), meant.reason)
     with pytest.raises(ParityError, match=r"exp_avg of .* exp_avg is rounded to bf16"):
-        both(parity_in(TRAIN), "bf16 m", oracle={"master": meant, "exp_avg_sq": meant})
+        both(parity_there(TRAIN), "bf16 m", oracle={"master": meant, "exp_avg_sq": meant})
     with pytest.raises(ParityError, match=r"^test: master of .* eps is added inside the root"):
-        both(parity_in(TRAIN), "eps", oracle=moments)
+        both(parity_there(TRAIN), "eps", oracle=moments)
 
 
-def test_a_kind_is_turned_off_for_some_tensors(parity_in: ParityIn) -> None:
+def test_a_kind_is_turned_off_for_some_tensors(parity_there: ParityIn) -> None:
     """By a pattern of names, as in a criterion."""
     head = {"master:head.*": unchecked(reason="the head has a rule of its own")}
     with pytest.raises(ParityError) as failure:
-        both(parity_in(TRAIN), "eps", oracle=head)
+        both(parity_there(TRAIN), "eps", oracle=head)
     assert "master of head." not in str(failure.value).splitlines()[0]
 
 
-def test_an_unknown_kind_is_refused(parity_in: ParityIn) -> None:
+def test_an_unknown_kind_is_refused(parity_there: ParityIn) -> None:
     """Nothing judges it; the message has the kinds that are judged."""
     with pytest.raises(
         ValueError, match=r"a key of oracle to be one of momentum_buffer, .* but got 'decision'"
     ):
-        both(parity_in(TRAIN), "", oracle={"decision": unchecked(reason="of no use")})
+        both(parity_there(TRAIN), "", oracle={"decision": unchecked(reason="of no use")})
 
 
-def test_a_wrong_rule_explains_a_divergence(parity_in: ParityIn) -> None:
+def test_a_wrong_rule_explains_a_divergence(parity_there: ParityIn) -> None:
     """Where only the candidate follows it, the two differ, and the lines below say why."""
     candidate = partial(wrong_rules.here, wrong="l2")
     with pytest.raises(ParityError) as failure:
-        parity_in(TRAIN).check(candidate, layouts.adamw, workload=workloads.mlp)
+        parity_there(TRAIN).check(candidate, layouts.adamw, workload=workloads.mlp)
     told = [line for line in failure.value.verdict.details if "of the candidate is not" in line]
     assert "weight decay is part of the gradient (L2), not decoupled" in told[0]
 
 
-def test_steps_before_a_load_count(parity_in: ParityIn) -> None:
+def test_steps_before_a_load_count(parity_there: ParityIn) -> None:
     """The rule's step is that of the training, wherever its state was stored meanwhile."""
-    verdict = both(parity_in(Cell(sequence="train2-save-train-load-train2")), "")
+    verdict = both(parity_there(Cell(sequence="train2-save-train-load-train2")), "")
     assert verdict.oracle["candidate"]["unjudged"] == {}
 
 
@@ -222,6 +224,18 @@ def test_no_optimizer_is_held_to_the_rule_of_another(
     log = judged(partial(wrong_rules.other, kind=kind, **options))
     assert (log.judged, log.breaches) == (0, [])
     assert all(reason.startswith(why) for reason in log.unjudged.values())
+
+
+def test_a_wrong_update_may_be_found_without_being_explained(judged: Judged) -> None:
+    """As that of a mutant, which nobody reads about."""
+
+    def named(breach: Breach) -> tuple[str, str]:
+        return breach.kind, breach.name
+
+    found, told = (judged(hastened, explains=explains) for explains in (False, True))
+    assert [*map(named, found.breaches)] == [*map(named, told.breaches)] != []
+    assert (found.fits, found.estimates) == (None, {})
+    assert told.estimates != {}
 
 
 class Hastens(Engine):

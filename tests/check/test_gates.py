@@ -67,11 +67,13 @@ def unmade(workload: Any, cell: Cell) -> Any:
     ],
 )
 def test_a_verdict_names_its_gate(
-    parity_in: ParityIn, candidate: Any, outcome: str, name: str
+    parity_there: ParityIn, candidate: Any, outcome: str, name: str
 ) -> None:
     """Who reads the verdict, or report.json, need not read its reason."""
     with pytest.raises(ParityError) as raised:
-        parity_in(Cell(sequence="train1")).check(candidate, layouts.adamw, workload=workloads.mlp)
+        parity_there(Cell(sequence="train1")).check(
+            candidate, layouts.adamw, workload=workloads.mlp
+        )
     verdict = raised.value.verdict
     assert (verdict.outcome, verdict.status, verdict.gate) == (outcome, outcome, name)
     assert verdict.as_dict()["gate"] == name
@@ -82,10 +84,10 @@ def test_a_verdict_names_its_gate(
     [(None, "pass"), (ulp(1), "partial"), ({"grad": unchecked(reason="by design")}, "partial")],
 )
 def test_a_pass_names_no_gate_and_says_whether_it_is_whole(
-    parity_in: ParityIn, criterion: Any, status: str
+    parity_there: ParityIn, criterion: Any, status: str
 ) -> None:
     """Whether a pass is bit for bit and of all kinds is decided here, once."""
-    verdict = parity_in(Cell(sequence="train1")).check(
+    verdict = parity_there(Cell(sequence="train1")).check(
         layouts.adamw, again, workload=workloads.mlp, criterion=criterion
     )
     assert (verdict.outcome, verdict.status, verdict.gate) == ("pass", status, None)
@@ -97,9 +99,9 @@ def again(workload: Any, cell: Cell) -> Any:
     return layouts.adamw(workload, cell)
 
 
-def test_what_a_side_cannot_show_is_no_choice_of_the_test(parity_in: ParityIn) -> None:
+def test_what_a_side_cannot_show_is_no_choice_of_the_test(parity_there: ParityIn) -> None:
     """DDP shows no gradients of its ranks: the pass is whole, and says what was not compared."""
-    verdict = parity_in(Cell(sequence="train1")).check(
+    verdict = parity_there(Cell(sequence="train1")).check(
         layouts.ddp, layouts.adamw, workload=workloads.mlp
     )
     assert "grad" in verdict.left_out

@@ -95,7 +95,7 @@ class Forgetful(Noisy):
     ids=["by rank", "unseeded", "by world size", "forgetful"],
 )
 def test_other_data_are_an_error_of_the_workload(
-    parity_in: ParityIn,
+    parity_there: ParityIn,
     workload: type[Workload],
     cell: Cell,
     reference_cell: Cell | None,
@@ -103,7 +103,7 @@ def test_other_data_are_an_error_of_the_workload(
 ) -> None:
     """All four pass or fail in the layout's name where nobody looks at the data."""
     with pytest.raises(ParityError) as failure:
-        parity_in(cell).check(
+        parity_there(cell).check(
             layouts.distributed_optimizer,
             layouts.adamw,
             workload=workload,

@@ -37,12 +37,12 @@ def forgets_sooner(workload: Workload, cell: Cell) -> Engine:
 
 
 def test_a_wrong_decay_does_not_pass_by_a_tolerance_above_the_moment(
-    parity_in: Callable[[Cell], Parity],
+    parity_there: Callable[[Cell], Parity],
 ) -> None:
     """The moment is named, and the bound that it would take is left to the author."""
     words = r"vacuous: close\(rtol=0.0001, atol=1e-05\) allows exp_avg_sq of 100 % of \S+ to be any"
     with pytest.raises(ParityError, match=words):
-        parity_in(Cell(sequence="train2")).check(
+        parity_there(Cell(sequence="train2")).check(
             forgets_sooner,
             layouts.adamw,
             workload=FINE_TUNED,

@@ -52,9 +52,9 @@ def log_of(parity: Parity, layout: Callable[..., Engine], folder: Path) -> Updat
     return UpdateLog.read(folder, run.cell.world_size)
 
 
-def test_shards_add_up_to_the_replicated_figure(parity_in: ParityIn, tmp_path: Path) -> None:
+def test_shards_add_up_to_the_replicated_figure(parity_there: ParityIn, tmp_path: Path) -> None:
     """On two ranks, replicas count once and shards count together."""
-    parity = parity_in(Cell(sequence="train3", world_size=2))
+    parity = parity_there(Cell(sequence="train3", world_size=2))
     sharded = log_of(parity, layouts.fsdp2, tmp_path / "sharded")
     replicated = log_of(parity, layouts.adamw, tmp_path / "replicated")
     assert list(sharded.steps) == [1, 2, 3]
@@ -67,25 +67,25 @@ def test_shards_add_up_to_the_replicated_figure(parity_in: ParityIn, tmp_path: P
             assert own.error == pytest.approx(counts.error, rel=1e-12)
 
 
-def test_a_failure_says_what_the_candidate_loses(parity_in: ParityIn) -> None:
+def test_a_failure_says_what_the_candidate_loses(parity_there: ParityIn) -> None:
     """A candidate without masters loses what the reference with masters keeps."""
     with pytest.raises(ParityError) as failure:
-        parity_in(BF16).check(layouts.adamw, layouts.master_adamw, workload=SLOWLY)
+        parity_there(BF16).check(layouts.adamw, layouts.master_adamw, workload=SLOWLY)
     (line,) = [line for line in failure.value.verdict.details if "updates lost" in line]
     assert " % of updates lost in " in line
     assert line.endswith("(reference: 0 %)")
 
 
-def test_a_failure_of_the_other_kind_says_nothing_of_it(parity_in: ParityIn) -> None:
+def test_a_failure_of_the_other_kind_says_nothing_of_it(parity_there: ParityIn) -> None:
     """A candidate that loses less than its reference has another defect."""
     with pytest.raises(ParityError) as failure:
-        parity_in(BF16).check(layouts.master_adamw, layouts.adamw, workload=SLOWLY)
+        parity_there(BF16).check(layouts.master_adamw, layouts.adamw, workload=SLOWLY)
     assert "updates lost" not in str(failure.value)
 
 
-def test_report_has_a_table_to_plot(parity_in: ParityIn) -> None:
+def test_report_has_a_table_to_plot(parity_there: ParityIn) -> None:
     """Lists of plain numbers, as long as there are train steps, of a pass too."""
-    verdict = parity_in(Cell(sequence="train2-eval-train2")).check(
+    verdict = parity_there(Cell(sequence="train2-eval-train2")).check(
         layouts.fsdp2, layouts.adamw, workload=SLOWLY
     )
     entry = json.loads(json.dumps(verdict.as_dict(), allow_nan=False))
@@ -100,10 +100,10 @@ def test_report_has_a_table_to_plot(parity_in: ParityIn) -> None:
     assert worst.keys() == {"name", "share", "share_by_size", "absorbed"}
 
 
-def test_a_limit_fails_a_candidate_that_loses_more(parity_in: ParityIn) -> None:
+def test_a_limit_fails_a_candidate_that_loses_more(parity_there: ParityIn) -> None:
     """Nothing else is compared, and the reason names tensor, share and step."""
     with pytest.raises(ParityError, match=r"% of the updates of \S+ lost by size") as failure:
-        parity_in(BF16).check(
+        parity_there(BF16).check(
             layouts.adamw,
             layouts.master_adamw,
             workload=SLOWLY,
@@ -118,9 +118,9 @@ def test_a_limit_fails_a_candidate_that_loses_more(parity_in: ParityIn) -> None:
     assert verdict.lost_updates["reference"]["share"] < 0.01
 
 
-def test_a_limit_passes_a_candidate_that_keeps_its_updates(parity_in: ParityIn) -> None:
+def test_a_limit_passes_a_candidate_that_keeps_its_updates(parity_there: ParityIn) -> None:
     """The stored parameters of fp32 masters stand still as well, and do not count."""
-    verdict = parity_in(BF16).check(
+    verdict = parity_there(BF16).check(
         layouts.master_adamw,
         layouts.adamw,
         workload=SLOWLY,
@@ -130,10 +130,10 @@ def test_a_limit_passes_a_candidate_that_keeps_its_updates(parity_in: ParityIn) 
     assert verdict.outcome == "pass"
 
 
-def test_a_limit_on_what_cannot_be_measured_is_vacuous(parity_in: ParityIn) -> None:
+def test_a_limit_on_what_cannot_be_measured_is_vacuous(parity_there: ParityIn) -> None:
     """No figure is no proof."""
     with pytest.raises(ParityError, match="NAdam may have a formula of its own") as failure:
-        parity_in(Cell(sequence="train2")).check(
+        parity_there(Cell(sequence="train2")).check(
             nadam, layouts.adamw, workload=SLOWLY, criterion=ANYTHING, max_lost_updates=0.5
         )
     assert failure.value.verdict.outcome == "vacuous"
@@ -149,10 +149,10 @@ def test_a_limit_on_what_cannot_be_measured_is_vacuous(parity_in: ParityIn) -> N
         (True, TypeError),
     ],
 )
-def test_a_limit_is_a_share(parity_in: ParityIn, limit: object, error: type[Exception]) -> None:
+def test_a_limit_is_a_share(parity_there: ParityIn, limit: object, error: type[Exception]) -> None:
     """Anything else is refused before anything runs."""
     with pytest.raises(error, match="expected a share from 0 to 1 but got max_lost_updates="):
-        parity_in(BF16).check(
+        parity_there(BF16).check(
             layouts.adamw,
             layouts.master_adamw,
             workload=SLOWLY,

@@ -58,17 +58,17 @@ def planted(parity: Parity, workload: Callable[..., Any], **options: Any) -> dic
     ids=["mlp", "moe"],
 )
 def test_a_bitwise_cell_of_a_rich_workload_notices_all(
-    parity_in: ParityIn, workload: Callable[..., Any], sequence: str
+    parity_there: ParityIn, workload: Callable[..., Any], sequence: str
 ) -> None:
     """All that change anything."""
-    found = planted(parity_in(Cell(sequence=sequence)), workload)
+    found = planted(parity_there(Cell(sequence=sequence)), workload)
     assert found["survived"] == {}
     assert len(found["killed"]) >= 15
 
 
-def test_what_a_weak_workload_hides_is_equivalent(parity_in: ParityIn) -> None:
+def test_what_a_weak_workload_hides_is_equivalent(parity_there: ParityIn) -> None:
     """No decay, no schedule and no load: nothing differs, and it is not counted."""
-    found = planted(parity_in(Cell(sequence="train2")), Weak)
+    found = planted(parity_there(Cell(sequence="train2")), Weak)
     assert found["survived"] == {}
     assert {
         "weight decay is left out",
@@ -79,10 +79,10 @@ def test_what_a_weak_workload_hides_is_equivalent(parity_in: ParityIn) -> None:
     } <= {*found["equivalent"]}
 
 
-def test_what_a_loose_criterion_lets_through_is_named(parity_in: ParityIn) -> None:
+def test_what_a_loose_criterion_lets_through_is_named(parity_there: ParityIn) -> None:
     """With what would show it."""
     alone = unchecked(reason="the oracle would notice what the criterion does not")
-    parity = parity_in(Cell(sequence="train"))
+    parity = parity_there(Cell(sequence="train"))
     found = planted(parity, Weak, criterion=norm(rel=3e-3), oracle=alone)
     name = "weights are rounded to bf16 after each update"
     assert found["survived"][name] == MUTANTS[name].advice
@@ -120,7 +120,9 @@ def test_agrees(cell, parity):
 def test_a_check_that_notices_too_little_is_vacuous(pytester: pytest.Pytester) -> None:
     """It says how many planted defects went unnoticed, and which."""
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_inprocess("--precision-matrix", "--precision-mutate=1")
+    result = pytester.runpytest_inprocess(
+        "--precision-matrix", "--precision-mutate=1", "--precision-ranks=inline"
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=1)
     shown = " ".join(result.stdout.str().split())

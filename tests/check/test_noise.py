@@ -37,9 +37,9 @@ class RoundsMasters(Engine):
             parameter.copy_(parameter.bfloat16())
 
 
-def test_another_order_of_sums_is_noise(parity_in: ParityIn) -> None:
+def test_another_order_of_sums_is_noise(parity_there: ParityIn) -> None:
     """It is not bitwise, and within what the reference's own roundings make."""
-    parity = parity_in(Cell(sequence="train2"))
+    parity = parity_there(Cell(sequence="train2"))
     verdict = parity.check(
         split_k_in_fp32, layouts.adamw, workload=workloads.mlp, criterion=noise()
     )
@@ -54,10 +54,10 @@ def test_another_order_of_sums_is_noise(parity_in: ParityIn) -> None:
         (RoundsMasters, "master differs at step 1"),
     ],
 )
-def test_a_defect_is_not_noise(parity_in: ParityIn, kind: type[Engine], words: str) -> None:
+def test_a_defect_is_not_noise(parity_there: ParityIn, kind: type[Engine], words: str) -> None:
     """Neither a factor, nor a counter, nor a rounding to a coarser dtype."""
     candidate = partial(planted.planted, kind=kind)
-    parity = parity_in(Cell(sequence="train2"))
+    parity = parity_there(Cell(sequence="train2"))
     with pytest.raises(ParityError, match=words):
         parity.check(candidate, layouts.adamw, workload=workloads.mlp, criterion=noise())
 

@@ -173,29 +173,33 @@ def test_a_workload_that_computes_otherwise_each_time_is_not_judged(
     assert found == {"silent": "the workload gives other gradients at the same weights each time"}
 
 
-def test_sums_over_ranks_may_be_rounded_to_bf16(parity_in: ParityIn) -> None:
+def test_sums_over_ranks_may_be_rounded_to_bf16(parity_there: ParityIn) -> None:
     """What each rank gives and the sum of both: of these data the terms of a scale cancel."""
     sides = (partial(catalogue.planted, kind=ReducesInBf16), partial(engine_of, kind=ReducesInBf16))
     cell, workload = Cell(sequence="train", world_size=2), partial(catalogue.MLP, seed=9)
-    verdict = parity_in(cell).check(*sides, workload=workload)
+    verdict = parity_there(cell).check(*sides, workload=workload)
     assert verdict.oracle is not None
     assert verdict.oracle["candidate"]["gradients"]["judged"] > 20
 
 
-def test_ranks_that_keep_what_their_own_forwards_leave_are_not_judged(parity_in: ParityIn) -> None:
+def test_ranks_that_keep_what_their_own_forwards_leave_are_not_judged(
+    parity_there: ParityIn,
+) -> None:
     """One process cannot compute what two do that have seen other microbatches."""
     cell = Cell(sequence="train", world_size=2)
-    verdict = parity_in(cell).check(layouts.adamw, adamw, workload=Centred)
+    verdict = parity_there(cell).check(layouts.adamw, adamw, workload=Centred)
     assert verdict.oracle is not None
     reason = verdict.oracle["candidate"]["gradients"]["silent"]
     assert reason.startswith("a forward reads buffers that the forwards before it have changed")
 
 
-def test_what_a_wrong_rule_explains_is_wrong_whatever_forwards_leave(parity_in: ParityIn) -> None:
+def test_what_a_wrong_rule_explains_is_wrong_whatever_forwards_leave(
+    parity_there: ParityIn,
+) -> None:
     """Both sides double each gradient; the report has the first one and the rule as data."""
     sides = (partial(engine_of, kind=Doubling), partial(engine_of, kind=Doubling, again=True))
     with pytest.raises(ParityError, match="it is multiplied by the ranks") as failure:
-        parity_in(Cell(sequence="train", world_size=2)).check(*sides, workload=CentredSlowly)
+        parity_there(Cell(sequence="train", world_size=2)).check(*sides, workload=CentredSlowly)
     assert failure.value.verdict.oracle is not None
     judged = failure.value.verdict.oracle["reference"]
     found = judged["gradients"]["breach"]
@@ -205,10 +209,10 @@ def test_what_a_wrong_rule_explains_is_wrong_whatever_forwards_leave(parity_in: 
     Draft202012Validator({"$defs": definitions, "$ref": "#/$defs/judged"}).validate(judged)
 
 
-def test_a_weight_without_a_gradient_is_wrong_whatever_is_drawn(parity_in: ParityIn) -> None:
+def test_a_weight_without_a_gradient_is_wrong_whatever_is_drawn(parity_there: ParityIn) -> None:
     """No random number leaves a weight without one."""
     with pytest.raises(ParityError, match="no rank has any"):
-        parity_in(Cell(sequence="train3")).check(
+        parity_there(Cell(sequence="train3")).check(
             frozen, partial(frozen, again=True), workload=Dropping
         )
 

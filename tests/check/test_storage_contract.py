@@ -41,22 +41,22 @@ def judged(
     return failure.value.verdict.outcome, failure.value.verdict.reason
 
 
-def test_a_contract_that_is_kept_passes(parity_in: ParityIn) -> None:
+def test_a_contract_that_is_kept_passes(parity_there: ParityIn) -> None:
     """Dtypes of every kind that it names, and the grouped path."""
     contract = Contract(
         dtypes={"param": "bfloat16", "master": "float32", "reduced_grad": "float32"},
         paths=("grouped",),
     )
-    parity_in(Cell("bf16", sequence="train2")).check(
+    parity_there(Cell("bf16", sequence="train2")).check(
         layouts.grouped_experts, layouts.discrete_experts, workload=MOE, contract=contract
     )
 
 
-def test_a_dtype_is_named(parity_in: ParityIn) -> None:
+def test_a_dtype_is_named(parity_there: ParityIn) -> None:
     """Both sides keep bf16 moments, agree bit for bit, and the contract says fp32."""
     low = {"exp_avg_dtype": "bf16"}
     outcome, reason = judged(
-        parity_in(Cell("bf16", sequence="train2")),
+        parity_there(Cell("bf16", sequence="train2")),
         partial(layouts.grouped_experts, **low),
         partial(layouts.discrete_experts, **low),
         Contract(dtypes={"exp_avg": "float32"}),
@@ -65,10 +65,10 @@ def test_a_dtype_is_named(parity_in: ParityIn) -> None:
     assert "is bfloat16, the contract says float32 in the candidate" in reason
 
 
-def test_a_path_that_was_not_taken_proves_nothing(parity_in: ParityIn) -> None:
+def test_a_path_that_was_not_taken_proves_nothing(parity_there: ParityIn) -> None:
     """Discrete weights on both sides say nothing of a grouped one."""
     outcome, reason = judged(
-        parity_in(Cell("bf16", sequence="train2")),
+        parity_there(Cell("bf16", sequence="train2")),
         partial(layouts.discrete_experts, bucket_size=1),
         layouts.discrete_experts,
         Contract(paths=("grouped",)),
@@ -77,10 +77,10 @@ def test_a_path_that_was_not_taken_proves_nothing(parity_in: ParityIn) -> None:
     assert "asks for the path grouped, which was not taken in the candidate" in reason
 
 
-def test_a_kind_that_nobody_observed_proves_nothing(parity_in: ParityIn) -> None:
+def test_a_kind_that_nobody_observed_proves_nothing(parity_there: ParityIn) -> None:
     """A misspelt kind is no kept promise."""
     outcome, reason = judged(
-        parity_in(Cell("bf16", sequence="train2")),
+        parity_there(Cell("bf16", sequence="train2")),
         layouts.grouped_experts,
         layouts.discrete_experts,
         Contract(dtypes={"masters": "float32"}),
@@ -95,10 +95,10 @@ def unfused(workload: Workload, cell: Cell, *, bucket_size: int) -> Engine:
     return layouts.discrete_experts(workload, plain, bucket_size=bucket_size)
 
 
-def test_a_cell_that_says_fused_must_fuse(parity_in: ParityIn) -> None:
+def test_a_cell_that_says_fused_must_fuse(parity_there: ParityIn) -> None:
     """By itself, without a contract in the check."""
     outcome, reason = judged(
-        parity_in(Cell("bf16", grad_accum_fusion=True, sequence="train2")),
+        parity_there(Cell("bf16", grad_accum_fusion=True, sequence="train2")),
         partial(unfused, bucket_size=1),
         partial(unfused, bucket_size=2),
     )
@@ -112,10 +112,10 @@ def unquantized(workload: Workload, cell: Cell, *, bucket_size: int) -> Engine:
     return layouts.discrete_experts(workload, plain, bucket_size=bucket_size)
 
 
-def test_a_cell_that_says_quantized_must_store_bytes(parity_in: ParityIn) -> None:
+def test_a_cell_that_says_quantized_must_store_bytes(parity_there: ParityIn) -> None:
     """Quantizing on the fly is another cell."""
     outcome, reason = judged(
-        parity_in(Cell("mxfp8", "quantized", sequence="train2")),
+        parity_there(Cell("mxfp8", "quantized", sequence="train2")),
         partial(unquantized, bucket_size=1),
         partial(unquantized, bucket_size=2),
     )
@@ -129,10 +129,10 @@ def in_fp32(workload: Workload, cell: Cell, *, foreach: bool) -> Engine:
     return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model), foreach=foreach))
 
 
-def test_a_cell_says_what_parameters_are_stored_in(parity_in: ParityIn) -> None:
+def test_a_cell_says_what_parameters_are_stored_in(parity_there: ParityIn) -> None:
     """Two runs in fp32 agree, and no parameter of them is bf16."""
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell("bf16", sequence="train2")).check(
+        parity_there(Cell("bf16", sequence="train2")).check(
             partial(in_fp32, foreach=False), partial(in_fp32, foreach=True), workload=MOE
         )
     reason = failure.value.verdict.reason
@@ -188,11 +188,11 @@ def made(workload: Workload, cell: Cell, *, engine: type[DistributedOptimizer]) 
     ],
 )
 def test_memory_that_is_not_the_buffers_is_named(
-    parity_in: ParityIn, engine: type[DistributedOptimizer], words: str
+    parity_there: ParityIn, engine: type[DistributedOptimizer], words: str
 ) -> None:
     """Also where every number is right, for now."""
     outcome, reason = judged(
-        parity_in(Cell("bf16", sequence="train2")),
+        parity_there(Cell("bf16", sequence="train2")),
         partial(made, engine=engine),
         layouts.distributed_optimizer,
     )
@@ -201,10 +201,10 @@ def test_memory_that_is_not_the_buffers_is_named(
     assert reason.endswith("in the candidate")
 
 
-def test_a_broken_promise_is_no_matter_of_the_marker(parity_in: ParityIn) -> None:
+def test_a_broken_promise_is_no_matter_of_the_marker(parity_there: ParityIn) -> None:
     """The layout has made it; no other primary_weight would keep it."""
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell("bf16", sequence="train2")).check(
+        parity_there(Cell("bf16", sequence="train2")).check(
             partial(made, engine=StrangeOptimizer), layouts.distributed_optimizer, workload=MOE
         )
     assert "asks for that" not in str(failure.value)
@@ -248,10 +248,10 @@ def test_the_dtypes_of_a_contract_are_those_that_are_compared() -> None:
     assert {getattr(torch, name) for name in DTYPE_NAMES} == set(tensors.COMPARABLE)
 
 
-def test_what_is_no_contract_is_refused(parity_in: ParityIn) -> None:
+def test_what_is_no_contract_is_refused(parity_there: ParityIn) -> None:
     """Before anything is run."""
     with pytest.raises(TypeError, match=r"expected a Contract but got contract=\{'master'"):
-        parity_in(Cell()).check(
+        parity_there(Cell()).check(
             layouts.fsdp2,
             layouts.adamw,
             workload=workloads.moe,
@@ -282,20 +282,20 @@ class Autocast(Engine):
 
 @pytest.mark.parametrize("workload", [MOE, workloads.mlp])
 def test_autocast_on_fp32_weights_computes_in_bf16(
-    parity_in: ParityIn, workload: Callable[[], Workload]
+    parity_there: ParityIn, workload: Callable[[], Workload]
 ) -> None:
     """The cell says what is computed in, and fp32 what is stored."""
-    parity_in(Cell("bf16", "fp32", sequence="train2")).check(
+    parity_there(Cell("bf16", "fp32", sequence="train2")).check(
         partial(Autocast, enabled=True, foreach=False),
         partial(Autocast, enabled=True, foreach=True),
         workload=workload,
     )
 
 
-def test_a_cell_that_says_bf16_must_compute_in_it(parity_in: ParityIn) -> None:
+def test_a_cell_that_says_bf16_must_compute_in_it(parity_there: ParityIn) -> None:
     """Two runs agree bit for bit whose autocast is off, and say nothing of bf16."""
     outcome, reason = judged(
-        parity_in(Cell("bf16", "fp32", sequence="train2")),
+        parity_there(Cell("bf16", "fp32", sequence="train2")),
         partial(Autocast, enabled=False, foreach=False),
         partial(Autocast, enabled=False, foreach=True),
     )

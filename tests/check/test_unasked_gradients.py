@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examined import verdict_of
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Parity, Verdict, Workload, layouts, unchecked, workloads
@@ -49,13 +50,12 @@ Checked = Callable[..., tuple[Verdict, int]]
 def checked(parity_by: Callable[..., Parity], tmp_path: Path) -> Checked:
     """A check, in this process unless told otherwise, with how many losses it has computed."""
 
-    def check(ranks: str = "inline", **terms: Any) -> tuple[Verdict, int]:
+    def check(ranks: str = "inline", candidate: Any = twin, **terms: Any) -> tuple[Verdict, int]:
         notes = tmp_path / "losses"
         notes.write_text("")
-        counting = partial(Counting, notes)
-        verdict = parity_by(CELL, ranks=ranks).check(
-            twin, layouts.adamw, workload=counting, **terms
-        )
+        parity = parity_by(CELL, ranks=ranks, lines="off")
+        sides = candidate, layouts.adamw
+        verdict = verdict_of(parity, *sides, workload=partial(Counting, notes), **terms)
         return verdict, len(notes.read_text().splitlines())
 
     return check
@@ -78,6 +78,21 @@ def test_gradients_of_some_tensors_alone_are_computed(checked: Checked) -> None:
     assert computed == JUDGED
     assert verdict.oracle is not None
     assert verdict.oracle["candidate"]["gradients"]["judged"] > 0
+
+
+def faster(workload: Workload, cell: Cell) -> Engine:
+    """The same layout with another learning rate."""
+    engine = layouts.adamw(workload, cell)
+    engine.optimizer.param_groups[0]["lr"] *= 2
+    return engine
+
+
+def test_a_second_run_of_a_failing_candidate_is_not_judged(checked: Checked) -> None:
+    """It says whether the candidate repeats its bytes; who judged it would compute step 2 again."""
+    verdict, computed = checked(candidate=faster)
+    assert verdict.outcome == "fail"
+    of_the_second_step = len(workloads.mlp().microbatches(CELL, 2))
+    assert computed == JUDGED + of_the_second_step + OF_A_RUN
 
 
 def test_a_reference_that_has_them_serves_as_well(checked: Checked) -> None:

@@ -50,13 +50,13 @@ def stale(workload: Workload, cell: Cell) -> Engine:
     return engine
 
 
-def test_the_weight_before_the_step_is_compared(parity_in: ParityIn) -> None:
+def test_the_weight_before_the_step_is_compared(parity_there: ParityIn) -> None:
     """Both ways round the cell is green, and says what was compared instead."""
     for candidate, reference, side in (
         (fused, plain, "candidate"),
         (plain, fused, "reference"),
     ):
-        verdict = parity_in(CELL).check(candidate, reference, workload=workloads.mlp)
+        verdict = parity_there(CELL).check(candidate, reference, workload=workloads.mlp)
         told = {k: v for k, v in (verdict.left_out or {}).items() if k.startswith("used_param")}
         assert list(told) == [
             "used_param of blocks.0.linear.weight, blocks.0.linear.bias, blocks.1.linear.weight "
@@ -68,8 +68,8 @@ def test_the_weight_before_the_step_is_compared(parity_in: ParityIn) -> None:
         }
 
 
-def test_another_weight_that_is_read_is_seen(parity_in: ParityIn) -> None:
+def test_another_weight_that_is_read_is_seen(parity_there: ParityIn) -> None:
     """The resident weight is right, and what the forward makes of a stale copy differs."""
     with pytest.raises(ParityError, match="loss differs at step 2") as failure:
-        parity_in(CELL).check(stale, plain, workload=workloads.mlp)
+        parity_there(CELL).check(stale, plain, workload=workloads.mlp)
     assert failure.value.verdict.outcome == "fail"

@@ -189,36 +189,55 @@ class Judge:
                 self._log.worst = max(self._log.worst, shares[number])
                 return []
         kinds = (*formula.moments, "master")
-        found = [_located(batch, way, kinds, step) for way in ways]
+        found = [_beyond(batch, way) for way in ways]
         # What is right by the closest way must not be accused for what is wrong by all of them.
         closest = min(shares, key=lambda number: (len(found[number]), shares[number]))
-        return found[closest]
+        return [
+            Breach(
+                step,
+                (worst.kind, worst.part.order),
+                kinds[worst.kind],
+                worst.part.piece.name,
+                index_within(worst.part.piece, worst.part.start + worst.place),
+                worst.expected,
+                worst.got,
+                worst.ratio,
+                batch.group,
+            )
+            for worst in found[closest]
+        ]
 
 
-def _located(
-    batch: Batch, way: tuple[UpdateScalars, float], kinds: Sequence[str], step: int
-) -> list[Breach]:
+class _Worst(NamedTuple):
+    """The worst element of a range of a shard.
+
+    Attributes:
+        kind: number of the moment, or of the weight after them.
+        part: the range.
+        place: number of the element in it.
+        expected: what the rule gives.
+        got: what the state holds.
+        ratio: of the error to its bound.
+    """
+
+    kind: int
+    part: PiecePart
+    place: int
+    expected: float
+    got: float
+    ratio: float
+
+
+def _beyond(batch: Batch, way: tuple[UpdateScalars, float]) -> list[_Worst]:
     """Return the worst element of each tensor in which an update is off by more than its bound."""
     found = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
         for part in batch.parts:
-            own = ratio[start : start + part.size]
-            place = int(own.argmax())
-            if float(own[place]) > 1:
-                wrong = float(batch.after[kind][start + place])
-                found.append(
-                    Breach(
-                        step,
-                        (kind, part.order),
-                        kinds[kind],
-                        part.piece.name,
-                        index_within(part.piece, part.start + place),
-                        float(exact[start + place]),
-                        wrong,
-                        float(own[place]),
-                        batch.group,
-                    )
-                )
+            worst, place = map(float, ratio[start : start + part.size].max(0))
+            if worst > 1:
+                own = start + int(place)
+                got = float(batch.after[kind][own])
+                found.append(_Worst(kind, part, int(place), float(exact[own]), got, worst))
             start += part.size
     return found

@@ -22,6 +22,10 @@ GRADIENT = "gradient"
 ROUNDS = 8
 """Rounds of a fit: an update is linear in all but an eps, or nearly so."""
 
+STILL = 1e-9
+"""Share of its value by which an option must move in a round for another round to be made: far less
+than any rounding makes of an update."""
+
 SIZES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 """Values from the nearest of which an eps is looked for: one that is too small about doubles in
 each round."""
@@ -134,7 +138,10 @@ def _fit(
         if not bool(solved.isfinite().all()):
             return None
         steps = zip(values.items(), solved.tolist(), strict=True)
-        values = {name: _limited(name, value + by) for (name, value), by in steps}
+        moved_to = {name: _limited(name, value + by) for (name, value), by in steps}
+        if all(abs(moved_to[name] - value) <= STILL * abs(value) for name, value in values.items()):
+            return None  # no further round would find other values
+        values = moved_to
     return None
 
 

@@ -61,9 +61,19 @@ class UpdateOracle:
         rule: the declared rule.
         cell: where it is trained.
         log: takes what is found.
+        explains: whether wrong updates are explained by known mistakes. Nobody reads that of a run
+            into which something is planted.
     """
 
-    def __init__(self, workload: Workload, rule: OptimizerRule, cell: Cell, log: OracleLog) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        rule: OptimizerRule,
+        cell: Cell,
+        log: OracleLog,
+        *,
+        explains: bool = True,
+    ) -> None:
         self._workload = workload
         self._plan = UpdatePlan(workload, rule, cell)
         self._log = log
@@ -73,7 +83,7 @@ class UpdateOracle:
         self._before: dict[tuple[str, Place], _Before] = {}
         self._options: list[dict[str, Any]] = []
         self._made = 0
-        self._named = 0
+        self._named = 0 if explains else _NAMED
         self._without: set[str] = set()
         self._known: set[str] = set()
         self._places: dict[str, list[Observation]] = {}
