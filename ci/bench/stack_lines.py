@@ -121,7 +121,7 @@ def planted_in(name: str) -> tuple[str, Planted] | None:
     """Return what the test of a name has planted, in words too; None of another test."""
     test, _, cell = name.partition("[")
     for words, (code, kind) in REPLACED.items():
-        if cell.endswith(f"-{words}]"):
+        if cell.endswith(f"-defect_{words.replace(' ', '_')}]"):
             return words, Planted("test_planted.py", code, kind)
     planted = PLANTED.get(test)
     return planted and (test.removeprefix("test_").replace("_", " "), planted)
