@@ -55,7 +55,7 @@ def test_an_engine_goes_on(agreed: Agreed, odd: str) -> None:
     assert agreed(odd).observations > 100
 
 
-# In CI, engines have these beside numbers of Adam, which scripts are read by, too.
+# In CI, engines have what cannot be judged: an optimizer is read alike in both.
 @pytest.mark.parametrize(
     "odd",
     [

@@ -16,7 +16,7 @@ ParityIn = Callable[[Cell], Parity]
 
 
 LARGE = partial(workloads.mlp, width=401, depth=1)
-"""Of seven of its steps a trace keeps digests, as of a long run, and no values."""
+"""So large that a trace keeps digests of seven steps, as it does of a long run."""
 
 
 def caught(
@@ -169,7 +169,7 @@ def test_a_candidate_whose_second_run_fails_is_not_repeatable(
 
 
 def test_a_divergence_late_in_a_long_run_is_found_exactly(parity_in: ParityIn) -> None:
-    """Of so much digests are kept, and values of the steps around the first that differs."""
+    """Of a run as large digests are kept, and values of the steps around the first difference."""
     cell = Cell(sequence="train7")
     error = caught(parity_in(cell), planted.WrongAtStep5, LARGE)
     found = error.verdict.divergence

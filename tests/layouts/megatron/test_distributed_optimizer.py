@@ -113,7 +113,7 @@ def test_buckets_and_overlap_change_no_bit(parity_in: ParityIn, options: dict[st
     )
 
 
-# Without overlap the two share what is gathered, too, only at another time.
+# In CI, on three ranks with overlap.
 @pytest.mark.parametrize("overlap", [pytest.param(False, marks=NIGHTLY), True])
 @pytest.mark.parametrize("world_size", [pytest.param(1, marks=NIGHTLY), 3])
 def test_the_gradients_memory_serves_the_gather_too(
