@@ -20,9 +20,9 @@ ParityIn = Callable[[Cell], Parity]
 CELL = Cell(sequence="train2")
 
 
-def verdict(parity_in: ParityIn, layout: Any, cell: Cell = CELL) -> Verdict:
+def verdict(parity_there: ParityIn, layout: Any, cell: Cell = CELL) -> Verdict:
     """Check a planted layout against the same one."""
-    parity = parity_in(cell)
+    parity = parity_there(cell)
     try:
         return parity.check(partial(layout, planted=True), layout, workload=workloads.mlp)
     except ParityError as failure:
@@ -148,9 +148,9 @@ def averaging(workload: Workload, cell: Cell, planted: bool = False) -> Engine:
         (averaging, "average", None),
     ],
 )
-def test_it_is_compared(parity_in: ParityIn, layout: Any, kind: str, name: str | None) -> None:
+def test_it_is_compared(parity_there: ParityIn, layout: Any, kind: str, name: str | None) -> None:
     """A difference in it is the first one."""
-    found = verdict(parity_in, layout)
+    found = verdict(parity_there, layout)
     assert found.outcome == "fail", found
     assert found.divergence is not None
     assert found.divergence.kind == kind
@@ -175,16 +175,16 @@ def losing(workload: Workload, cell: Cell, planted: bool = False) -> Engine:
     return engine(workload, cell, model, Losing)
 
 
-def test_a_load_must_restore_it(parity_in: ParityIn) -> None:
+def test_a_load_must_restore_it(parity_there: ParityIn) -> None:
     """All state is as it was saved."""
-    found = verdict(parity_in, losing, CELL.replace(sequence="train1-save-load-train1"))
+    found = verdict(parity_there, losing, CELL.replace(sequence="train1-save-load-train1"))
     assert found.outcome == "fail"
     assert "extra_state" in found.reason
 
 
-def test_an_option_that_cannot_be_shown_is_named(parity_in: ParityIn) -> None:
+def test_an_option_that_cannot_be_shown_is_named(parity_there: ParityIn) -> None:
     """Nobody can say whether two functions are the same."""
-    found = verdict(parity_in, with_function)
+    found = verdict(parity_there, with_function)
     assert found.left_out is not None
     assert found.left_out["hyper rule"] == "candidate: SGD has a function there"
 

@@ -63,7 +63,7 @@ def test_frozen_parameters_are_left_alone(
     parity_in: ParityIn, precision: str, primary_weight: str, overlap: bool
 ) -> None:
     """They have neither gradients nor masters in the buffers, and agree with replicated ones."""
-    sequence = "train2-eval-train-save-load-train"
+    sequence = "train-save-load-eval-train"
     cell = Cell(precision, primary_weight, sequence=sequence, world_size=2)
     options = {"overlap_grad_reduce": overlap, "overlap_param_gather": overlap}
     parity_in(cell).check(
@@ -73,13 +73,13 @@ def test_frozen_parameters_are_left_alone(
 
 def test_unused_parameters_have_gradients_of_zero(parity_in: ParityIn) -> None:
     """In buffers there is no other way: weight decay moves them on both sides."""
-    cell = Cell("bf16", sequence="train2-eval-train-save-load-train", world_size=2)
+    cell = Cell("bf16", sequence="train-save-load-eval-train", world_size=2)
     parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=Unused)
 
 
 def test_a_bucket_that_never_was_reduced_is_refused(parity_in: ParityIn) -> None:
     """Nobody would have summed it, on either side."""
-    cell = Cell("bf16", sequence="train2", world_size=2)
+    cell = Cell("bf16", sequence="train", world_size=2)
     words = "expected gradients of unused in the last microbatch but got none"
     with pytest.raises(ParityError, match=words):
         parity_in(cell).check(
@@ -109,14 +109,14 @@ class FrozenExperts(workloads.moe):
 @pytest.mark.parametrize("primary_weight", [pytest.param("bf16", marks=NIGHTLY), "quantized"])
 def test_frozen_experts(parity_in: ParityIn, primary_weight: str) -> None:
     """Whether they are stored together or not."""
-    cell = Cell("mxfp8", primary_weight, sequence="train2-save-swap-train", world_size=2)
+    cell = Cell("mxfp8", primary_weight, sequence="train-save-swap-train", world_size=2)
     parity_in(cell).check(layouts.grouped_experts, layouts.discrete_experts, workload=FrozenExperts)
 
 
 def test_a_single_weight_is_trained_whole_or_not_at_all(parity_in: ParityIn) -> None:
     """One tensor requires a gradient or it does not."""
     with pytest.raises(ParityError, match="expected all experts of a single weight to be trained"):
-        parity_in(Cell("bf16", sequence="train2")).check(
+        parity_in(Cell("bf16", sequence="train")).check(
             layouts.grouped_experts,
             layouts.discrete_experts,
             workload=partial(FrozenExperts, one=True),

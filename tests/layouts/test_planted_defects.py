@@ -10,16 +10,24 @@ import both_sides
 import planted
 import pytest
 
-from pytest_precision import Cell, Engine, Parity, ParityError, layouts, workloads
-from pytest_precision.plugin.resources import Resources
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 
 
-def caught(parity: Parity, kind: type[Engine], **options: object) -> ParityError:
+LARGE = partial(workloads.mlp, width=401, depth=1)
+"""So large that a trace keeps digests of seven steps, as it does of a long run."""
+
+
+def caught(
+    parity: Parity,
+    kind: type[Engine],
+    workload: Callable[..., Workload] = workloads.mlp,
+    **options: object,
+) -> ParityError:
     candidate = partial(planted.planted, kind=kind)
     with pytest.raises(ParityError) as failure:
-        parity.check(candidate, layouts.adamw, workload=workloads.mlp, **options)  # type: ignore[arg-type]
+        parity.check(candidate, layouts.adamw, workload=workload, **options)  # type: ignore[arg-type]
     return failure.value
 
 
@@ -113,21 +121,29 @@ def test_a_layout_against_itself_proves_nothing(parity_in: ParityIn) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sequence", "words"),
+    ("sequence", "workload", "words"),
     [
-        ("train60", "not repeatable: step 1 differed, but not in a second run"),
-        ("train2", "not repeatable: master of .* differs at step 1 after .* in a second run"),
+        ("train7", LARGE, "not repeatable: step 1 differed, but not in a second run"),
+        (
+            *("train2", workloads.mlp),
+            "not repeatable: master of .* differs at step 1 after .* in a second run",
+        ),
     ],
+    ids=["digests", "values"],
 )
 def test_a_run_that_is_not_repeatable_is_called_that(
-    parity_in: ParityIn, tmp_path: Path, sequence: str, words: str
+    parity_in: ParityIn,
+    tmp_path: Path,
+    sequence: str,
+    workload: Callable[..., Workload],
+    words: str,
 ) -> None:
     """What differs between two runs of one layout is no property of the layout."""
     with pytest.raises(ParityError, match=words) as failure:
         parity_in(Cell(sequence=sequence)).check(
             partial(planted.differs_once, mark=str(tmp_path / "ran")),
             layouts.adamw,
-            workload=workloads.mlp,
+            workload=workload,
         )
     assert failure.value.verdict.outcome == "fail"
 
@@ -152,16 +168,14 @@ def test_a_candidate_whose_second_run_fails_is_not_repeatable(
         )
 
 
-def test_a_divergence_late_in_a_long_run_is_found_exactly(
-    parity_in: ParityIn, resources: Resources
-) -> None:
-    """Of 60 steps digests are kept, and values of those around the first that differs."""
-    cell = Cell(sequence="train60")
-    error = caught(parity_in(cell), planted.WrongAtStep41)
+def test_a_divergence_late_in_a_long_run_is_found_exactly(parity_in: ParityIn) -> None:
+    """Of a run as large digests are kept, and values of the steps around the first difference."""
+    cell = Cell(sequence="train7")
+    error = caught(parity_in(cell), planted.WrongAtStep5, LARGE)
     found = error.verdict.divergence
     assert found is not None
-    assert (found.step, found.phase, found.kind) == (41, "reduce_grads", "reduced_grad")
-    assert "step 40 agreed" in error.verdict.reason
+    assert (found.step, found.phase, found.kind) == (5, "reduce_grads", "reduced_grad")
+    assert "step 4 agreed" in error.verdict.reason
     assert found.signature == "2 times the reference"
 
 

@@ -55,12 +55,12 @@ LEFT_OUT = [
     ],
 )
 def test_recomputation_leaves_the_numbers_alone(
-    parity_in: Callable[[Cell], Parity], layout: str, ranks: int, recompute: str
+    parity_there: Callable[[Cell], Parity], layout: str, ranks: int, recompute: str
 ) -> None:
     """Blocks are called again in backward, on fp32 storage in bf16 there too."""
     cell = Cell("bf16", "fp32", False, "train2", ranks, (("recompute", recompute),))
     made = getattr(layouts, layout)
-    parity_in(cell).check(
+    parity_there(cell).check(
         made, made, workload=Recomputed, reference_cell=cell.replace(recompute="no")
     )
 

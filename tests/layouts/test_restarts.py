@@ -23,12 +23,12 @@ TWO = Cell(world_size=2)
 @pytest.mark.parametrize("layout", ["fsdp2", "distributed_optimizer"])
 def test_a_run_goes_on_in_new_processes(parity_in: ParityIn, layout: str) -> None:
     """What the layouts save is all that the next step reads; so a load and a restart agree."""
-    cell = TWO.replace(sequence="train2-eval-save-restart-train2")
+    cell = TWO.replace(sequence="train-eval-save-restart-train")
     verdict = parity_in(cell).check(
         getattr(layouts, layout),
         layouts.adamw,
         workload=workloads.moe,
-        reference_cell=cell.replace(sequence="train2-eval-save-load-train2"),
+        reference_cell=cell.replace(sequence="train-eval-save-load-train"),
     )
     assert verdict.observations > 300
     assert not set(verdict.left_out) - {"grad"}
@@ -47,7 +47,7 @@ def test_layouts_read_each_other_on_any_number_of_ranks(
     parity_in: ParityIn, pair: tuple[str, str]
 ) -> None:
     """Bit for bit, by either layout of a pair: from 2 ranks to 4, from 4 to 1, and from 1 to 2."""
-    sequence = "train2-save-swap@4-save-load@1-save-swap@2-eval-train"
+    sequence = "train-save-swap@4-save-load@1-save-swap@2-eval-train"
     candidate, reference = (getattr(layouts, name) for name in pair)
     verdict = parity_in(TWO.replace(sequence=sequence)).check(
         candidate, reference, workload=workloads.mlp
@@ -57,21 +57,21 @@ def test_layouts_read_each_other_on_any_number_of_ranks(
 
 def test_the_reference_may_stay_on_its_ranks(parity_in: ParityIn) -> None:
     """Moments of the same operation are compared; but not what every rank has of its own."""
-    cell = TWO.replace(sequence="train2-save-load@1-eval")
+    cell = TWO.replace(sequence="train-save-load@1-eval")
     verdict = parity_in(cell).check(
         layouts.fsdp2,
         layouts.adamw,
         workload=workloads.mlp,
-        reference_cell=cell.replace(sequence="train2-save-load-eval"),
+        reference_cell=cell.replace(sequence="train-save-load-eval"),
     )
-    assert verdict.left_out["rng"].endswith("the world sizes differ from load after step 2 on")
+    assert verdict.left_out["rng"].endswith("the world sizes differ from load after step 1 on")
 
 
 @pytest.mark.filterwarnings("ignore::pytest_precision.PrecisionLeakWarning")
 @pytest.mark.parametrize(
     ("kind", "passes", "fails", "words"),
     [
-        (planted.CountsInAGlobal, "load", "restart", "loss differs at step 3"),
+        (planted.CountsInAGlobal, "load", "restart", "loss differs at step 2"),
         (planted.OneFileEach, "load", "load@4", "FileNotFoundError"),
         (planted.SharesMoments, "restart", "restart@1", "exp_avg differs after restart"),
     ],
@@ -83,7 +83,7 @@ def test_what_a_load_cannot_find(
     """It is in the processes, or right for as many ranks only as have saved."""
     candidate = partial(planted.planted, kind=kind)
     for operation in (passes, fails):
-        parity = parity_in(TWO.replace(sequence=f"train2-save-{operation}-train2"))
+        parity = parity_in(TWO.replace(sequence=f"train-save-{operation}-train"))
         with nullcontext() if operation == passes else pytest.raises(ParityError, match=words):
             parity.check(candidate, layouts.adamw, workload=workloads.mlp)
 

@@ -26,6 +26,7 @@ def parity_here(parity_by: Callable[..., Parity]) -> InThis:
 # In CI, what is at the right shows it.
 NIGHTLY = {
     **dict.fromkeys(("RMSprop", "ASGD", "Adadelta", "Adagrad"), "NAdam"),
+    **dict.fromkeys(("RAdam", "Adamax", "Rprop"), "NAdam"),
     "plain SGD": "Nesterov",
     "clip per tensor": "clip by value",
     "torch's clip": "norm_of_norms in the catalogue",

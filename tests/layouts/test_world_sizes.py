@@ -45,8 +45,8 @@ def norms(cell: Cell, names: tuple[str, ...], workload: str) -> dict[str, list[f
 @pytest.mark.parametrize(
     ("ranks", "workload"),
     [
-        # `moe` has all layers of the others, and layouts of its own.
-        pytest.param(ranks, workload, marks=() if workload == "moe" else NIGHTLY)
+        # `moe` has all layers of the others, and layouts of its own; on 8 ranks these agree below.
+        pytest.param(ranks, workload, marks=() if (ranks, workload) == (4, "moe") else NIGHTLY)
         for ranks in (4, 8)
         for workload in TINY
     ],
@@ -151,7 +151,7 @@ MASTER = partial(layouts.master_adamw, main_grad=True)
 @pytest.mark.parametrize(
     ("candidate", "reference", "cell", "workload", "agrees"),
     [
-        (layouts.ddp, layouts.adamw, Cell("fp32", "fp32", False, "train2", 3), "gpt", False),
+        (layouts.ddp, layouts.adamw, Cell("fp32", "fp32", False, "train", 3), "gpt", False),
         (layouts.ddp, layouts.adamw, Cell("bf16", "fp32", False, "train2", 4), "gpt", True),
         # In CI, DDP's sums differ likewise, and te/test_data_parallel.py bounds those of FSDP2.
         pytest.param(
@@ -185,7 +185,7 @@ def test_agreement_ends_where_the_readme_says(
     agrees: bool,
 ) -> None:
     """The order of a sum over ranks is the only cause: nothing differs before it is reduced."""
-    check = partial(parity_in(cell).check, workload=getattr(workloads, workload))
+    check = partial(parity_in(cell).check, workload=TINY[workload])
     if agrees:
         assert check(candidate, reference).outcome == "pass"
         return

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import partial
 from inspect import cleandoc
 from textwrap import dedent
@@ -81,23 +78,3 @@ def test_unknown_name_is_refused() -> None:
     with pytest.raises(AttributeError, match=r"'bert'.*Workload, gpt, mlp, moe"):
         workloads.bert  # noqa: B018
     assert set(workloads.__all__) <= set(dir(workloads))
-
-
-@pytest.mark.slow
-def test_import_is_light() -> None:
-    """Importing the workloads and the base class does not import torch; using a name does."""
-    code = (
-        "import sys; from pytest_precision import workloads; workloads.Workload; dir(workloads)\n"
-        "assert 'torch' not in sys.modules\n"
-        "from pytest_precision.workloads import gpt\n"
-        "assert 'torch' in sys.modules and gpt.__name__ == 'Gpt'\n"
-    )
-    path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from workload_measures import CELL, fingerprint
+from workload_measures import CELL
 from workload_properties import PROPERTIES
 from workload_violators import VIOLATIONS
 
@@ -59,26 +55,3 @@ def test_there_is_no_end_of_microbatches() -> None:
     tokens = [workload.tokens(microbatch) for microbatch in microbatches]
     assert len(tokens) == 192
     assert all(len(set(tokens[n : n + 24])) == 24 for n in range(len(tokens) - 23))
-
-
-PRINT_FINGERPRINTS = """
-from workload_measures import fingerprint
-from pytest_precision import workloads
-for name in ("mlp", "gpt", "moe"):
-    print(fingerprint(getattr(workloads, name)()))
-"""
-
-
-@pytest.mark.slow
-def test_other_processes_compute_the_same_bits() -> None:
-    """Data, losses and gradients are those of every other process."""
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    process = subprocess.run(
-        [sys.executable, "-c", PRINT_FINGERPRINTS],
-        env=os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "5", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    here = [fingerprint(make()) for make in (workloads.mlp, workloads.gpt, workloads.moe)]
-    assert process.stdout.split() == here, process.stderr

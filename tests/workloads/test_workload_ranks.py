@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch import nn
 from workload_measures import CELL, seeded
 
 from pytest_precision import Workload, workloads
 
 RANKS = 2
-DEADLINE = 200
-"""Seconds until a rank that hangs is killed."""
 
 
 def replicate(model: nn.Module) -> nn.Module:
@@ -44,15 +40,15 @@ def backward(workload: Workload, model: nn.Module, rank: int = 0, ranks: int = 1
             (workload.loss(model, microbatch)[0] * ranks / tokens).backward()
 
 
-def compare_with_one_rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=RANKS)
+def compare_with_one_rank() -> int:
+    """On a rank: how many gradients were compared with those of a process that is alone."""
+    compared = 0
     for make in (workloads.mlp, workloads.gpt, workloads.moe):
         workload, alone = make(), seeded(make())
         backward(workload, alone)
         for wrap in (replicate, shard):
             model = seeded(make())
-            backward(workload, wrap(model), rank, RANKS)
+            backward(workload, wrap(model), dist.get_rank(), RANKS)
             for (name, parameter), expected in zip(
                 model.named_parameters(), alone.parameters(), strict=True
             ):
@@ -62,23 +58,12 @@ def compare_with_one_rank(rank: int, folder: str) -> None:
                 grad = parameter.grad
                 grad = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
                 torch.testing.assert_close(grad, expected.grad, msg=lambda m, n=name: f"{n}: {m}")
-    (Path(folder) / f"done{rank}").touch()
-    dist.barrier()
-    dist.destroy_process_group()
+                compared += 1
+    return compared
 
 
-@pytest.mark.slow
-def test_two_ranks_get_the_gradients_of_one(tmp_path: Path) -> None:
+def test_two_ranks_get_the_gradients_of_one(run_on_ranks: Callable[..., list[Any]]) -> None:
     """Without `find_unused_parameters`, with uneven shares, empty shards and an idle expert."""
-    ranks = torch.multiprocessing.spawn(
-        compare_with_one_rank, (str(tmp_path),), RANKS, join=False, daemon=True
-    )
-    deadline = time.monotonic() + DEADLINE
-    try:
-        while not ranks.join(timeout=1):
-            assert time.monotonic() < deadline, "a rank hangs"
-    finally:
-        for process in ranks.processes:
-            process.kill()
-            process.join()
-    assert len(list(tmp_path.glob("done*"))) == RANKS
+    made = (seeded(make()) for make in (workloads.mlp, workloads.gpt, workloads.moe))
+    trained = sum(p.requires_grad for model in made for p in model.parameters())
+    assert run_on_ranks(RANKS, compare_with_one_rank) == [2 * trained] * RANKS

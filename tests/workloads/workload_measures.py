@@ -18,7 +18,7 @@ CELL = Cell()
 STEPS = 8
 """Train steps of a short run."""
 
-LONG = 40
+LONG = 24
 """Train steps in which a loss must go down."""
 
 

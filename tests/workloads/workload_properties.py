@@ -290,7 +290,7 @@ def moving_weights(workload: Workload) -> Iterator[str]:
 
 
 def learnable(workload: Workload) -> Iterator[str]:
-    """A few dozen steps of AdamW bring the loss well below that of a uniform guess."""
+    """Two dozen steps of AdamW bring the loss well below that of a uniform guess."""
     classes = seeded(workload)(workload.microbatches(CELL, 1)[0].inputs).shape[-1]
     losses = [step.loss for step in trained(type(workload), LONG)]
     last = sum(losses[-5:]) / 5

@@ -97,13 +97,13 @@ def losing_scales(workload: Workload, cell: Cell, **options: object) -> Engine:
     return LosesScales.of(workload, cell, **options)
 
 
-def test_lost_scales_are_caught(parity_in: ParityIn) -> None:
+def test_lost_scales_are_caught(parity_there: ParityIn) -> None:
     """Where they are lost, and not when the weights go astray."""
-    cell = Cell("bf16", sequence="train-save-load-train", world_size=2)
+    cell = Cell("bf16", sequence="train-save-load-train")
     with pytest.raises(
         ParityError, match="exp_avg_sq_scale differs after load, which follows step 1"
     ):
-        parity_in(cell).check(
+        parity_there(cell).check(
             partial(losing_scales, exp_avg_sq_dtype="fp16"),
             partial(layouts.distributed_optimizer, exp_avg_sq_dtype="fp16"),
             workload=workloads.mlp,

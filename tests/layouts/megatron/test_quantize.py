@@ -143,10 +143,10 @@ def planted(workload: Workload, cell: Cell, *, engine: type[DistributedOptimizer
 @pytest.mark.parametrize(
     ("precision", "where"),
     [
-        pytest.param("fp8_current", f"quantized {CUT}.rowwise", marks=NIGHTLY),
+        ("fp8_current", f"quantized {CUT}.rowwise"),
         pytest.param("fp8_block", "scale blocks.0.experts.0.up.weight.rowwise", marks=NIGHTLY),
         pytest.param("mxfp8", f"quantized {CUT}.columnwise", marks=NIGHTLY),
-        ("nvfp4", f"quantized {CUT}.rowwise"),
+        pytest.param("nvfp4", f"quantized {CUT}.rowwise", marks=NIGHTLY),
         ("fp8_delayed", "scale blocks.0.experts.2.up.quantizers.0.weight"),
     ],
 )
