@@ -20,6 +20,7 @@ import pytest
 # The sessions run in this process, which forgets afterwards what they have imported: torch cannot
 # be imported twice, and a second copy of a module has other functions than the first.
 import torch  # noqa: F401
+from descriptors import open_descriptors
 from slack import START, slack
 
 import pytest_precision.plugin.fixtures  # noqa: F401
@@ -29,19 +30,26 @@ from pytest_precision.ranks.process import server
 SUITE = """
     import pytest
     from around import process, sum_of_ranks
-    from {module} import {function}
+    from {module} import {functions}
 
     pytestmark = pytest.mark.world_size(2)
+
+    FAULTS = [{faults}]
 
     def test_before(ranks):
         assert ranks.run(sum_of_ranks) == [3, 3]
 
-    def test_fault(ranks):
-        ranks.run({function}, *{arguments!r})
+    @pytest.mark.parametrize("number", range(len(FAULTS)))
+    def test_fault(ranks, number):
+        function, arguments = FAULTS[number]
+        ranks.run(function, *arguments)
 
     def test_after(ranks):
         assert ranks.run(sum_of_ranks) == [3, 3]
 """
+
+Fault = tuple[Callable[..., object], tuple[object, ...]]
+"""A function that harms its ranks, and its arguments."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
     folder = tmp_path / "temporary"
     folder.mkdir()
     me = psutil.Process()
-    processes, descriptors = set(me.children(recursive=True)), me.num_fds()
+    processes, descriptors = set(me.children(recursive=True)), open_descriptors()
     # Not by monkeypatch, whose pending changes the sessions of these tests refuse.
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
@@ -91,35 +99,66 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
         time.sleep(0.02)
     assert left == set()
     gc.collect()  # other plugins leave theirs to the collector
-    assert me.num_fds() <= descriptors
+    assert open_descriptors() <= descriptors
     assert list(folder.glob("pytest-precision-*")) == []
 
 
-@pytest.fixture
-def suffer(pytester: pytest.Pytester, request: pytest.FixtureRequest, nothing_left: None) -> Suffer:
-    """Runs a session whose second test calls a function of the test's own module on two ranks.
+@pytest.fixture(scope="module")
+def sufferings() -> dict[Fault, Suffered]:
+    """How the faults of a module have ended that one session has run, one after the other."""
+    return {}
 
-    It fails unless the session is one failure and two passes, in that order.
+
+@pytest.fixture
+def suffer(
+    pytester: pytest.Pytester,
+    request: pytest.FixtureRequest,
+    nothing_left: None,
+    sufferings: dict[Fault, Suffered],
+) -> Suffer:
+    """Runs a session one of whose tests calls a function of the test's own module on two ranks.
+
+    It fails unless the first and the last test of the session pass, and all others fail. These are
+    the `FAULTS` of the module, if this one is among them: each has new ranks, and meets what the
+    one before it has left.
     """
 
     def suffer(
         fault: Callable[..., object], *arguments: object, timeout: float = 30, mode: str = "reuse"
     ) -> Suffered:
+        asked: Fault = fault, arguments
+        faults: list[Fault] = getattr(request.module, "FAULTS", [])
+        if asked not in faults:
+            return run([asked], timeout, mode)[0]
+        if asked not in sufferings:
+            sufferings.update(zip(faults, run(faults, timeout, mode), strict=True))
+        return sufferings[asked]
+
+    def run(faults: list[Fault], timeout: float, mode: str) -> list[Suffered]:
         options = f"--precision-timeout={timeout}", f"--precision-ranks={mode}"
-        names = {"module": Path(request.module.__file__).stem, "function": fault.__name__}
-        pytester.makepyfile(test_session=SUITE.format(arguments=arguments, **names))
+        text = SUITE.format(
+            module=Path(request.module.__file__).stem,
+            functions=", ".join({function.__name__ for function, _ in faults}),
+            faults=", ".join(f"({function.__name__}, {given!r})" for function, given in faults),
+        )
+        pytester.makepyfile(test_session=text)
         recorder = pytester.inline_run(*options, "--precision-device=cpu")
         calls = recorder.getcalls("pytest_runtest_logreport")
         reports = [call.report for call in calls if call.report.when == "call"]
-        assert [report.outcome for report in reports] == ["passed", "failed", "passed"]
-        recorder.assertoutcome(passed=2, failed=1)
-        [error] = [
+        outcomes = [report.outcome for report in reports]
+        assert outcomes == ["passed", *["failed"] * len(faults), "passed"]
+        recorder.assertoutcome(passed=2, failed=len(faults))
+        errors = [
             call.call.excinfo.value
             for call in recorder.getcalls("pytest_runtest_makereport")
             if call.call.excinfo is not None
         ]
-        assert isinstance(error, RankError), reports[1].longreprtext
-        return Suffered(error, reports[1].duration)
+        for error, report in zip(errors, reports[1:-1], strict=True):
+            assert isinstance(error, RankError), report.longreprtext
+        return [
+            Suffered(error.with_traceback(None), report.duration)
+            for error, report in zip(errors, reports[1:-1], strict=True)
+        ]
 
     return suffer
 

@@ -57,6 +57,8 @@ def test_sigkill_leaves_nothing(session_of):
     assert session.process.returncode == -signal.SIGKILL
 
 
+# The thread of pytest-timeout leaves so by day.
+@pytest.mark.nightly
 def test_an_exit_in_a_thread_leaves_nothing(session_of):
     """No handler runs in `os._exit`."""
     with session_of(EXITS) as session:

@@ -30,6 +30,9 @@ def alone():
         dist.all_reduce(torch.ones(1))
 
 
+FAULTS = [(in_different_order, ()), (alone, ())]
+
+
 def test_collectives_in_different_order_are_both_shown(suffer):
     """No rank is to blame: the text has the stacks of all."""
     suffered = suffer(in_different_order, timeout=DEADLINE)

@@ -19,6 +19,9 @@ def leave(how):
     dist.all_reduce(torch.ones(1))
 
 
+FAULTS = [(leave, (how,)) for how in ("planted", 0, "interrupt")]
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [

@@ -27,6 +27,9 @@ def beyond_the_limit(where):
     dist.all_reduce(torch.ones(1))
 
 
+FAULTS = [(beyond_the_limit, (where,)) for where in ("tensor", "python")]
+
+
 @pytest.mark.parametrize(
     ("where", "exception", "words"),
     [

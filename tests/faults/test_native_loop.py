@@ -20,6 +20,9 @@ def stick(library):
     dist.all_reduce(torch.ones(1))
 
 
+FAULTS = [(stick, (library,)) for library in ("CDLL", "PyDLL")]
+
+
 @pytest.mark.parametrize("library", ["CDLL", "PyDLL"])
 def test_a_rank_in_native_code_is_named_with_its_stack(suffer, library):
     """The handler of the signal needs no lock: it says where in Python the call was made."""

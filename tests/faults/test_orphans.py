@@ -37,6 +37,9 @@ def has_ended(suffered):
         return True
 
 
+FAULTS = [(start_a_child_and_fail, given) for given in [(False,), (True,), (True, True)]]
+
+
 @pytest.mark.parametrize("in_a_session_of_its_own", [False, True])
 def test_what_a_rank_started_ends_with_it(suffer, in_a_session_of_its_own):
     """Its copy of the rank's sockets does not hold up the peer that waits for their end."""

@@ -56,15 +56,10 @@ def test_maxfail(outcomes):
     assert outcomes("--maxfail=1")[-1] == ("test_2", "failed")
 
 
-def test_last_failed(outcomes):
-    """--lf runs the two tests whose ranks failed."""
+def test_last_failed_and_failed_first(outcomes):
+    """--lf runs the two tests whose ranks failed; --ff runs them before the others, which pass."""
     outcomes()
     assert outcomes("--lf") == [("test_2", "failed"), ("test_4", "failed")]
-
-
-def test_failed_first(outcomes):
-    """--ff runs them before the others, which pass."""
-    outcomes()
     names = ["test_2", "test_4", "test_1", "test_3"]
     assert outcomes("--ff") == [*zip(names, ["failed"] * 2 + ["passed"] * 2, strict=True)]
 

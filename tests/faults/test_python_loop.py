@@ -38,6 +38,9 @@ def loop_deaf():
         pass
 
 
+FAULTS = [(loop, ()), (loop_deaf, ())]
+
+
 def test_a_loop_is_named(suffer):
     """And where it is; rank 0 gives up in its collective at about the same time."""
     suffered = suffer(loop, timeout=DEADLINE)

@@ -46,6 +46,15 @@ def raises_before_it_runs():
     compile("import torch\nloop(", "train.py", "exec")
 
 
+FAULTS = [
+    *((raises, (when,)) for when in ("before", "in", "after")),
+    (raises_chained, ()),
+    (raises_eof, ()),
+    (raises_at_length, ()),
+    (raises_before_it_runs, ()),
+]
+
+
 def test_a_syntax_error_says_what_it_is(suffer):
     """A traceback names the file first, and the error last."""
     suffered = suffer(raises_before_it_runs)

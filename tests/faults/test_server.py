@@ -78,21 +78,6 @@ def test_a_dead_server(own_server):
     assert pool.run(1, os.getppid) != [process.pid]
 
 
-def leave_a_child():
-    """Start a process that ends with no signal to this rank's own processes."""
-    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
-
-
-def test_a_server_that_is_replaced_takes_what_its_ranks_started_along(own_server):
-    """Whoever empties the temporary folder takes the server's socket; its ranks' children end."""
-    pool, process = own_server
-    child = psutil.Process(pool.run(1, leave_a_child)[0])
-    shutil.rmtree(server._home().path)
-    server.ensure_running()
-    _, alive = psutil.wait_procs([process, child], timeout=slack())
-    assert alive == []
-
-
 def test_a_rank_that_starts_is_no_child_of_a_rank_that_is_gone(own_server, monkeypatch):
     """A host starts and ends ranks in threads: a rank may be a child that nobody knows yet."""
     launch = popen_forkserver.Popen._launch
@@ -180,18 +165,29 @@ def filled(traces):
     return folder
 
 
+def leave_a_child():
+    """Start a process that ends with no signal to this rank's own processes."""
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+
 def test_an_emptied_temporary_folder(tmp_path, monkeypatch, own_server):
-    """Traces, groups and the socket of the server are made anew where they were."""
+    """Traces, groups and the socket of the server are made anew where they were.
+
+    A server that is replaced takes along what its ranks have started.
+    """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     pool, process = own_server
     pool.close()
-    pool.run(1, os.getpid)
+    child = psutil.Process(pool.run(1, leave_a_child)[0])
     traces = TraceCache()
     first = filled(traces)
     made = [*tmp_path.glob("pytest-precision-*")]
     assert len(made) == 2, "of the traces and of the group"
     for folder in (*made, server._home().path):
         shutil.rmtree(folder)
+    server.ensure_running()  # before the pool ends its ranks, and with them what they have started
+    _, alive = psutil.wait_procs([process, child], timeout=slack())
+    assert alive == []
     assert traces.find("key") is None
     again = filled(traces)
     assert traces.find("key") == again

@@ -112,7 +112,8 @@ def test_an_end_while_the_server_imports(starting, number):
     server.wait(slack())
 
 
-@pytest.mark.parametrize("whole", [False, True])
+# What gets SIGTERM first is killed, too.
+@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_an_end_before_the_server_knows_its_parent(starting, whole):
     """It is told whose folders to remove; a signal to the whole session does not end it first.
 

@@ -2,14 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
+from wrong_engines import chosen
 
-from pytest_precision import Cell, Parity
+from pytest_precision import Cell, Parity, ParityError, Verdict, workloads
+from pytest_precision.ranks.code.module_files import ModuleFile
+from pytest_precision.trace.cache import TraceCache
 
 
 @pytest.fixture
 def parity_in(parity_by: Callable[..., Parity]) -> Callable[[Cell], Parity]:
     """The fixture `parity` of a test in the given cell, on real ranks."""
     return parity_by
+
+
+class References(TraceCache):
+    """Recordings of this process that all tests of a module may use: none of them changes it."""
+
+    def keep(
+        self, key: Hashable, folder: Path, modules: Iterable[ModuleFile], *, outlasts_check: bool
+    ) -> None:
+        """Keep a trace for the checks of the module."""
+        super().keep(key, folder, modules, outlasts_check=True)
+
+
+@pytest.fixture(scope="module")
+def references() -> Iterator[References]:
+    """What is recorded once for the tests of a module."""
+    with closing(References()) as kept:
+        yield kept
+
+
+@pytest.fixture
+def parity_here(
+    parity_by: Callable[..., Parity], references: References
+) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test in the given cell, which records in this process.
+
+    Where a line is not about ranks, this names the same one, and starts none.
+    """
+
+    def make(cell: Cell) -> Parity:
+        parity = parity_by(cell, ranks="inline")
+        parity.traces = references
+        return parity
+
+    return make
+
+
+@pytest.fixture
+def verdict_on_ranks(parity_in: Callable[[Cell], Parity]) -> Callable[[str, int], Verdict]:
+    """Returns the verdict on a wrong engine beside the right one, both on the same real ranks."""
+
+    def verdict(engine: str, world_size: int) -> Verdict:
+        cell = Cell(sequence="train2", world_size=world_size, extra=(("engine", engine),))
+        right = cell.replace(engine="Right")
+        with pytest.raises(ParityError) as failure:
+            parity_in(cell).check(chosen, chosen, workload=workloads.mlp, reference_cell=right)
+        return failure.value.verdict
+
+    return verdict

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,8 +19,9 @@ def made(workload: Workload, cell: Cell, *, kind: type[FSDP2Engine]) -> Engine:
     return engine
 
 
-def sharded(kind: type[FSDP2Engine]) -> Callable[..., Engine]:
-    return partial(made, kind=kind)
+def chosen(workload: Workload, cell: Cell) -> Engine:
+    """The engine whose class an axis of the cell names: all such sides share their ranks."""
+    return made(workload, cell, kind=globals()[cell.engine])
 
 
 class Right(FSDP2Engine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import in_this_process  # noqa: F401
 import pytest
 import torch
 import wrong_engines
@@ -50,9 +51,9 @@ def test_a_compiled_region_is_named_at_its_definition(parity_by: Callable[..., P
     assert 'backend="aot_eager"' in second
 
 
-def test_a_counter_that_is_no_tensor_is_named_where_it_is_set(parity_in: ParityIn) -> None:
+def test_a_counter_that_is_no_tensor_is_named_where_it_is_set(parity_here: ParityIn) -> None:
     """A package reads it in its update; the line that sets it is the user's."""
-    verdict, (first, second, *_) = failed(parity_in(TRAINED), wrong_engines.CountsOn, FusedAdam)
+    verdict, (first, second, *_) = failed(parity_here(TRAINED), wrong_engines.CountsOn, FusedAdam)
     culprit = verdict.culprit
     assert culprit is not None, verdict.details
     assert culprit.where == f"{HERE.relative_to(Path.cwd())}:{marked(HERE, 'counter')}", second
@@ -60,19 +61,20 @@ def test_a_counter_that_is_no_tensor_is_named_where_it_is_set(parity_in: ParityI
     assert culprit.kind == "setting"
 
 
-def test_another_order_on_one_rank_alone_names_the_rank(parity_in: ParityIn) -> None:
+def test_another_order_on_one_rank_alone_names_the_rank(
+    verdict_on_ranks: Callable[[str, int], Verdict],
+) -> None:
     """The rank whose sum is in another order is named, and not the collective after it."""
-    cell = TRAINED.replace(world_size=2)
-    verdict, _ = failed(parity_in(cell), wrong_engines.AddsFromTheEndOnOneRank)
+    verdict = verdict_on_ranks("AddsFromTheEndOnOneRank", 2)
     culprit = verdict.culprit
     assert culprit is not None, verdict.details
     assert (culprit.kind, culprit.rank) == ("order", 1), culprit.text
     assert "the reference adds the same values in another order" in culprit.text
 
 
-def test_what_differs_and_what_made_it_are_one_text(parity_in: ParityIn) -> None:
+def test_what_differs_and_what_made_it_are_one_text(parity_here: ParityIn) -> None:
     """The factor of the tensor and, once, the operation that scales it follow each other."""
-    verdict, lines = failed(parity_in(TRAINED), wrong_engines.ClipsFurther)
+    verdict, lines = failed(parity_here(TRAINED), wrong_engines.ClipsFurther)
     assert verdict.divergence is not None
     assert verdict.culprit is not None
     assert "0.5 times the reference" in verdict.divergence.signature

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import in_this_process  # noqa: F401
 import numpy as np
 import pytest
 import torch
@@ -18,10 +19,10 @@ from pytest_precision.recorders.lines.sketches import Sketches
 ParityIn = Callable[[Cell], Parity]
 
 
-def test_the_module_is_named_with_the_growth(parity_in: ParityIn) -> None:
+def test_the_module_is_named_with_the_growth(parity_here: ParityIn) -> None:
     """All later modules are off too, and what leads to them is not."""
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell(sequence="train2")).check(
+        parity_here(Cell(sequence="train2")).check(
             of(wrong_engines.OtherGelu),
             of(wrong_engines.Right),
             workload=workloads.mlp,
@@ -38,10 +39,10 @@ def test_the_module_is_named_with_the_growth(parity_in: ParityIn) -> None:
     assert (errors["blocks.0"].backward or 0) > 1e-6
 
 
-def test_another_kernel_is_named_with_the_growth(parity_in: ParityIn) -> None:
+def test_another_kernel_is_named_with_the_growth(parity_here: ParityIn) -> None:
     """Bit for bit nothing is followed behind it, and the errors of modules say what it does."""
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell(sequence="train2")).check(
+        parity_here(Cell(sequence="train2")).check(
             of(wrong_engines.FusedGelu), of(wrong_engines.Right), workload=workloads.mlp
         )
     found = failure.value.verdict.culprit

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import in_this_process  # noqa: F401
 import pytest
 import wrong_engines
 from wrong_engines import of
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, workloads
+from pytest_precision.parity.culprit import Culprit
 
 ParityIn = Callable[[Cell], Parity]
+VerdictOf = Callable[[str, int], Verdict]
 
 HERE = Path(wrong_engines.__file__)
 
@@ -35,26 +38,30 @@ def wrong_line(kind: type[Engine]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "sequence", "world_size", "kind"),
+    ("name", "sequence", "kind"),
     [
-        ("ClipsFurther", "train2", 1, "extra"),
-        ("RoundsWeights", "train2", 1, "cast"),
-        ("RoundsMoments", "train2", 1, "cast"),
-        ("WeighsLosses", "train2", 1, "constant"),
-        ("SetsRate", "train2", 1, "setting"),
-        ("EvaluatesOnly", "train-eval-train", 1, "setting"),
-        ("ScalesLocally", "train2", 2, "extra"),
-        ("KeepsOldWeights", "train2", 1, "inputs"),
-        ("ForgetsToClip", "train2", 1, "missing"),
-        ("FlatGradients", "train2", 1, "cast"),
+        ("ClipsFurther", "train2", "extra"),
+        ("RoundsWeights", "train2", "cast"),
+        ("RoundsMoments", "train2", "cast"),
+        ("WeighsLosses", "train2", "constant"),
+        ("SetsRate", "train2", "setting"),
+        ("EvaluatesOnly", "train-eval-train", "setting"),
+        ("KeepsOldWeights", "train2", "inputs"),
+        ("ForgetsToClip", "train2", "missing"),
+        ("FlatGradients", "train2", "cast"),
     ],
 )
 def test_the_wrong_line_is_named(
-    parity_in: ParityIn, name: str, sequence: str, world_size: int, kind: str
+    parity_here: ParityIn, name: str, sequence: str, kind: str
 ) -> None:
     """The file is the user's, the line the marked one, and the kind what the operation did."""
     engine = getattr(wrong_engines, name)
-    found = verdict(parity_in(Cell(sequence=sequence, world_size=world_size)), of(engine)).culprit
+    expect_marked(verdict(parity_here(Cell(sequence=sequence)), of(engine)), engine, kind)
+
+
+def expect_marked(verdict: Verdict, engine: type[Engine], kind: str) -> Culprit:
+    """Return the culprit of a verdict, which has to be the line that is marked in the engine."""
+    found = verdict.culprit
     assert found is not None
     assert (found.file, found.line, found.kind) == (
         str(HERE.relative_to(Path.cwd())),
@@ -62,12 +69,13 @@ def test_the_wrong_line_is_named(
         kind,
     ), found.text
     assert f"{found.file}:{found.line}" in found.text
+    return found
 
 
-def test_a_second_line_that_is_independent_is_named_too(parity_in: ParityIn) -> None:
+def test_a_second_line_that_is_independent_is_named_too(parity_here: ParityIn) -> None:
     """What follows from the first one is not, though it is as wrong."""
     scaling = of(wrong_engines.ScalesTwo)
-    found = verdict(parity_in(Cell(sequence="train2")), scaling).culprit
+    found = verdict(parity_here(Cell(sequence="train2")), scaling).culprit
     assert found is not None
     first = wrong_line(wrong_engines.ScalesTwo)
     assert found.line == first, found.text
@@ -76,47 +84,42 @@ def test_a_second_line_that_is_independent_is_named_too(parity_in: ParityIn) -> 
     ], found.following
 
 
-def test_what_is_missing_is_named_where_it_is_missed(parity_in: ParityIn) -> None:
+def test_what_is_missing_is_named_where_it_is_missed(parity_here: ParityIn) -> None:
     """Setting a gradient to None is no operation: the sum that lacks a term is named."""
     losing = of(wrong_engines.LosesMicrobatch)
-    found = verdict(parity_in(Cell(sequence="train2")), losing).culprit
+    found = verdict(parity_here(Cell(sequence="train2")), losing).culprit
     assert found is not None
     assert (found.kind, found.operation) == ("missing", "aten.add_.Tensor")
     assert "Tensor.backward, called at" in found.text
 
 
-def test_another_order_of_a_sum_is_told_from_an_error(parity_in: ParityIn) -> None:
+def test_another_order_of_a_sum_is_told_from_an_error(parity_here: ParityIn) -> None:
     """Microbatches that are added from the last one on give other bits of the same gradient."""
     adding = of(wrong_engines.AddsFromTheEnd)
-    found = verdict(parity_in(Cell(sequence="train2")), adding).culprit
+    found = verdict(parity_here(Cell(sequence="train2")), adding).culprit
     assert found is not None
     assert (found.kind, found.operation) == ("order", "aten.add_.Tensor"), found.text
     assert "the reference adds the same values in another order" in found.text
 
 
-def test_another_constant_is_named_with_both(parity_in: ParityIn) -> None:
+def test_another_constant_is_named_with_both(parity_here: ParityIn) -> None:
     """Other options of an optimizer show where its step is called."""
     right = wrong_engines.Right
     slower = of(right, betas=(0.9, 0.99))
-    found = verdict(parity_in(Cell(sequence="train2")), slower, of(right, betas=(0.9, 0.95)))
+    found = verdict(parity_here(Cell(sequence="train2")), slower, of(right, betas=(0.9, 0.95)))
     assert found.culprit is not None
     assert "the reference sets it to (0.9, 0.95), this to (0.9, 0.99)" in found.culprit.text
 
 
-def test_a_rank_that_computed_otherwise_is_told_from_the_sum(parity_in: ParityIn) -> None:
-    """The sum of a wrong gradient is not what is blamed, but the rank that gave it."""
-    found = verdict(
-        parity_in(Cell(sequence="train2", world_size=2)), of(wrong_engines.ScalesLocally)
-    )
-    assert found.culprit is not None
-    assert found.culprit.rank == 1
+def test_a_rank_that_computed_otherwise_is_told_from_the_sum(verdict_on_ranks: VerdictOf) -> None:
+    """The sum of a wrong gradient is not what is blamed, but the line of the rank that gave it."""
+    found = verdict_on_ranks("ScalesLocally", 2)
+    assert expect_marked(found, wrong_engines.ScalesLocally, "extra").rank == 1
 
 
-def test_a_flat_bucket_is_followed_gradient_by_gradient(parity_in: ParityIn) -> None:
+def test_a_flat_bucket_is_followed_gradient_by_gradient(verdict_on_ranks: VerdictOf) -> None:
     """The reference, which reduces one by one, has all that the bucket's sum is made of."""
-    found = verdict(
-        parity_in(Cell(sequence="train2", world_size=2)), of(wrong_engines.DividesBucket)
-    ).culprit
+    found = verdict_on_ranks("DividesBucket", 2).culprit
     assert found is not None
     assert (found.operation, found.line) == (
         "aten.div_.Tensor",
@@ -124,31 +127,33 @@ def test_a_flat_bucket_is_followed_gradient_by_gradient(parity_in: ParityIn) -> 
     ), found.text
 
 
-def test_a_third_run_that_fails_leaves_the_verdict(parity_in: ParityIn) -> None:
+def test_a_third_run_that_fails_leaves_the_verdict(
+    parity_here: ParityIn, verdict_on_ranks: VerdictOf
+) -> None:
     """The divergence is that of the first two runs, and a line says why no line is named."""
-    kinds = wrong_engines.ClipsFurther, wrong_engines.RaisesWhenLogged
-    plain, raising = (verdict(parity_in(Cell(sequence="train2")), of(kind)) for kind in kinds)
+    plain = verdict(parity_here(Cell(sequence="train2")), of(wrong_engines.ClipsFurther))
+    raising = verdict_on_ranks("RaisesWhenLogged", 1)
     assert raising.culprit is None
     assert raising.divergence == plain.divergence
     assert any("No line is named: in a third run" in line for line in raising.details)
 
 
-def test_nothing_is_logged_where_that_is_off(parity_in: ParityIn) -> None:
+def test_nothing_is_logged_where_that_is_off(parity_here: ParityIn) -> None:
     """`--precision-lines=off` saves the third run."""
-    parity = parity_in(Cell(sequence="train2"))
+    parity = parity_here(Cell(sequence="train2"))
     parity.settings = replace(parity.settings, lines="off")
     found = verdict(parity, of(wrong_engines.ClipsFurther))
     assert found.culprit is None
     assert not any("third run" in line for line in found.details)
 
 
-def test_an_agreement_logs_nothing(parity_in: ParityIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agreement_logs_nothing(parity_here: ParityIn, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell that passes is run twice, as before."""
     from pytest_precision.check.recordings import Recordings
 
     asked: list[object] = []
     monkeypatch.setattr(Recordings, "logged", lambda *given: asked.append(given))
-    parity = parity_in(Cell(sequence="train2"))
+    parity = parity_here(Cell(sequence="train2"))
     right = of(wrong_engines.Right)
     assert parity.check(right, of(Engine), workload=workloads.mlp).outcome == "pass"
     assert asked == []

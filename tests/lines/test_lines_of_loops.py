@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import in_this_process  # noqa: F401
 import pytest
+from followed_files import followed
 from marked_lines import marked
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, command
@@ -15,9 +18,15 @@ ParityIn = Callable[[Cell], Parity]
 LOOP = Path(__file__).with_name("loop.py")
 
 
-def verdict(parity: Parity, file: Path, wrong: str, right: str = "nothing") -> Verdict:
+def verdict(
+    parity: Parity,
+    file: Path,
+    wrong: str,
+    right: str = "nothing",
+    runs: Callable[..., Any] = followed,
+) -> Verdict:
     with pytest.raises(ParityError) as failure:
-        parity.check(command(file, wrong), command(file, right))
+        parity.check(runs(file, wrong), runs(file, right))
     return failure.value.verdict
 
 
@@ -36,9 +45,9 @@ def verdict(parity: Parity, file: Path, wrong: str, right: str = "nothing") -> V
         ("seed", "data", 0),
     ],
 )
-def test_the_wrong_line_is_named(parity_in: ParityIn, wrong: str, kind: str, away: int) -> None:
+def test_the_wrong_line_is_named(parity_here: ParityIn, wrong: str, kind: str, away: int) -> None:
     """The line is the marked one, or the one whose value lacks an operation."""
-    found = verdict(parity_in(Cell(sequence="train4")), LOOP, wrong).culprit
+    found = verdict(parity_here(Cell(sequence="train4")), LOOP, wrong).culprit
     assert found is not None
     assert found.file == str(LOOP.relative_to(Path.cwd()))
     assert found.line == marked(LOOP, wrong) - away, found.text
@@ -46,8 +55,11 @@ def test_the_wrong_line_is_named(parity_in: ParityIn, wrong: str, kind: str, awa
 
 
 def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
-    """The function is torch's, the line is the user's that calls it."""
-    found = verdict(parity_in(Cell(sequence="train2")), LOOP, "clip").culprit
+    """The function is torch's, the line is the user's that calls it.
+
+    In processes of the script's own, as users run it.
+    """
+    found = verdict(parity_in(Cell(sequence="train2")), LOOP, "clip", runs=command).culprit
     assert found is not None
     assert found.text == (
         "first wrong value: aten.mul.Tensor in clip_grad_norm_, called at "
@@ -62,9 +74,9 @@ def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
     ]
 
 
-def test_another_kernel_is_told_from_an_error(parity_in: ParityIn) -> None:
+def test_another_kernel_is_told_from_an_error(parity_here: ParityIn) -> None:
     """A fused optimizer rounds otherwise, and the text says that nothing shows it to be wrong."""
-    found = verdict(parity_in(Cell(sequence="train2")), LOOP, "fused").culprit
+    found = verdict(parity_here(Cell(sequence="train2")), LOOP, "fused").culprit
     assert found is not None
     assert found.operation == "aten._fused_adamw_.default"
     assert found.text.endswith(": the reference has no such operation")
@@ -86,11 +98,11 @@ for step in range(2):
 """
 
 
-def test_a_loss_is_wrong_where_it_is_reduced(parity_in: ParityIn, tmp_path: Path) -> None:
+def test_a_loss_is_wrong_where_it_is_reduced(parity_here: ParityIn, tmp_path: Path) -> None:
     """The backward of a sum lacks a division, so that the wrong loss leads to no wrong gradient."""
     file = tmp_path / "reduced.py"
     file.write_text(REDUCED)
-    found = verdict(parity_in(Cell(sequence="train2")), file, "sum", "mean").culprit
+    found = verdict(parity_here(Cell(sequence="train2")), file, "sum", "mean").culprit
     assert found is not None
     assert (found.operation, found.line) == ("aten.sum.default", 10)
     assert "goes on with aten.mean.default" in found.text
@@ -116,12 +128,12 @@ for step in range(2):
 
 
 def test_a_division_is_missing_where_its_backward_starts(
-    parity_in: ParityIn, tmp_path: Path
+    parity_here: ParityIn, tmp_path: Path
 ) -> None:
     """The function that computes the loss is the same on both sides, and not to blame."""
     file = tmp_path / "divided.py"
     file.write_text(DIVIDED)
-    found = verdict(parity_in(Cell(sequence="train2")), file, "not", "divided").culprit
+    found = verdict(parity_here(Cell(sequence="train2")), file, "not", "divided").culprit
     assert found is not None
     assert (found.kind, found.line) == ("missing", 14), found.text
     assert "the reference has aten.div" in found.text
@@ -152,13 +164,13 @@ for step in range(2):
     [(("inside", "0.1"), "at the first update"), (("outside", "0.2"), "before the first step")],
 )
 def test_a_rate_that_moved_before_the_first_update_is_said_so(
-    parity_in: ParityIn, tmp_path: Path, wrong: tuple[str, str], then: str
+    parity_here: ParityIn, tmp_path: Path, wrong: tuple[str, str], then: str
 ) -> None:
     """A script shows its optimizer at the first update; both sides began with the same rate."""
     file = tmp_path / "scheduled.py"
     file.write_text(SCHEDULED)
     with pytest.raises(ParityError) as failure:
-        parity_in(Cell(sequence="train2")).check(
-            command(file, *wrong), command(file, "outside", "0.1")
+        parity_here(Cell(sequence="train2")).check(
+            followed(file, *wrong), followed(file, "outside", "0.1")
         )
     assert f"lr differs {then}: weight is " in failure.value.verdict.headline

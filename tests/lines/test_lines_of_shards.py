@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sharded_engines
-from sharded_engines import sharded
+from sharded_engines import chosen
 
 from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, layouts, workloads
 
@@ -17,10 +18,11 @@ ParityIn = Callable[[Cell], Parity]
 HERE = Path(sharded_engines.__file__)
 
 
-def verdict(parity: Parity, kind: str) -> Verdict:
-    candidate = sharded(getattr(sharded_engines, kind))
+def verdict(parity_in: ParityIn, name: str, ranks: int) -> Verdict:
+    plain = Cell(sequence="train1", world_size=ranks)
+    parity = parity_in(replace(plain, extra=(("engine", name),)))
     with pytest.raises(ParityError) as failure:
-        parity.check(candidate, layouts.adamw, workload=workloads.mlp)
+        parity.check(chosen, layouts.adamw, workload=workloads.mlp, reference_cell=plain)
     return failure.value.verdict
 
 
@@ -52,7 +54,7 @@ def wrong_line(kind: type[Engine]) -> int:
 )
 def test_the_wrong_line_is_named(parity_in: ParityIn, name: str, ranks: int, kind: str) -> None:
     """Shards are parts of the tensors that the other side has, and so is what is made of them."""
-    found = verdict(parity_in(Cell(sequence="train2", world_size=ranks)), name).culprit
+    found = verdict(parity_in, name, ranks).culprit
     assert found is not None
     assert (found.file, found.line, found.kind) == (
         str(HERE.relative_to(Path.cwd())),
@@ -63,8 +65,8 @@ def test_the_wrong_line_is_named(parity_in: ParityIn, name: str, ranks: int, kin
 
 
 def test_a_sum_in_another_order_is_no_line_of_the_users(parity_in: ParityIn) -> None:
-    """On four ranks a reduction of shards adds up otherwise, and nothing else is blamed for it."""
-    found = verdict(parity_in(Cell(sequence="train2", world_size=4)), "Right").culprit
+    """On three ranks a reduction of shards adds up otherwise, and nothing else is blamed for it."""
+    found = verdict(parity_in, "Right", 3).culprit
     assert found is not None
     assert (found.kind, found.operation) == ("collective", "c10d._reduce_scatter_base_.default")
     assert "other ranks, or another reduction, made the value wrong" in found.text

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from followed_files import named, naming
 from marked_lines import marked
 
-from pytest_precision import Cell, Parity, ParityError, command, unchecked
+from pytest_precision import Cell, Parity, ParityError, unchecked
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -23,8 +24,8 @@ CELL = Cell(sequence="train2", world_size=2)
 @pytest.mark.parametrize("width", [32, LARGE])
 def test_stages_of_a_pipeline_are_recorded(parity_in: ParityIn, width: int) -> None:
     """In their forwards the recorder asks no other rank, since that one waits for them."""
-    sides = (command(LOOP, schedule, "right", width) for schedule in ("1f1b", "gpipe"))
-    verdict = parity_in(CELL).check(*sides, criterion=LOSS)
+    ours, theirs = (naming(CELL, LOOP, one, "right", width) for one in ("1f1b", "gpipe"))
+    verdict = parity_in(ours).check(named, named, criterion=LOSS, reference_cell=theirs)
     assert verdict.observations > 50
 
 
@@ -32,19 +33,19 @@ def test_stages_of_a_pipeline_are_recorded(parity_in: ParityIn, width: int) -> N
     ("schedule", "wrong", "rank", "width"),
     [
         # The other schedule has the same stage; this one has the second.
-        pytest.param("gpipe", "first stage", 0, 32, marks=pytest.mark.nightly),
-        ("1f1b", "first stage", 0, 32),
-        ("1f1b", "second stage", 1, 32),
-        ("gpipe", "second stage", 1, LARGE),
+        pytest.param("gpipe", "first", 0, 32, marks=pytest.mark.nightly),
+        ("1f1b", "first", 0, 32),
+        ("1f1b", "second", 1, 32),
+        ("gpipe", "second", 1, LARGE),
     ],
 )
 def test_the_line_of_a_wrong_stage_is_named(
     parity_in: ParityIn, schedule: str, wrong: str, rank: int, width: int
 ) -> None:
     """Although the ranks send each other what they compute while they are logged."""
-    sides = (command(LOOP, schedule, how, width) for how in (wrong, "right"))
+    ours, theirs = (naming(CELL, LOOP, schedule, how, width) for how in (wrong, "right"))
     with pytest.raises(ParityError) as failure:
-        parity_in(CELL).check(*sides, criterion=LOSS)
+        parity_in(ours).check(named, named, criterion=LOSS, reference_cell=theirs)
     found = failure.value.verdict.culprit
     assert found is not None, failure.value.verdict.details
     assert (found.line, found.kind, found.rank) == (marked(LOOP, wrong), "extra", rank), found.text

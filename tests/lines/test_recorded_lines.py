@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import in_this_process  # noqa: F401
 import pytest
 from marked_lines import marked
 
 from pytest_precision import Cell, Parity, ParityError
 from pytest_precision.__main__ import main
 from pytest_precision.options import Settings
+from pytest_precision.ranks.needs import Needs
+from pytest_precision.recorders.scripts.script_file import record_file
 from pytest_precision.trace.cache import TraceCache
 
 pytestmark = pytest.mark.slow
 
 LOOP = Path(__file__).with_name("loop.py")
+RANKED = LOOP.with_name("ranked_loop.py")
 
 LOGGED = ("--lines", "--values", "0-3")
 
@@ -108,19 +111,26 @@ def test_without_a_log_the_command_is_named_that_makes_one(
     assert f"record with: {command}" in said
 
 
+def record_on_ranks(folder: str) -> None:
+    """Record the loop over shards with its operations, as the command does on each rank."""
+    record_file(RANKED, ("fsdp2", "right"), Path(folder), 1, (), lines=1)
+
+
 def test_tensors_that_more_ranks_hold_ask_for_parts_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_on_ranks: Callable[..., object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whole tensors alone tell nothing of shards, so that a chance line is not named."""
-    loop = Path(__file__).with_name("ranked_loop.py")
-    for ranks in (1, 2):
-        launched = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        words = ["--out", str(tmp_path / f"{ranks}"), "--steps", "1", "--lines"]
-        words = ["-m", "pytest_precision", "record", *words, "--", str(loop), "fsdp2", "right"]
-        subprocess.run([sys.executable, *launched, *words], check=True)
+    # A recording ends the process group, as that of a script which was ended before it could.
+    needs = Needs(fresh=True, may_leave=("*",))
+    for world_size in (2, 1):
+        folder = tmp_path / f"{world_size}"
+        folder.mkdir()
+        run_on_ranks(world_size, record_on_ranks, str(folder), needs=needs)
     said = compared(tmp_path / "2", tmp_path / "1", capsys)
     assert "first wrong value" not in said
-    assert f"record --out DIR --steps 1 --lines 2 -- {loop} fsdp2 right" in said
+    assert f"record --out DIR --steps 1 --lines 2 -- {RANKED} fsdp2 right" in said
 
 
 def test_a_damaged_log_is_a_damaged_recording(

@@ -30,6 +30,11 @@ def of(kind: type[Engine], **options: Any) -> Callable[..., Engine]:
     return partial(made, kind=kind, **options)
 
 
+def chosen(workload: Workload, cell: Cell) -> Engine:
+    """The engine whose class an axis of the cell names: all such sides share their ranks."""
+    return made(workload, cell, kind=globals()[cell.engine])
+
+
 class Right(Engine):
     """Nothing is wrong."""
 

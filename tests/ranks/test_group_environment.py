@@ -6,6 +6,8 @@ import functools
 import os
 import sys
 import threading
+from contextlib import closing
+from dataclasses import dataclass
 
 import psutil
 import pytest
@@ -76,33 +78,64 @@ def test_what_changes_with_every_test_does_not_count(pool, monkeypatch):
     assert pool.run(1, variable, "PYTEST_CURRENT_TEST") == [None]
 
 
-def test_declared_variables_are_there_before_torch(own_pool):
+@dataclass(frozen=True)
+class Seen:
+    """What ranks with declared variables have told, which are slow to start: they import torch.
+
+    Attributes:
+        plain: what torch had read on a rank without any.
+        torch: what it had read on the rank with some.
+        variables: PLANTED and RANK there.
+        processes: of the rank, as it was started by a thread that has ended, and of later jobs.
+        other: process of a rank without any.
+    """
+
+    plain: tuple[bool, int]
+    torch: tuple[bool, int]
+    variables: tuple[str, str]
+    processes: list[int]
+    other: int
+
+
+@pytest.fixture(scope="module")
+def declared() -> Seen:
+    """Ranks with declared variables, of which the caller has one, too."""
+    needed = {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "2", "RANK": "7"}
+    with closing(RankPool(timeout=60, memory=0)) as ranks, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLANTED", "caller")
+        needs = declaring(PLANTED="declared", **needed)
+        numbers: list[int] = []
+        asks = threading.Thread(target=lambda: numbers.extend(ranks.run(1, process, needs=needs)))
+        asks.start()
+        asks.join()
+        seen = Seen(
+            *ranks.run(1, what_torch_read),
+            *ranks.run(1, what_torch_read, needs=needs),
+            *ranks.run(1, inherited, needs=needs),
+            [*numbers, *ranks.run(1, process, needs=needs)],
+            *ranks.run(1, process),
+        )
+        assert os.environ["PLANTED"] == "caller"
+        assert "RANK" not in os.environ
+    return seen
+
+
+def test_declared_variables_are_there_before_torch(declared):
     """What torch reads when it is imported; the ranks are kept like any others."""
-    needs = declaring(TORCH_COMPILE_DISABLE="1", OMP_NUM_THREADS="2")
-    assert own_pool.run(1, what_torch_read) == [(False, 1)]
-    assert own_pool.run(1, what_torch_read, needs=needs) == [(True, 2)]
-    first = own_pool.run(1, process, needs=needs)
-    assert own_pool.run(1, process, needs=needs) == first
-    assert own_pool.run(1, process) != first
+    assert declared.plain == (False, 1)
+    assert declared.torch == (True, 2)
+    assert declared.other not in declared.processes
 
 
-def test_ranks_with_declared_variables_outlive_the_thread_that_asked(own_pool):
+def test_ranks_with_declared_variables_outlive_the_thread_that_asked(declared):
     """The kernel ends them with the thread that started them, which must not be the caller's."""
-    needs = declaring(PLANTED="declared")
-    found = []
-    asks = threading.Thread(target=lambda: found.extend(own_pool.run(1, process, needs=needs)))
-    asks.start()
-    asks.join()
-    assert own_pool.run(1, process, needs=needs) == found
+    first, again = declared.processes
+    assert first == again
 
 
-def test_declared_variables_beat_the_callers(own_pool, monkeypatch):
+def test_declared_variables_beat_the_callers(declared):
     """And a rank's place beats both; the caller's own are as they were."""
-    monkeypatch.setenv("PLANTED", "caller")
-    needs = declaring(PLANTED="declared", RANK="7")
-    assert own_pool.run(1, inherited, needs=needs) == [("declared", "0")]
-    assert os.environ["PLANTED"] == "caller"
-    assert "RANK" not in os.environ
+    assert declared.variables == ("declared", "0")
 
 
 def test_inline_declared_variables_are_set_for_the_job():

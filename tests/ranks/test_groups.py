@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from descriptors import open_descriptors
 from slack import slack
 
 from pytest_precision import RankError
@@ -225,10 +226,10 @@ def test_kept_and_new_groups_leak_no_descriptors():
     """Opening a group and closing it costs the caller nothing that stays."""
     ranks = RankPool("fresh", timeout=30)
     ranks.run(2, process)
-    before = psutil.Process().num_fds()
+    before = open_descriptors()
     for _ in range(3):
         ranks.run(2, process)
-    assert psutil.Process().num_fds() == before
+    assert open_descriptors() == before
 
 
 def test_a_product_of_numpy_stays_in_its_thread(pool):

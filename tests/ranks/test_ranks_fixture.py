@@ -183,6 +183,7 @@ def test_cells_have_their_environment_and_their_outcomes(suite):
         CELLS = pytest.mark.precision_matrix(
             sequence=["train2"], environment={"NVTE_PLANTED": "cell", "ATEN_PLANTED": "cell"}
         )
+        PLAIN = pytest.mark.precision_matrix(sequence=["train2"])
         other = layouts.with_environment(NVTE_PLANTED="layout")(partial(layouts.ddp))
 
         @CELLS
@@ -193,11 +194,11 @@ def test_cells_have_their_environment_and_their_outcomes(suite):
             assert found["reference"]["NVTE_PLANTED"] == "cell"
             assert found["candidate"]["ATEN_PLANTED"] == "cell"
 
-        @CELLS
+        @PLAIN
         def test_skips(parity):
             parity.check(jobs.skipping, layouts.adamw, workload=mlp)
 
-        @CELLS
+        @PLAIN
         def test_leaks(parity):
             parity.check(jobs.leaking, layouts.adamw, workload=mlp)
         """

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -208,45 +209,66 @@ def process():
     return os.getpid()
 
 
+LEAKS: list[tuple[Callable[[], None], str]] = [
+    (set_default_dtype, "default dtype was torch.float32, is torch.float64"),
+    (set_default_device, "default device was cpu, is meta"),
+    (set_matmul_precision, "float32 matmul precision was highest, is medium"),
+    (allow_tf32, "fp32 precision of CUDA matmul was none, is tf32"),
+    # Whether it is one value or two depends on the release of torch.
+    (forbid_bf16_reduction, "bf16 reduced precision reduction was "),
+    (benchmark_cudnn, "cuDNN benchmark was False, is True"),
+    (drop_determinism, "deterministic algorithms was True, is False"),
+    (flush_subnormals, "flush of subnormals was False, is True"),
+    (take_threads, "number of threads was 1, is 2"),
+    (switch_grad_off, "grad mode was True, is False"),
+    (stay_in_autocast, "autocast on cpu was False, is True"),
+    (hook_all_modules, "hook of all modules: forward_hooks hook was absent, is registered"),
+    (hook_all_optimizers, "hook of all optimizers: optimizer_post_hooks hook was absent"),
+    (set_variable, "environment variable PLANTED was absent, is yes"),
+    (change_directory, f"current directory was {os.getcwd()}, is /"),
+    (extend_path, "entry of sys.path /planted was absent, is present"),
+    (set_umask, "umask was 0o22, is 0o27"),
+    (handle_signal, "handler of signal SIGUSR2 was SIG_DFL, is hook"),
+    (stop_collecting_garbage, "garbage collection was True, is False"),
+    (filter_warnings, "warnings filter ignore::RuntimeWarning::0 was absent, is present"),
+    (ignore_overflows, "numpy's handling of floating-point errors over was warn, is ignore"),
+    (set_locale, "locale was "),
+]
+
+
+def leak_all(*, alone):
+    """Leave one thing that another one hides, or all others.
+
+    A default device of meta comes last, on which nothing can be computed.
+    """
+    for function, _ in sorted(LEAKS, key=lambda leak: leak[0] is set_default_device):
+        if (function is set_matmul_precision) == alone:
+            function()
+
+
+@pytest.fixture(scope="module")
+def told(shared_pool: RankPool) -> str:
+    """What is said of jobs that leave all of them; each time the next one has another rank."""
+    texts = []
+    for alone in (True, False):
+        before = shared_pool.run(1, process)
+        with pytest.warns(PrecisionLeakWarning) as caught:
+            shared_pool.run(1, leak_all, alone=alone)
+        [warning] = caught
+        texts.append(str(warning.message))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert shared_pool.run(1, process) != before
+    return "\n".join(texts)
+
+
 @pytest.mark.parametrize(
-    ("function", "line"),
-    [
-        (set_default_dtype, "default dtype was torch.float32, is torch.float64"),
-        (set_default_device, "default device was cpu, is meta"),
-        (set_matmul_precision, "float32 matmul precision was highest, is medium"),
-        (allow_tf32, "fp32 precision of CUDA matmul was none, is tf32"),
-        # Whether it is one value or two depends on the release of torch.
-        (forbid_bf16_reduction, "bf16 reduced precision reduction was "),
-        (benchmark_cudnn, "cuDNN benchmark was False, is True"),
-        (drop_determinism, "deterministic algorithms was True, is False"),
-        (flush_subnormals, "flush of subnormals was False, is True"),
-        (take_threads, "number of threads was 1, is 2"),
-        (switch_grad_off, "grad mode was True, is False"),
-        (stay_in_autocast, "autocast on cpu was False, is True"),
-        (hook_all_modules, "hook of all modules: forward_hooks hook was absent, is registered"),
-        (hook_all_optimizers, "hook of all optimizers: optimizer_post_hooks hook was absent"),
-        (set_variable, "environment variable PLANTED was absent, is yes"),
-        (change_directory, f"current directory was {os.getcwd()}, is /"),
-        (extend_path, "entry of sys.path /planted was absent, is present"),
-        (set_umask, "umask was 0o22, is 0o27"),
-        (handle_signal, "handler of signal SIGUSR2 was SIG_DFL, is hook"),
-        (stop_collecting_garbage, "garbage collection was True, is False"),
-        (filter_warnings, "warnings filter ignore::RuntimeWarning::0 was absent, is present"),
-        (ignore_overflows, "numpy's handling of floating-point errors over was warn, is ignore"),
-        (set_locale, "locale was "),
-    ],
+    "line", [line for _, line in LEAKS], ids=[function.__name__ for function, _ in LEAKS]
 )
-def test_a_leak_is_named(pool, function, line):
+def test_a_leak_is_named(told, line):
     """What, before, after and rank; the next job gets ranks that are as they were."""
-    before = pool.run(1, process)
-    with pytest.warns(PrecisionLeakWarning) as caught:
-        pool.run(1, function)
-    [warning] = caught
-    assert f"test_leaks:{function.__name__} left" in str(warning.message)
-    assert f"\n  rank 0: {line}" in str(warning.message)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert pool.run(1, process) != before
+    assert "test_leaks:leak_all left" in told
+    assert f"\n  rank 0: {line}" in told
 
 
 def test_flags_that_choose_kernels_are_named(pool):
