@@ -39,7 +39,7 @@ def test_what_imports_a_changed_module_runs(quick: ModuleType, changed: str, tes
 
 
 def test_the_test_of_a_changed_module_runs_whole(quick: ModuleType) -> None:
-    """The file with a module's name, and a test file that has changed, run with their slow tests."""
+    """The file with a module's name, and a changed test file, run with their slow tests."""
     changed = [
         ROOT / "pytest_precision/parity/compare/tensors.py",
         ROOT / "pytest_precision/commands/_arguments.py",
