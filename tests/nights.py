@@ -5,11 +5,12 @@ Each test with the marker `nightly` has a row in one of the tables `tests/night/
     [[moved]]
     tests = "tests/te/test_rope.py::test_of_all_kinds"  # node id, or a pattern of fnmatch for it
     count = 24                                          # how many tests that is
-    seconds = 31.5                                      # processor seconds that they took in all
+    seconds = 31.5                                      # of processor, in all; see below
     rule = "Rotary embeddings are those of Transformer Engine."
     guard = "tests/te/test_rope.py::test_of_all_kinds[*-bf16]"  # what `ci/test` still runs
 
-`tests/test_night.py` holds the tables against what pytest collects.
+Seconds are those of a run at night, or, where nobody has measured one, those that as many of its
+neighbours by day take. `tests/test_night.py` holds the tables against what pytest collects.
 """
 
 from __future__ import annotations
