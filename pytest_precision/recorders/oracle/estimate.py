@@ -22,7 +22,7 @@ GRADIENT = "gradient"
 ROUNDS = 8
 """Rounds of a fit: an update is linear in all but an eps, or nearly so."""
 
-STILL = 1e-9
+UNMOVED = 1e-9
 """Share of its value by which an option must move in a round for another round to be made: far less
 than any rounding makes of an update."""
 
@@ -139,7 +139,7 @@ def _fit(
             return None
         steps = zip(values.items(), solved.tolist(), strict=True)
         moved_to = {name: _limited(name, value + by) for (name, value), by in steps}
-        if all(abs(moved_to[name] - value) <= STILL * abs(value) for name, value in values.items()):
+        if all(abs(moved_to[name] - value) <= UNMOVED * abs(value) for name, value in values.items()):
             return None  # no further round would find other values
         values = moved_to
     return None
