@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from _pytest.pytester import SysModulesSnapshot
 
 LONG = 10.0
 """Processor seconds beyond which a test has to say why, in the mark `long`."""
@@ -94,7 +95,18 @@ class Costs:
             return total
 
     def pytest_sessionstart(self) -> None:
-        """Start looking; what imports took is of no test."""
+        """Start looking; what imports took is of no test.
+
+        After a session in this process, pytester empties `sys.modules` for a moment. A look that
+        imports anything then would make a second `_io`, whose exceptions nobody catches.
+        """
+        restored = SysModulesSnapshot.restore
+
+        def restore(snapshot: SysModulesSnapshot) -> None:
+            with self.lock:
+                restored(snapshot)
+
+        SysModulesSnapshot.restore = restore  # type: ignore[method-assign]
         self.before = self.look()
         self.watcher.start()
 

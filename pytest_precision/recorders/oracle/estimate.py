@@ -139,7 +139,9 @@ def _fit(
             return None
         steps = zip(values.items(), solved.tolist(), strict=True)
         moved_to = {name: _limited(name, value + by) for (name, value), by in steps}
-        if all(abs(moved_to[name] - value) <= UNMOVED * abs(value) for name, value in values.items()):
+        if all(
+            abs(moved_to[name] - value) <= UNMOVED * abs(value) for name, value in values.items()
+        ):
             return None  # no further round would find other values
         values = moved_to
     return None
