@@ -33,12 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Have sessions that tests start be interrupted like any other, also where this one may not be.
+    """Have sessions that tests start be ended like any other, also where this one may not be.
 
-    A shell script has SIGINT ignored by what it starts in the background, and by its children.
+    A shell script has SIGINT ignored by what it starts in the background, `nohup` has SIGHUP, and
+    their children inherit that.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.hookimpl(tryfirst=True)
