@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import in_this_process  # noqa: F401
 import pytest
+from kept_inline import KeptInline
 
 from pytest_precision import Cell, Parity
-from pytest_precision.ranks.code.module_files import ModuleFile
-from pytest_precision.trace.cache import TraceCache
-
-
-class KeptInline(TraceCache):
-    """Keeps references of this process for later checks.
-
-    A session keeps none of inline ranks, since a test may change what its own process computes. No
-    test that asks for `parity_there` does. What a reference is kept by is that of a session: both
-    layouts, workload, cell and all that they need.
-    """
-
-    def keep(
-        self, key: Hashable, folder: Path, modules: Iterable[ModuleFile], *, outlasts_check: bool
-    ) -> None:
-        """Keep a reference for all later checks, whatever ranks have recorded it."""
-        super().keep(key, folder, modules, outlasts_check=True)
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
+from kept_inline import KeptInline
 from wrong_engines import chosen
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, workloads
-from pytest_precision.ranks.code.module_files import ModuleFile
-from pytest_precision.trace.cache import TraceCache
 
 
 @pytest.fixture
@@ -20,26 +18,16 @@ def parity_in(parity_by: Callable[..., Parity]) -> Callable[[Cell], Parity]:
     return parity_by
 
 
-class References(TraceCache):
-    """Recordings of this process that all tests of a module may use: none of them changes it."""
-
-    def keep(
-        self, key: Hashable, folder: Path, modules: Iterable[ModuleFile], *, outlasts_check: bool
-    ) -> None:
-        """Keep a trace for the checks of the module."""
-        super().keep(key, folder, modules, outlasts_check=True)
-
-
 @pytest.fixture(scope="module")
-def references() -> Iterator[References]:
+def references() -> Iterator[KeptInline]:
     """What is recorded once for the tests of a module."""
-    with closing(References()) as kept:
+    with closing(KeptInline()) as kept:
         yield kept
 
 
 @pytest.fixture
 def parity_here(
-    parity_by: Callable[..., Parity], references: References
+    parity_by: Callable[..., Parity], references: KeptInline
 ) -> Callable[[Cell], Parity]:
     """The fixture `parity` of a test in the given cell, which records in this process.
 
