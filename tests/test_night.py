@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from fnmatch import fnmatchcase
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from night_tables import expect_rows, expect_whole, moved
 from nights import ALL_TESTS
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 TABLES = sorted((Path(__file__).parent / "night").glob("*.toml"))
-
-COLUMNS = {"tests", "count", "seconds", "rule", "guard"}
 
 MOST = 0.15
 """Part of all tests that may run at night alone."""
@@ -28,13 +21,7 @@ MOST_LONG = 12
 
 def rows() -> list[dict[str, Any]]:
     """Return the rows of all tables."""
-    return [row for table in TABLES for row in tomllib.loads(table.read_text("utf-8"))["moved"]]
-
-
-def names(test: pytest.Item, pattern: str) -> bool:
-    """Tell whether a pattern names a test: its node id, all tests of a function, or by fnmatch."""
-    plain = pattern.replace("[", "[[]")
-    return fnmatchcase(test.nodeid, plain) or test.nodeid.startswith(pattern + "[")
+    return [row for table in TABLES for row in moved(table)]
 
 
 @pytest.fixture
@@ -48,23 +35,14 @@ def tests(request: pytest.FixtureRequest) -> list[pytest.Item]:
 def test_each_row_is_whole() -> None:
     """A row has its columns, and says in words which rule it is about."""
     assert rows()
-    for row in rows():
-        assert row.keys() == COLUMNS, row
-        assert row["rule"].endswith("."), row
-        assert row["seconds"] >= 0, row
+    expect_whole(rows())
 
 
 def test_what_runs_at_night_has_a_guard_by_day(tests: list[pytest.Item]) -> None:
     """Each test of the night has one row, and the guard of each row runs by day."""
     night = [test for test in tests if test.get_closest_marker("nightly")]
-    by_day = [test for test in tests if not test.get_closest_marker("nightly")]
     assert len(night) <= MOST * len(tests)
-    table = rows()
-    of_test = {test.nodeid: [row for row in table if names(test, row["tests"])] for test in night}
-    assert {name: found for name, found in of_test.items() if len(found) != 1} == {}
-    for row in table:
-        assert sum(names(test, row["tests"]) for test in night) == row["count"], row
-        assert any(names(test, row["guard"]) for test in by_day), row
+    expect_rows(rows(), tests, attrgetter("nodeid"))
 
 
 def test_what_takes_long_says_why(tests: list[pytest.Item]) -> None:
