@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from costs import Costs
-from nights import ALL_TESTS
+from night_tables import ALL_TESTS
 from recorded_cells import ParityOfRecordings, RecordedCells, SharedTraces
 
 from pytest_precision import Cell, Parity

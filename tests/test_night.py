@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from night_tables import expect_rows, expect_whole, moved
-from nights import ALL_TESTS
+from night_tables import ALL_TESTS, expect_rows, expect_whole, moved
 
 TABLES = sorted((Path(__file__).parent / "night").glob("*.toml"))
 
