@@ -17,10 +17,11 @@ from repository import SCALED, TRAIN, Repository
 
 from pytest_precision.__main__ import main
 from pytest_precision._folder_owners import sweep
+from pytest_precision.ranks.process.rendezvous import reserved_port
 
 pytestmark = pytest.mark.usefixtures("servers")
 
-NIGHTLY = pytest.mark.nightly
+DIFF = ["diff", "--", "src/train.py"]
 
 LAUNCHED = """
 import torch.distributed
@@ -240,33 +241,66 @@ def test_a_commit_whose_script_lies_elsewhere_is_refused(
     assert repository.trees() == 1
 
 
-@pytest.mark.parametrize(
-    ("factor", "status", "verdict"),
-    [
-        # Each rank ran its side's file, so that a difference is one as without a launch, above.
-        pytest.param(0.25, 1, "loss differs at step 1 after forward_backward", marks=NIGHTLY),
-        ("(1 / 1)", 0, "tensors in 2 steps agree"),
-    ],
-)
-def test_each_side_of_a_launch_has_processes_of_its_own(
-    repository: Repository, tmp_path: Path, factor: object, status: int, verdict: str
-) -> None:
-    """Two ranks under torchrun; both sides begin a process group."""
-    ran = tmp_path / "ran"
-    told = f"import os\nprint(os.getpid(), __file__, file=open({str(ran)!r}, 'a'))\n"
-    repository.commit("three", src__train=LAUNCHED + TRAIN, src__scaling=told + SCALED.format(1.0))
-    repository.write(src__scaling=told + SCALED.format(factor))
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = [sys.executable, *launch, "-m", "pytest_precision", "diff", "--", "src/train.py"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
-    assert done.returncode == status
-    assert verdict in done.stdout
+def expect_processes_of_their_own(repository: Repository, ran: Path) -> None:
+    """Expect as many processes as runs of a file, half of them in the user's own folder."""
     lines = ran.read_text().splitlines()
     processes = {line.split()[0] for line in lines}
     assert len(processes) == len(lines) >= 4
     here = [line for line in lines if line.endswith(f" {repository.root}/src/scaling.py")]
     assert len(here) == len(lines) / 2
     assert repository.trees() == 1
+
+
+@pytest.fixture
+def ran(repository: Repository, tmp_path: Path) -> Path:
+    """Have the script begin a process group; return the file in which each process is noted."""
+    ran = tmp_path / "ran"
+    told = f"import os\nprint(os.getpid(), __file__, file=open({str(ran)!r}, 'a'))\n"
+    repository.commit("three", src__train=LAUNCHED + TRAIN, src__scaling=told + SCALED.format(1.0))
+    repository.write(src__scaling=told + SCALED.format("(1 / 1)"))
+    return ran
+
+
+def test_each_side_of_a_launch_has_processes_of_its_own(
+    repository: Repository,
+    ran: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Two ranks, of which the first one is this process; both sides begin a process group."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    with reserved_port() as port, monkeypatch.context() as patch:
+        for name, value in (place | {"RANK": "0", "MASTER_PORT": str(port)}).items():
+            patch.setenv(name, value)
+        words = [sys.executable, "-m", "pytest_precision", *DIFF]
+        with subprocess.Popen(words, env=os.environ | {"RANK": "1"}) as other:
+            assert main(DIFF) == 0
+            assert other.wait(timeout=100) == 0
+    assert "tensors in 2 steps agree" in capfd.readouterr().out
+    expect_processes_of_their_own(repository, ran)
+
+
+# Each rank ran its side's file, so that a difference is one as without a launch, above.
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("factor", "status", "verdict"),
+    [
+        (0.25, 1, "loss differs at step 1 after forward_backward"),
+        ("(1 / 1)", 0, "tensors in 2 steps agree"),
+    ],
+)
+def test_each_side_has_processes_of_its_own_under_torchrun(
+    repository: Repository, ran: Path, factor: object, status: int, verdict: str
+) -> None:
+    """Two ranks, whose store torchrun serves; both sides begin a process group."""
+    scaling = repository.root / "src" / "scaling.py"
+    scaling.write_text(scaling.read_text().replace("(1 / 1)", str(factor)))
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [sys.executable, *launch, "-m", "pytest_precision", *DIFF]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == status
+    assert verdict in done.stdout
+    expect_processes_of_their_own(repository, ran)
 
 
 def runs(process: psutil.Process) -> bool:
@@ -276,7 +310,6 @@ def runs(process: psutil.Process) -> bool:
     return False
 
 
-DIFF = ["diff", "--", "src/train.py"]
 BISECT = ["bisect", "HEAD~1", "HEAD", "--", "src/train.py::test_it"]
 
 

@@ -39,7 +39,8 @@ class Runner:
     def __post_init__(self) -> None:
         self.workspace.mkdir()
         self.programs.mkdir()
-        self.program("python3", f'exec {sys.executable} "$@"')
+        # Where all that is asked for is installed, pip takes a second to find that out.
+        self.program("python3", f'[ "$1 $2" = "-m pip" ] || exec {sys.executable} "$@"')
         self.output = self.programs.with_name("output")
         self.summary = self.programs.with_name("summary")
 
@@ -48,6 +49,10 @@ class Runner:
         file = self.programs / name
         file.write_text(f"#!/bin/sh\n{text}\n")
         file.chmod(0o755)
+
+    def with_pip(self) -> None:
+        """Have pip itself look at what is asked for."""
+        self.program("python3", f'exec {sys.executable} "$@"')
 
     def action(self, folder: str, /, **inputs: str) -> bool:
         """Run an action; return whether all of its steps succeeded."""

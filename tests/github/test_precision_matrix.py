@@ -42,6 +42,7 @@ def run(runner: Runner, suite: Path, body: str, **inputs: str) -> bool:
 @pytest.mark.slow
 def test_a_green_matrix(runner: Runner, suite: Path) -> None:
     """Has outputs, a summary and two artifacts: the folder, and the page that opens by itself."""
+    runner.with_pip()
     chosen = {"select": "precision=fp32,bf16\nsequence=train1\n", "paths": "test_suite.py\n"}
     assert run(runner, suite, "pass", install="touch installed", **chosen)
     assert runner.outputs == {"outcome": "passed", "cells": "2", "failed": "0"}
@@ -52,6 +53,7 @@ def test_a_green_matrix(runner: Runner, suite: Path) -> None:
     assert runner.used == [(UPLOAD, folder), (UPLOAD, page)]
     assert (runner.workspace / page["path"]).read_text().startswith("<!doctype html>")
     assert (runner.workspace / "installed").exists()
+    assert "torch==" in (runner.workspace / "precision-report/matrix/versions.txt").read_text()
 
 
 @pytest.mark.slow

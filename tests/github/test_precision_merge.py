@@ -25,6 +25,7 @@ def shard(runner: Runner, number: int, *, finished: bool = True, outcome: str = 
 
 def test_shards_become_one_report(runner: Runner) -> None:
     """With one summary, one page and one folder, under the name of the matrix."""
+    runner.with_pip()
     shard(runner, 1)
     shard(runner, 2)
     assert runner.action(ACTION, shards="2")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from textwrap import dedent
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -21,17 +21,76 @@ COMPILED = Path(xxhash._xxhash.__file__)
 
 HELPERS = "def decayed(beta):\n    return beta\n"
 
+HOOKS = """
+from torch.nn.functional import linear
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
+
+def first(module, args, output):
+    return {first}
+
+
+def second(module, args, output):
+    return {second}
+"""
+
+ROUNDED = """
+import hooks
+from torch import nn
+from pytest_precision import layouts
+
+
+def made(workload, cell, hook):
+    engine = layouts.adamw(workload, cell)
+    for module in engine.model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(getattr(hooks, hook))
+    return engine
+
+
+def rounding(workload, cell):
+    return made(workload, cell, "first")
+
+
+def rounding_too(workload, cell):
+    return made(workload, cell, "first")
+
+
+def summing(workload, cell):
+    return made(workload, cell, "second")
+
+
+def summing_too(workload, cell):
+    return made(workload, cell, "second")
+"""
+
+
+class Moved(NamedTuple):
+    """A session that compared a repository with its commit.
+
+    Attributes:
+        repository: it.
+        status: what git said of it before the session.
+        printed: what the session printed.
+        found: each test's entry in the report.
+    """
+
+    repository: Repository
+    status: str
+    printed: str
+    found: dict[str, dict[str, Any]]
+
+
+def made_at(root: Path) -> Repository:
     """Return a repository with a `src` layout and one commit."""
-    made = Repository(tmp_path / "mine")
+    made = Repository(root)
     ini = "[pytest]\npythonpath = src lib\naddopts = --import-mode=importlib\n"
     (made.root / "pytest.ini").write_text(ini)
     (made.root / ".gitignore").write_text("__pycache__/\n*.so\nreport/\n")
     made.commit(
         "one",
         src__mine__layouts=LAYOUTS.format(own=0.9, shared=0.95),
+        src__rounded=ROUNDED,
+        src__hooks=HOOKS.format(first="output", second="output"),
         lib__helpers=HELPERS,
         lib__moved=MORE.format(name="moved"),
         src__compiled=MORE.format(name="compiled") + "import _xxhash\n",
@@ -39,8 +98,16 @@ def repository(tmp_path: Path) -> Repository:
     return made
 
 
-def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
-    """What is not committed is this side; neither it nor the index is touched."""
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """Return a repository with a `src` layout and one commit."""
+    return made_at(tmp_path / "mine")
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Moved:
+    """Compare a repository in which code moved in each way with its commit, in one session."""
+    repository = made_at(tmp_path_factory.mktemp("moved") / "mine")
     for name in ("moved", "helpers"):  # the module has the same name in another folder
         (repository.root / "lib" / f"{name}.py").rename(repository.root / "src" / f"{name}.py")
     (repository.root / "src" / COMPILED.name).write_bytes(COMPILED.read_bytes())
@@ -48,6 +115,11 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
     repository.write(
         src__mine__layouts=LAYOUTS.format(own=0.8, shared=0.96) + added,
         src__mine__fresh=MORE.format(name="fresh"),
+        src__hooks=HOOKS.format(
+            first="output + (output.bfloat16().float() - output).detach()",
+            second="linear(args[0][..., ::2], module.weight[:, ::2], module.bias)"
+            " + linear(args[0][..., 1::2], module.weight[:, 1::2])",
+        ),
         tests__test_steady=cell_of("steady", "nine", "moved:moved"),
         tests__test_lost=cell_of("lost", "own", "nine"),
         tests__test_gained=cell_of("gained", "own", "eight"),
@@ -58,11 +130,18 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
         tests__test_added=cell_of("added", "added", "nine"),
         tests__test_fresh=cell_of("fresh", "nine", "mine.fresh:fresh"),
         tests__test_compiled=cell_of("compiled", "nine", "compiled:compiled"),
+        tests__test_rounding=cell_of("rounding", "rounded:rounding", "rounded:rounding_too"),
+        tests__test_summing=cell_of("summing", "rounded:summing", "rounded:summing_too"),
     )
     status = repository.git("status", "--short")
     done = run(repository, "--precision-against=HEAD")
-    found = cells(repository)
-    assert repository.git("status", "--short") == status
+    return Moved(repository, status, done.stdout, cells(repository))
+
+
+def test_each_way_to_move_has_its_verdict(moved: Moved) -> None:
+    """What is not committed is this side; neither it nor the index is touched."""
+    repository, found = moved.repository, moved.found
+    assert repository.git("status", "--short") == moved.status
     assert repository.trees() == 1
     then = f"HEAD ({repository.git('rev-parse', 'HEAD'):.12})"
     outcomes = {name.removeprefix("test_"): cell["outcome"] for name, cell in found.items()}
@@ -77,13 +156,15 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
         "added": "skip",
         "fresh": "skip",
         "compiled": "error",
-    }, done.stdout
+        "rounding": "drift",
+        "summing": "drift",
+    }, moved.printed
     reasons = {name.removeprefix("test_"): cell["reason"] for name, cell in found.items()}
-    moved = (
+    hyper = (
         "hyper differs before the first step: betas.1 of reader.weight is 0.8 on rank 0, not 0.9"
     )
-    assert f"agreement was lost since {then}: the candidate moved: {moved}" in reasons["lost"]
-    assert f"the candidate moved since {then}, the reference did not: {moved}" in reasons["gained"]
+    assert f"agreement was lost since {then}: the candidate moved: {hyper}" in reasons["lost"]
+    assert f"the candidate moved since {then}, the reference did not: {hyper}" in reasons["gained"]
     assert reasons["drift"].startswith(
         f"fp32-train2: drift: both sides moved since {then} and still"
     )
@@ -107,7 +188,10 @@ def test_each_way_to_move_has_its_verdict(repository: Repository) -> None:
     assert "--precision-against=HEAD" in found["test_lost"]["repeat"]
 
 
-def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) -> None:
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)])
+def test_a_build_makes_compiled_modules_of_the_commit(
+    repository: Repository, workers: tuple[str, ...]
+) -> None:
     """In its work tree, before anything runs; workers of xdist share it."""
     (repository.root / "src" / COMPILED.name).write_bytes(COMPILED.read_bytes())
     repository.write(
@@ -115,7 +199,7 @@ def test_a_build_makes_compiled_modules_of_the_commit(repository: Repository) ->
         tests__test_own=cell_of("own", "own", "nine"),
     )
     build = f"cp {COMPILED} src/ && basename $PWD >> {repository.root}/built"
-    options = ("-o", f"precision_against_build={build}", "-n2")
+    options = ("-o", f"precision_against_build={build}", *workers)
     done = run(repository, "--precision-against=HEAD", *options)
     assert {cell["outcome"] for cell in cells(repository).values()} == {"pass"}, done.stdout
     assert (repository.root / "built").read_text() == f"{repository.git('rev-parse', 'HEAD')}\n"
@@ -161,61 +245,9 @@ def test_without_git_and_under_a_launcher_it_is_a_usage_error(
     assert "not a git repository" in str(done.stderr)
 
 
-def test_a_drift_is_held_to_fp64(tmp_path: Path) -> None:
+def test_a_drift_is_held_to_fp64(moved: Moved) -> None:
     """What rounds more than it did is less accurate; a sum in another order is not."""
-    made = Repository(tmp_path / "mine")
-    (made.root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    helpers = """
-        from torch.nn.functional import linear
-
-        def first(module, args, output):
-            return {first}
-
-        def second(module, args, output):
-            return {second}
-        """
-    usual = {"first": "output", "second": "output"}
-    layouts = """
-        from torch import nn
-        from pytest_precision import layouts
-        import helpers
-
-        def made(workload, cell, hook):
-            engine = layouts.adamw(workload, cell)
-            for module in engine.model.modules():
-                if isinstance(module, nn.Linear):
-                    module.register_forward_hook(getattr(helpers, hook))
-            return engine
-
-        def rounding(workload, cell):
-            return made(workload, cell, "first")
-
-        def rounding_too(workload, cell):
-            return made(workload, cell, "first")
-
-        def summing(workload, cell):
-            return made(workload, cell, "second")
-
-        def summing_too(workload, cell):
-            return made(workload, cell, "second")
-        """
-    made.commit("one", mine=dedent(layouts), helpers=dedent(helpers).format(**usual))
-    now = {
-        "first": "output + (output.bfloat16().float() - output).detach()",
-        "second": "linear(args[0][..., ::2], module.weight[:, ::2], module.bias)"
-        " + linear(args[0][..., 1::2], module.weight[:, 1::2])",
-    }
-    made.write(
-        helpers=dedent(helpers).format(**now),
-        test_rounding=cell_of("rounding", "mine:rounding", "mine:rounding_too"),
-        test_summing=cell_of("summing", "mine:summing", "mine:summing_too"),
-    )
-    done = run(made, "--precision-against=HEAD")
-    found = cells(made)
-    assert {name: cell["outcome"] for name, cell in found.items()} == {
-        "test_rounding": "drift",
-        "test_summing": "drift",
-    }, done.stdout
+    found = {name: moved.found[name] for name in ("test_rounding", "test_summing")}
     ratios = {
         (name, kind): own["ratio"]
         for name, cell in found.items()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_precision import Cell
+from pytest_precision import Cell, Parity
+from pytest_precision.ranks import RankPool
+from pytest_precision.ranks.needs import Needs
 from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.reader import Trace
@@ -27,3 +32,33 @@ def recorded(one_rank: None, few_objects: None, tmp_path: Path) -> Callable[...,
         return Trace(tmp_path, 1)
 
     return record
+
+
+class ScriptRanks(RankPool):
+    """Runs loops on ranks that have run others: functions of test files, which change no module.
+
+    A session has new ranks for each function of the user's, which may change what others find.
+    """
+
+    def run(self, world_size: int, *job: Any, needs: Needs | None = None, **more: Any) -> list[Any]:
+        """Run a job on ranks that have run others, whatever function it is of."""
+        return super().run(world_size, *job, needs=replace(needs or Needs(), code=()), **more)
+
+
+@pytest.fixture(scope="session")
+def script_ranks() -> Iterator[ScriptRanks]:
+    """Ranks that the loops of all files share."""
+    with closing(ScriptRanks(timeout=120)) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def parity_shared(
+    parity_by: Callable[..., Parity], script_ranks: ScriptRanks
+) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test in the given cell, on ranks that all loops share."""
+
+    def make(cell: Cell) -> Parity:
+        return replace(parity_by(cell, lines="off"), ranks=script_ranks)
+
+    return make

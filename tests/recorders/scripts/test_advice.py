@@ -90,11 +90,11 @@ def test_a_command_that_ends_too_early_has_no_block(parity_there: ParityIn) -> N
         parity_there(Cell(sequence="train3")).check(*sides)
 
 
-def test_a_script_that_ends_too_early_has_a_block(parity_in: ParityIn) -> None:
+def test_a_script_that_ends_too_early_has_a_block(parity_shared: ParityIn) -> None:
     """The advice is about its loop."""
     words = r"but got 2 in the block of record\(\); give it more data or epochs, and keep optimizer"
     with pytest.raises(ParityError, match=words):
-        parity_in(Cell(sequence="train3")).check(renamed, named)
+        parity_shared(Cell(sequence="train3")).check(renamed, named)
 
 
 def test_a_test_accepts_a_hidden_kind_by_an_argument(parity_there: ParityIn) -> None:

@@ -29,10 +29,10 @@ pytestmark = pytest.mark.filterwarnings("error::pytest_precision.PrecisionLeakWa
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_loop_agrees_with_itself(
-    parity_in: ParityIn, loop: Callable[..., None], world_size: int
+    parity_shared: ParityIn, loop: Callable[..., None], world_size: int
 ) -> None:
     """Two recordings of one loop have the same bits, and leave nothing behind."""
-    parity = parity_in(Cell(sequence="train3", world_size=world_size))
+    parity = parity_shared(Cell(sequence="train3", world_size=world_size))
     again = functools.partial(loop, planted="")
     assert parity.check(again, loop).observations > 100
 
@@ -77,9 +77,9 @@ def test_a_loop_that_clips_too_late_is_red_against_itself(parity_there: ParityIn
     assert "gradients were clipped after the update of step 1 in the candidate" in verdict.reason
 
 
-def test_ddp_and_fsdp2_are_compared_by_logical_tensors(parity_in: ParityIn) -> None:
+def test_ddp_and_fsdp2_are_compared_by_logical_tensors(parity_shared: ParityIn) -> None:
     """Shards are put together: what two wrappers compute alike is equal."""
-    parity = parity_in(Cell(sequence="train3", world_size=2))
+    parity = parity_shared(Cell(sequence="train3", world_size=2))
     options = {"accumulated": 1, "planted": "no clip"}
     sides = (partial(loop, **options) for loop in (unchanged.fsdp2, unchanged.ddp))
     buffers = unchecked(reason="DDP broadcasts the buffers of rank 0")
@@ -89,13 +89,16 @@ def test_ddp_and_fsdp2_are_compared_by_logical_tensors(parity_in: ParityIn) -> N
 @script
 def digested(cell: Cell, record: unchanged.Record, planted: str = "") -> None:
     """A loop under fully_shard that is recorded as a large one is."""
-    loop_trace.SMALL_RUN = 0  # in ranks that run nothing else
-    unchanged.fsdp2(cell, record, planted)
+    small, loop_trace.SMALL_RUN = loop_trace.SMALL_RUN, 0
+    try:
+        unchanged.fsdp2(cell, record, planted)
+    finally:
+        loop_trace.SMALL_RUN = small
 
 
-def test_digests_of_a_large_loop_say_where_it_parts(parity_in: ParityIn) -> None:
+def test_digests_of_a_large_loop_say_where_it_parts(parity_shared: ParityIn) -> None:
     """A long run keeps digests of whole tensors; where they part, values are recorded."""
-    parity = parity_in(Cell(sequence="train3", world_size=2))
+    parity = parity_shared(Cell(sequence="train3", world_size=2))
     broken = partial(digested, planted="zero_grad forgotten")
     found = failed(parity, broken, digested).divergence
     assert found is not None

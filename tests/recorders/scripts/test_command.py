@@ -179,27 +179,36 @@ facts = {
 side = os.environ.get("SIDE", "")
 with open(f"facts{side}{os.environ['RANK']}.json", "w", encoding="utf-8") as file:
     json.dump(facts, file)
+if side == "itself":
+    sys.exit()
 """
 
+ONE_LAUNCH = """
+SIDE=itself "$PYTHON" -u asking.py 0.1 --short &&
+exec "$PYTHON" -u -m pytest_precision record --out recorded --steps 2 -- asking.py 0.1 --short
+"""
+"""What each rank of a launch does: run the file by itself, up to its loop, and record it."""
 
-def facts_of(folder: Path, side: str = "") -> list[dict[str, Any]]:
-    files = [folder / f"facts{side}{rank}.json" for rank in range(2)]
+
+def facts_of(folder: Path, ranks: int, side: str = "") -> list[dict[str, Any]]:
+    files = [folder / f"facts{side}{rank}.json" for rank in range(ranks)]
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     for file in files:
         file.unlink()
     return found
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_file_finds_the_process_that_python_makes_for_it(
-    parity_by: Callable[..., Parity], folder: Path, monkeypatch: pytest.MonkeyPatch
+    parity_by: Callable[..., Parity], folder: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     """What a file can ask of its process has one answer in a cell, by `record` and by itself.
 
     These are `__main__`, the arguments, `sys.path` (pytest's has more), the folder, the names of
     torchrun's variables and this rank's place, none of pytest's variables, what multiprocessing
-    says of the process, and torch's settings, of which a recording sets the seed alone. The cell is
-    on two ranks, with `--precision-ranks=inline`: a command has processes of its own there, too,
-    forks of the server or, where it declares variables, new interpreters.
+    says of the process, and torch's settings, of which a recording sets the seed alone. The cell
+    has `--precision-ranks=inline`: a command has processes of its own there, too, forks of the
+    server or, where it declares variables, new interpreters.
     """
     (folder / "asking.py").write_text(FACTS + SCRIPT, encoding="utf-8")
     monkeypatch.syspath_prepend(folder / "of_pytest")
@@ -209,21 +218,18 @@ def test_a_file_finds_the_process_that_python_makes_for_it(
         plain.delenv("PYTEST_VERSION")
         for name in [name for name in os.environ if name.startswith("PYTEST_")]:
             plain.delenv(name)
-        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-        by_itself = [*launch, "asking.py", "0.1", "--short"]
-        subprocess.run(by_itself, check=True)
-        expected = facts_of(folder)
-        record = ["-m", "pytest_precision", "record", "--out", "recorded", "--steps", "2", "--"]
-        subprocess.run([*launch, *record, "asking.py", "0.1", "--short"], check=True)
-        recorded = facts_of(folder)
-    parity = parity_by(Cell(sequence="train2", world_size=2), lines="off", ranks="inline")
+        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+        both = [*launch, "--no-python", "sh", "-c", ONE_LAUNCH]
+        subprocess.run(both, check=True, env=os.environ | {"PYTHON": sys.executable})
+        expected, recorded = facts_of(folder, ranks, "itself"), facts_of(folder, ranks)
+    parity = parity_by(Cell(sequence="train2", world_size=ranks), lines="off", ranks="inline")
     others = command("asking.py", "0.1", "--short", env={"SIDE": "new"})
     parity.check(others, command("asking.py", "0.1", "--short"))
     for facts in expected:  # nobody has seeded it, and torch's own number stands there
         facts["torch"][-1] = recorded[0]["torch"][-1]
     assert recorded == expected
-    assert facts_of(folder) == expected  # forked
-    assert facts_of(folder, "new") == expected  # a new interpreter
+    assert facts_of(folder, ranks) == expected  # forked
+    assert facts_of(folder, ranks, "new") == expected  # a new interpreter
 
 
 SCRIPTS = Path(__file__).parents[3] / "fixtures" / "scripts"

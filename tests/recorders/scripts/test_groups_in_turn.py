@@ -62,9 +62,9 @@ def adapted(cell: Cell, record: unchanged.Record, given: bool) -> None:
             optimizer.zero_grad()
 
 
-def test_whether_frozen_weights_are_in_a_group_says_nothing(parity_in: ParityIn) -> None:
+def test_whether_frozen_weights_are_in_a_group_says_nothing(parity_shared: ParityIn) -> None:
     """The optimizer leaves them as they are."""
-    parity = parity_in(Cell(sequence="train3"))
+    parity = parity_shared(Cell(sequence="train3"))
     parity.check(partial(adapted, given=True), partial(adapted, given=False))
 
 
@@ -86,15 +86,15 @@ def loop(cell: Cell, record: unchanged.Record, update: Any, copied: bool = False
 
 
 @pytest.mark.parametrize("update", [in_turn, taken_out])
-def test_groups_in_turn_agree_with_all_at_once(parity_in: ParityIn, update: Any) -> None:
+def test_groups_in_turn_agree_with_all_at_once(parity_shared: ParityIn, update: Any) -> None:
     """State, rates, counters and gradients: one step has as many updates as there are groups."""
-    parity = parity_in(Cell(sequence="train3"))
+    parity = parity_shared(Cell(sequence="train3"))
     parity.check(partial(loop, update=update), partial(loop, update=at_once))
 
 
-def test_a_group_that_is_forgotten_is_found(parity_in: ParityIn) -> None:
+def test_a_group_that_is_forgotten_is_found(parity_shared: ParityIn) -> None:
     """It is no part of the step, and does not move."""
-    parity = parity_in(Cell(sequence="train3"))
+    parity = parity_shared(Cell(sequence="train3"))
     found = failed(parity, partial(loop, update=first_only), partial(loop, update=at_once))
     assert "missing" in found.reason or found.divergence is not None
 

@@ -18,18 +18,20 @@ from pytest_precision.check.disagreement import PARTITIONED
 
 
 @pytest.mark.parametrize("loop", [partitioned.flat, partitioned.zero])
-def test_a_partition_agrees_with_replicas(parity_in: ParityIn, loop: Callable[..., None]) -> None:
+def test_a_partition_agrees_with_replicas(
+    parity_shared: ParityIn, loop: Callable[..., None]
+) -> None:
     """State, rates and gradients of all ranks form the same logical tensors."""
-    parity = parity_in(Cell(sequence="train3", world_size=2))
+    parity = parity_shared(Cell(sequence="train3", world_size=2))
     verdict = parity.check(loop, partitioned.replicated)
     assert verdict.left_out is not None
     assert {*verdict.left_out} == {"grad"}
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["original parameters", "flat ones"])
-def test_flat_shards_agree_with_replicas(parity_in: ParityIn, keeps: bool) -> None:
+def test_flat_shards_agree_with_replicas(parity_shared: ParityIn, keeps: bool) -> None:
     """FSDP1 says which part of which parameter each of them is."""
-    parity = parity_in(Cell(sequence="train3", world_size=2))
+    parity = parity_shared(Cell(sequence="train3", world_size=2))
     flattened = partial(partitioned.flattened, keeps=keeps)
     buffers = unchecked(reason="DDP broadcasts the buffers of rank 0")
     verdict = parity.check(flattened, partitioned.replicated, criterion={"buffer": buffers})
@@ -37,9 +39,9 @@ def test_flat_shards_agree_with_replicas(parity_in: ParityIn, keeps: bool) -> No
     assert {*verdict.left_out} == {"grad", "buffer"}
 
 
-def test_the_clip_of_flat_shards_is_seen(parity_in: ParityIn) -> None:
+def test_the_clip_of_flat_shards_is_seen(parity_shared: ParityIn) -> None:
     """Its norm differs where gradients are still equal."""
-    parity = parity_in(Cell(sequence="train2", world_size=2))
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
     sides = (partial(partitioned.flattened, limit=limit) for limit in (1e-3, 1.0))
     found = failed(parity, *sides).divergence
     assert found is not None
@@ -52,9 +54,9 @@ def test_the_clip_of_flat_shards_on_one_rank_is_seen_once(recorded: Recorded) ->
     assert named(trace, "grad_norm") == ["total"]
 
 
-def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_in: ParityIn) -> None:
+def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_shared: ParityIn) -> None:
     """Its index is that in the logical tensor, and its rank the one that holds the shard."""
-    parity = parity_in(Cell(sequence="train2", world_size=2))
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
     broken = partial(partitioned.flat, planted="last rank forgets its gradients")
     found = failed(parity, broken, partitioned.replicated).divergence
     assert found is not None
@@ -62,9 +64,9 @@ def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_in: ParityI
     assert found.name in dict(unchanged.Net().named_parameters())
 
 
-def test_parts_of_ranks_that_have_no_names_are_told(parity_in: ParityIn) -> None:
+def test_parts_of_ranks_that_have_no_names_are_told(parity_shared: ParityIn) -> None:
     """Ranks seem to disagree about one tensor, unless the script says what they hold of which."""
-    parity = parity_in(Cell(sequence="train1", world_size=2))
+    parity = parity_shared(Cell(sequence="train1", world_size=2))
     sides = (partial(partitioned.flat, planted=text, located=False) for text in ("x", ""))
     verdict = failed(parity, *sides)
     assert "master of param_groups.0.params.0 in the candidate: rank 1 and rank 0" in verdict.reason

@@ -56,17 +56,17 @@ def test_an_unusual_loop_is_left_alone(recorded: Recorded, tmp_path: Path, name:
     assert broken_rules(tmp_path) == {}
 
 
-def test_both_sides_fail_by_it(parity_in: ParityIn) -> None:
+def test_both_sides_fail_by_it(parity_shared: ParityIn) -> None:
     """Though they agree bit for bit; the line below says how it is allowed."""
     sides = (partial(side, name="never_zeroed") for side in (ruled_loops.one, ruled_loops.other))
-    verdict = failed(parity_in(Cell(sequence="train3")), *sides)
+    verdict = failed(parity_shared(Cell(sequence="train3")), *sides)
     assert verdict.ruling.gate == "loop_rules"
     assert "which nobody had zeroed in both sides" in verdict.headline
     assert "oracle={'grad': unchecked(reason=...)} allows it" in verdict.ruling.details[0]
 
 
-def test_a_test_may_allow_it(parity_in: ParityIn) -> None:
+def test_a_test_may_allow_it(parity_shared: ParityIn) -> None:
     """By the kind, with a reason."""
     sides = (partial(side, name="never_zeroed") for side in (ruled_loops.one, ruled_loops.other))
     meant = {"grad": unchecked(reason="gradients are summed over all steps")}
-    assert parity_in(Cell(sequence="train3")).check(*sides, oracle=meant).outcome == "pass"
+    assert parity_shared(Cell(sequence="train3")).check(*sides, oracle=meant).outcome == "pass"

@@ -19,9 +19,9 @@ INTERRUPTED = Cell(sequence="train2-save-load-train2", world_size=2)
 WHOLE = INTERRUPTED.replace(sequence="train4")
 
 
-def test_a_resumed_loop_agrees_with_one_that_was_not_interrupted(parity_in: ParityIn) -> None:
+def test_a_resumed_loop_agrees_with_one_that_was_not_interrupted(parity_shared: ParityIn) -> None:
     """State, data and schedule go on as if nothing had happened."""
-    parity = parity_in(INTERRUPTED)
+    parity = parity_shared(INTERRUPTED)
     verdict = parity.check(resumable.trainer, resumable.trainer, reference_cell=WHOLE)
     assert verdict.observations > 100
 
@@ -42,35 +42,37 @@ def test_a_loop_that_keeps_something_in_its_processes_is_found(parity_in: Parity
     assert "loss differs at step 3" in verdict.reason
 
 
-def test_a_loop_that_reads_as_many_files_as_it_has_ranks_is_found(parity_in: ParityIn) -> None:
+def test_a_loop_that_reads_as_many_files_as_it_has_ranks_is_found(parity_shared: ParityIn) -> None:
     """On one rank more there is one too few."""
     cell = INTERRUPTED.replace(sequence="train2-save-load@3-train2")
-    verdict = failed(parity_in(cell), resumable.trainer, partial(resumable.trainer, planted=" "))
+    verdict = failed(
+        parity_shared(cell), resumable.trainer, partial(resumable.trainer, planted=" ")
+    )
     assert "rank 2 of 3 in resumable:trainer raised FileNotFoundError" in verdict.reason
 
 
 @pytest.mark.parametrize(
     ("forgotten", "kind"), [("model", "used_param"), ("optimizer", "lr"), ("schedule", "lr")]
 )
-def test_what_is_not_loaded_is_found(parity_in: ParityIn, forgotten: str, kind: str) -> None:
+def test_what_is_not_loaded_is_found(parity_shared: ParityIn, forgotten: str, kind: str) -> None:
     """It has the values of a new run."""
     broken = partial(resumable.trainer, planted=forgotten)
-    verdict = failed(parity_in(INTERRUPTED), broken, resumable.trainer, reference_cell=WHOLE)
+    verdict = failed(parity_shared(INTERRUPTED), broken, resumable.trainer, reference_cell=WHOLE)
     assert verdict.divergence is not None
     assert verdict.divergence.kind == kind
 
 
-def test_both_sides_may_be_interrupted(parity_in: ParityIn) -> None:
+def test_both_sides_may_be_interrupted(parity_shared: ParityIn) -> None:
     """Then each is held against what it has itself saved."""
     broken = partial(resumable.trainer, planted="model")
-    verdict = failed(parity_in(INTERRUPTED), broken, partial(broken, planted="model "))
+    verdict = failed(parity_shared(INTERRUPTED), broken, partial(broken, planted="model "))
     assert "load after step 2 changed master in the candidate" in verdict.reason
 
 
-def test_a_loop_that_does_not_save_is_an_error(parity_in: ParityIn) -> None:
+def test_a_loop_that_does_not_save_is_an_error(parity_shared: ParityIn) -> None:
     """There is nothing to resume from."""
     broken = partial(resumable.trainer, planted="save")
-    verdict = failed(parity_in(INTERRUPTED), broken, resumable.trainer, reference_cell=WHOLE)
+    verdict = failed(parity_shared(INTERRUPTED), broken, resumable.trainer, reference_cell=WHOLE)
     assert "a loop that saves after step 2 but got nothing in record.folder" in verdict.reason
 
 
@@ -82,10 +84,10 @@ def test_a_loop_that_does_not_save_is_an_error(parity_in: ParityIn) -> None:
     ],
 )
 def test_a_sequence_that_no_loop_can_follow_is_refused(
-    parity_in: ParityIn, sequence: str, advice: str
+    parity_shared: ParityIn, sequence: str, advice: str
 ) -> None:
     """Nothing is trained for it, and what is missing is named."""
-    parity = parity_in(Cell(sequence=sequence))
+    parity = parity_shared(Cell(sequence=sequence))
     verdict = failed(parity, partial(unchanged.plain, planted=""), unchanged.plain)
     assert verdict.outcome == "error"
     assert advice in verdict.reason.replace("(", r"\(").replace(")", r"\)")
@@ -101,33 +103,33 @@ def test_a_sequence_that_no_loop_can_follow_is_refused(
     ],
 )
 def test_a_save_and_a_load_stand_between_steps(
-    parity_in: ParityIn, sequence: str, advice: str
+    parity_shared: ParityIn, sequence: str, advice: str
 ) -> None:
     """A loop shows nothing elsewhere."""
     both = partial(resumable.trainer, planted="")
-    verdict = failed(parity_in(Cell(sequence=sequence)), both, resumable.trainer)
+    verdict = failed(parity_shared(Cell(sequence=sequence)), both, resumable.trainer)
     assert (verdict.outcome, advice in verdict.reason) == ("error", True)
 
 
-def test_an_overflow_is_skipped(parity_in: ParityIn) -> None:
+def test_an_overflow_is_skipped(parity_shared: ParityIn) -> None:
     """GradScaler leaves all state as it was, but its own."""
-    parity = parity_in(Cell(sequence="train1-skip-train2"))
+    parity = parity_shared(Cell(sequence="train1-skip-train2"))
     again = partial(unchanged.scaled, planted="")
     verdict = parity.check(again, unchanged.scaled)
     assert verdict.observations > 100
 
 
-def test_an_overflow_that_is_not_skipped_is_found(parity_in: ParityIn) -> None:
+def test_an_overflow_that_is_not_skipped_is_found(parity_shared: ParityIn) -> None:
     """A loop without a scaler makes the update."""
-    parity = parity_in(Cell(sequence="train1-skip-train1"))
+    parity = parity_shared(Cell(sequence="train1-skip-train1"))
     again = partial(unchanged.plain, planted="")
     verdict = failed(parity, again, unchanged.plain)
     assert "skip after step 1 changed step in the candidate" in verdict.reason
 
 
-def test_a_schedule_that_an_overflow_moves_is_found(parity_in: ParityIn) -> None:
+def test_a_schedule_that_an_overflow_moves_is_found(parity_shared: ParityIn) -> None:
     """The step is done again with the rate that it had."""
-    parity = parity_in(Cell(sequence="train1-skip-train1"))
+    parity = parity_shared(Cell(sequence="train1-skip-train1"))
     both = partial(unchanged.scaled, planted="schedule moves")
     verdict = failed(parity, both, partial(both, planted="schedule moves "))
     assert "skip after step 1 changed lr of first.weight from" in verdict.reason

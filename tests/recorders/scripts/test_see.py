@@ -94,9 +94,9 @@ def sharded(cell: Cell, record: Any, planted: str = "") -> None:
     looking(look)(cell, record)
 
 
-def test_pieces_of_ranks_are_put_together(parity_in: ParityIn) -> None:
+def test_pieces_of_ranks_are_put_together(parity_shared: ParityIn) -> None:
     """A difference has its index in the logical tensor, in a kind of the script's own."""
-    parity = parity_in(Cell(sequence="train2", world_size=2))
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
     found = failed(parity, partial(sharded, planted="other score"), sharded).divergence
     assert found is not None
     assert (found.kind, found.name, found.index, found.rank) == ("scores", "router", (1, 0), 1)
