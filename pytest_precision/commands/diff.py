@@ -49,6 +49,7 @@ def _status(against: Against) -> int:
     sides = against.sides
     here = against.sides.here()
     with _other(against) as there:
+        sides.folder_in(there)  # which may refuse, and nothing is recorded yet
         sides.record(here, "candidate")
         if against.given.repeats:
             sides.record(here, "again", seat="reference")

@@ -109,6 +109,7 @@ def serve_runs() -> int:
     with WholeTorch().watching(), without_own_entry(), uncollected():
         for name in BEFORE_A_SCRIPT:
             importlib.import_module(name)
+    os.chdir("/")  # the folder that it has begun in, a commit's work tree, may be removed
     able = _forks_alone()
     while asked := received(line):
         request, streams = asked

@@ -116,7 +116,7 @@ class Sides:
             RevisionError: a rank failed; the message has its status.
         """
         file = self.script[0]
-        cwd, _ = side.folder_of(Path.cwd()), side.folder_of(Path(file))
+        cwd = self.folder_in(side)
         if self.peers.rank == 0:
             print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
         folder = self.folder / name
@@ -130,6 +130,15 @@ class Sides:
         if any(statuses):
             raise RevisionError(_failure(file, side, statuses))
         return folder
+
+    def folder_in(self, side: Installation) -> Path:
+        """Return a side's folder in place of the working directory.
+
+        Raises:
+            RevisionError: that, or the script, is a link of the commit's which leads elsewhere.
+        """
+        side.folder_of(Path(self.script[0]))
+        return side.folder_of(Path.cwd())
 
     @contextmanager
     def _started(

@@ -73,6 +73,7 @@ STARTED |= {
     "OpenMP": torch.__config__.parallel_info(),
 }
 
+torch.use_deterministic_algorithms(True)  # memory that nobody has written yet is of no other run
 model = torch.nn.Linear(512, 512)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 data = torch.from_numpy(np.linspace(0, 1, 512 * 512, dtype=np.float32).reshape(512, 512))

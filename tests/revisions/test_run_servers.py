@@ -122,14 +122,16 @@ def expect_equal(new: Ended, forked: Ended, status: int = 0) -> None:
 def test_a_fork_finds_what_a_new_interpreter_finds(both: Ways, tmp_path: Path) -> None:
     """Of the process and of torch, also where the code is a commit's; but it draws what it draws.
 
-    Random numbers without a seed are those of no other run.
+    Random numbers without a seed are those of no other run. Each file of the recording has the same
+    bytes, also the log of operations.
     """
     mine = Repository(tmp_path / "mine")
     mine.commit("one", run=(HERE / "surroundings_of_run.py").read_text())
     tree = tmp_path / "tree"
     mine.git("worktree", "add", "-q", str(tree))
     drawn = []
-    runs = both(tree / "run.py", options="--steps 2 --values 0-2", places=(mine.root, tree))
+    options = "--steps 2 --values 0-2 --lines"
+    runs = both(tree / "run.py", options=options, places=(mine.root, tree))
     started = []
     for run in runs:
         line, _, run.said = run.said.partition("\n")
@@ -147,13 +149,14 @@ def test_a_fork_finds_what_a_new_interpreter_finds(both: Ways, tmp_path: Path) -
 NIGHTLY = pytest.mark.nightly
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("words", "options"),
     [
         ("casts_kept.py --right", "--steps 2 --values 0-2 --lines"),
-        pytest.param("rate_by_module.py --fast", "--steps 3 --see grad", marks=NIGHTLY),
-        pytest.param("frozen_when_listed.py --right", "--every 2", marks=NIGHTLY),
-        pytest.param("alias_of_main.py", "--steps 2 --lines 2", marks=NIGHTLY),
+        ("rate_by_module.py --fast", "--steps 3 --see grad"),
+        ("frozen_when_listed.py --right", "--every 2"),
+        ("alias_of_main.py", "--steps 2 --lines 2"),
     ],
 )
 def test_a_fork_records_what_a_new_interpreter_records(
@@ -199,18 +202,37 @@ def test_a_fork_ends_as_a_new_interpreter_ends(both: Ways, tmp_path: Path, endin
 HERE_AND_NOW = Installation("", Path(sys.executable))
 
 
-def say(servers: RunServers, folder: Path, code: str, seat: Seat = "candidate") -> str:
+def say(
+    servers: RunServers,
+    folder: Path,
+    code: str,
+    seat: Seat = "candidate",
+    side: Installation = HERE_AND_NOW,
+) -> str:
     """Return what a fork says that runs some code before it could train."""
     (folder / "says.py").write_text(f"{code}\nraise SystemExit(4)\n")
     words = ["record", "--out", str(folder / "none"), "--", "says.py"]
     said = folder / "said"
     with streams_into(said):
-        run = servers.start(seat, HERE_AND_NOW, FUNCTION, words, folder)
+        run = servers.start(seat, side, FUNCTION, words, folder)
         assert isinstance(run, ForkedRun)
         assert run.wait() == 4
     text = said.read_text()
     said.unlink()
     return text
+
+
+def test_a_server_outlives_the_folder_that_it_was_started_in(
+    servers: RunServers, tmp_path: Path
+) -> None:
+    """As a commit's work tree, which is removed before the next commit is recorded."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    code = "print(hash('a'))"
+    first = say(servers, tree, code, "reference")
+    shutil.rmtree(tree)
+    side = Installation("", Path(sys.executable), (tmp_path, tree))
+    assert say(servers, tmp_path, code, "reference", side) == first
 
 
 def test_the_sides_of_a_comparison_are_two_interpreters(
