@@ -51,6 +51,16 @@ def add_force(parser: argparse.ArgumentParser, files: str) -> None:
     parser.add_argument("--force", action="store_true", help=words)
 
 
+def usage_error() -> type[Exception]:
+    """Return pytest's error of a wrong usage, once something is to be compared with it.
+
+    To import pytest takes half the start of a command.
+    """
+    import pytest
+
+    return pytest.UsageError
+
+
 def say(text: str) -> None:
     """Print text to standard output, without an error if a reader such as `head` has ended.
 

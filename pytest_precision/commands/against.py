@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import pytest
-
 from pytest_precision._visible import visible
+from pytest_precision.commands import usage_error
 from pytest_precision.commands.compare import (
     add_judging_options,
     expect_report_free,
@@ -95,7 +94,7 @@ class Against:
             RecordingError,
             RevisionError,
             ValueError,
-            pytest.UsageError,
+            usage_error(),
         ) as error:
             given.parser.error(visible(str(error)))
             raise  # it has ended this process

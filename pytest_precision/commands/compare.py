@@ -9,10 +9,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, add_force, say
+from pytest_precision.commands import add_command, add_force, say, usage_error
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
@@ -79,7 +77,7 @@ def run(given: argparse.Namespace) -> int:
         name = " against ".join(words)
         verdict = compare_recordings(given.candidate, given.reference, terms, name, repeat=repeat)
         return show(given, verdict)
-    except (argparse.ArgumentTypeError, RecordingError, ValueError, pytest.UsageError) as error:
+    except (argparse.ArgumentTypeError, RecordingError, ValueError, usage_error()) as error:
         given.parser.error(visible(str(error)))
         raise  # it has ended this process
 
@@ -157,7 +155,7 @@ def write_report(folder: Path, verdict: Verdict, *, force: bool = False) -> None
     file.put(verdict.nodeid, [verdict.as_dict()])
     file.close()
     if file.problem:
-        raise pytest.UsageError(file.problem)
+        raise usage_error()(file.problem)
     try:
         write_page(folder, force=force)
     except OSError as error:

@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, add_force, say
+from pytest_precision.commands import add_command, add_force, say, usage_error
 from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read_report
@@ -73,7 +71,7 @@ def _refused(given: argparse.Namespace, paths: Iterable[Path]) -> Iterator[None]
     """
     try:
         yield
-    except (ReportError, OSError, pytest.UsageError) as error:
+    except (ReportError, OSError, usage_error()) as error:
         given.parser.error(visible(str(error)))
     except Exception as error:  # of a stranger's report, a reader may say anything
         got = f"{', '.join(map(str, paths))} ({type(error).__name__}: {error})"

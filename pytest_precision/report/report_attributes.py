@@ -6,13 +6,14 @@ The properties are a cell and its worst verdict, prefixed `precision.`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.plain_data import as_plain
 from pytest_precision.report.status import worst_status
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def attach(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from pytest_precision._destination import MAKER, Destination, NotReplaceableError
 from pytest_precision.errors import expected_but_got
 from pytest_precision.report.page import PAGE_NAME
+
+if TYPE_CHECKING:
+    import pytest
 
 JSON_NAME = "report.json"
 
@@ -64,6 +66,8 @@ def expect_reports_free(folder: Path, option: str, force: bool | None = None) ->
 
 def unusable(folder: Path, option: str, error: OSError) -> pytest.UsageError:
     """Return the error that says why a report cannot be written into a folder."""
+    import pytest  # takes half the start of a command, and hardly any needs it
+
     if isinstance(error, NotReplaceableError):
         return pytest.UsageError(f"{option}={folder}: {error}")
     what, got = "a folder that can be written to", f"{option}={folder}"

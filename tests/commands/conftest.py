@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,9 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.__main__ import main
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
+from pytest_precision.ranks.needs import Needs
 from pytest_precision.revisions.run_servers import run_servers
 
 SCRIPT = """
@@ -58,6 +63,24 @@ def record(in_folder: Path) -> Callable[..., Path]:
         return in_folder / name
 
     return made
+
+
+@pytest.fixture(params=["forks", pytest.param("torchrun", marks=pytest.mark.nightly)])
+def on_two_ranks(
+    request: pytest.FixtureRequest, in_folder: Path, resources: Resources
+) -> Callable[..., None]:
+    """Run the command line on two ranks: in processes such as torchrun starts, or by torchrun."""
+
+    def run(*words: str) -> None:
+        if request.param == "forks":
+            ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+            assert ranks.run(2, main, words, needs=Needs(launched=True)) == [0, 0]
+            return
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command = [sys.executable, *launch, "-m", "pytest_precision", *words]
+        subprocess.run(command, check=True, timeout=120)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from pytest_precision.__main__ import main
+from pytest_precision.ranks.process.rendezvous import reserved_port
 
 SETUP = """
 import argparse
@@ -254,14 +256,43 @@ def build():
 """
 
 
-def test_ranks_speak_with_one_voice(in_folder: Path) -> None:
-    """The first one prints what any of them found."""
-    (in_folder / "audited_stages.py").write_text(STAGES)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [*launch, "-m", "pytest_precision", "audit", "audited_stages:build", "--fail-on=never"]
-    found = subprocess.run([*words, "--format=json"], capture_output=True, text=True, timeout=120)
-    assert found.returncode == 0, found.stderr
-    told = json.loads(found.stdout)
+AUDIT_STAGES = ["audit", "audited_stages:build", "--fail-on=never", "--format=json"]
+
+
+def expect_one_voice(printed: str) -> None:
+    """Expect one finding, and what both stages have."""
+    told = json.loads(printed)
     assert [one["rule"] for one in told["findings"]] == ["update-below-fp32"]
     assert {stage["name"] for stage in told["stages"]} == {"stage 0 of 2", "stage 1 of 2"}
     assert {row["stored"] for row in told["stored"]} == {"fp32", "bf16"}
+
+
+def test_ranks_speak_with_one_voice(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first one, which is this process, prints what any of them found."""
+    (in_folder / "audited_stages.py").write_text(STAGES)
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    with reserved_port() as port, monkeypatch.context() as patch:
+        for name, value in (place | {"RANK": "0", "MASTER_PORT": str(port)}).items():
+            patch.setenv(name, value)
+        words = [sys.executable, "-m", "pytest_precision", *AUDIT_STAGES]
+        with subprocess.Popen(words, env=os.environ | {"RANK": "1"}) as other:
+            try:
+                assert main(AUDIT_STAGES) == 0
+            finally:
+                sys.modules.pop("audited_stages", None)
+                dist.destroy_process_group()
+            assert other.wait(timeout=100) == 0
+    expect_one_voice(capfd.readouterr().out)
+
+
+@pytest.mark.nightly
+def test_ranks_of_torchrun_speak_with_one_voice(in_folder: Path) -> None:
+    """The first one prints what any of them found."""
+    (in_folder / "audited_stages.py").write_text(STAGES)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = [*launch, "-m", "pytest_precision", *AUDIT_STAGES]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    expect_one_voice(found.stdout)

@@ -241,13 +241,14 @@ def test_a_test_compares_recordings(
 
 
 @pytest.mark.slow
-def test_recordings_of_other_world_sizes_are_compared(in_folder: Path, capsys: Output) -> None:
+def test_recordings_of_other_world_sizes_are_compared(
+    on_two_ranks: Callable[..., None], capsys: Output
+) -> None:
     """By logical tensors; the ranks of a launch write one recording, and its end is no failure."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
-    words = ["pytest_precision", "record", "--steps", "2", "--out"]
+    words = ["record", "--steps", "2", "--out"]
     script = ["--", "train.py", "0.01", "9"]
-    subprocess.run([*launch, *words, "two", *script], check=True, timeout=120)
-    assert main([*words[1:], "one", *script]) == 0
+    on_two_ranks(*words, "two", *script)
+    assert main([*words, "one", *script]) == 0
     assert main(["compare", "two", "one"]) == 0
     assert "loss is not compared: every rank has its own" in capsys.readouterr().out
 

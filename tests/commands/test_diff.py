@@ -265,6 +265,7 @@ def ran(repository: Repository, tmp_path: Path) -> Path:
     return ran
 
 
+@pytest.mark.long(reason="Each of two ranks has a process for each side, which no server forks.")
 def test_each_side_of_a_launch_has_processes_of_its_own(
     repository: Repository,
     ran: Path,
@@ -322,7 +323,7 @@ BISECT = ["bisect", "HEAD~1", "HEAD", "--", "src/train.py::test_it"]
     [
         (DIFF, signal.SIGKILL),
         (DIFF, signal.SIGINT),
-        (DIFF, signal.SIGHUP),
+        pytest.param(DIFF, signal.SIGHUP, marks=pytest.mark.nightly),
         (BISECT, signal.SIGKILL),
     ],
 )

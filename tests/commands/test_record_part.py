@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -113,12 +111,13 @@ def test_the_command_that_records_again_has_the_part(record: RecordFile) -> None
 
 
 @pytest.mark.slow
-def test_ranks_record_a_part(in_folder: Path, capsys: Output) -> None:
+def test_ranks_record_a_part(
+    on_two_ranks: Callable[..., None], in_folder: Path, capsys: Output
+) -> None:
     """And a pattern that no rank has matched is refused, which each may have left to the others."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
     words = ["record", "--steps", "3", "--only", "0.*", "--every", "2", "--out"]
     script = ["--", "train.py", "0.01", "9"]
-    subprocess.run([*launch, "pytest_precision", *words, "two", *script], check=True, timeout=120)
+    on_two_ranks(*words, "two", *script)
     assert main([*words, "one", *script]) == 0
     capsys.readouterr()
     assert main(["compare", "two", "one"]) == 0

@@ -150,8 +150,9 @@ def test_nothing_in_a_report_is_a_command_to_the_runner(
 
 
 def test_torch_is_not_needed(in_folder: Path) -> None:
-    """The job of a workflow that only merges installs none."""
-    (in_folder / "torch.py").write_text("raise ImportError('not here')")
+    """The job of a workflow that only merges installs none; nor does it wait for pytest."""
+    for name in ("torch", "pytest"):
+        (in_folder / f"{name}.py").write_text("raise ImportError('not here')")
     words = [sys.executable, "-m", "pytest_precision", "report", "merge", "--out", "all"]
     found = subprocess.run([*words, report(in_folder / "a")], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,11 +70,15 @@ def test_axes_of_the_cell_are_in_the_arguments(parity_in: ParityIn) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_file_may_be_configured_by_variables(parity_in: ParityIn, folder: Path) -> None:
-    """Each side has its own ones, from the start of its ranks on."""
-    (folder / "by_variable.py").write_text(SCRIPT.replace("sys.argv[1]", "os.environ['RATE']"))
+@pytest.mark.parametrize("other", [{}, pytest.param({"RATE": "0.2"}, marks=pytest.mark.nightly)])
+def test_a_file_may_be_configured_by_variables(
+    parity_in: ParityIn, folder: Path, other: dict[str, str]
+) -> None:
+    """Each side has its own ones, from the start of its ranks on, or none."""
+    rate = "os.environ.get('RATE', 0.2)"
+    (folder / "by_variable.py").write_text(SCRIPT.replace("sys.argv[1]", rate))
     parity = parity_in(Cell(sequence="train2"))
-    sides = (command("by_variable.py", "--alone", env={"RATE": rate}) for rate in ("0.1", "0.2"))
+    sides = (command("by_variable.py", "--alone", env=env) for env in ({"RATE": "0.1"}, other))
     verdict = failed(parity, *sides)
     assert verdict.divergence is not None
     assert (verdict.divergence.candidate, verdict.divergence.reference) == (0.1, 0.2)
@@ -95,7 +100,9 @@ def test_variables_that_no_process_can_have_are_refused(env: Any, words: str) ->
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_file_may_tell_more(parity_in: ParityIn, folder: Path) -> None:
+def test_a_file_may_tell_more(
+    parity_in: ParityIn, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has the recording that is open, and runs without one."""
     inside = SCRIPT.replace("for step", "record({'net': model}, see={'grad'})\nfor step")
     inside += "    record.see('weights', 'sum', model.weight.detach().sum())\n"
@@ -107,8 +114,11 @@ def test_a_file_may_tell_more(parity_in: ParityIn, folder: Path) -> None:
     found = failed(parity, *sides, criterion=no_rates).divergence
     assert found is not None
     assert (found.step, found.kind, found.name) == (1, "weights", "sum")
-    alone = [sys.executable, "telling.py", "0.1", "--alone"]
-    subprocess.run(alone, check=True, env={**os.environ, "RANK": "0"})
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(sys, "argv", ["telling.py", "0.1", "--alone", "--short"])
+    monkeypatch.syspath_prepend(folder)
+    assert runpy.run_path("telling.py", run_name="__main__")["step"] == 1
+    del sys.modules["next_to_it"]
 
 
 @pytest.mark.usefixtures("folder")

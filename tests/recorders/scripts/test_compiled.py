@@ -21,6 +21,19 @@ from pytest_precision.trace.moment import EVERYTHING, Wanted
 from pytest_precision.trace.operation_files import read_operations
 from pytest_precision.trace.reader import Trace
 
+NIGHTLY = pytest.mark.nightly
+
+
+def whole(model: nn.Module) -> nn.Module:
+    """Choose all of a model to be compiled."""
+    return model
+
+
+def first(model: Any) -> nn.Module:
+    """Choose the first layer of a model to be compiled."""
+    layer: nn.Module = model.first
+    return layer
+
 
 def seen_of(script: Callable[..., None], folder: Path) -> set[tuple[object, ...]]:
     """Return what a trace has of a loop: moment, kind, name and bytes of each tensor."""
@@ -47,8 +60,17 @@ def evaluating(model: nn.Module) -> None:
             model.eval()(inputs)
 
 
-@pytest.mark.parametrize("part", [lambda model: model, lambda model: model.first])
-@pytest.mark.parametrize(("given", "early"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("part", "given", "early"),
+    [
+        pytest.param(whole, False, False, id="whole found"),
+        pytest.param(first, True, True, id="first given early"),
+        pytest.param(whole, True, False, id="whole given", marks=NIGHTLY),
+        pytest.param(whole, True, True, id="whole given early", marks=NIGHTLY),
+        pytest.param(first, False, False, id="first found", marks=NIGHTLY),
+        pytest.param(first, True, False, id="first given", marks=NIGHTLY),
+    ],
+)
 def test_a_model_that_is_compiled_in_place_is_seen(
     one_rank: None,
     tmp_path: Path,
@@ -137,7 +159,10 @@ def step_by_step(
     return script
 
 
-@pytest.mark.parametrize("compiled", ["clip", "update", "step"])
+@pytest.mark.parametrize(
+    "compiled",
+    ["step", pytest.param("clip", marks=NIGHTLY), pytest.param("update", marks=NIGHTLY)],
+)
 def test_a_compiled_function_of_the_loop_is_seen(
     one_rank: None, few_objects: None, tmp_path: Path, compiled: str
 ) -> None:
