@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import partitioned
 import pytest
+import resumable
+import unchanged
 
 from pytest_precision import Cell, Parity
-from pytest_precision.ranks import RankPool
+from pytest_precision.ranks import ImportPath, RankPool
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.trace.moment import EVERYTHING, Window
@@ -34,6 +37,12 @@ def recorded(one_rank: None, few_objects: None, tmp_path: Path) -> Callable[...,
     return record
 
 
+MODULES = tuple(
+    ImportPath.of(loop).home for loop in (partitioned.flat, resumable.trainer, unchanged.ddp)
+)
+"""Modules of loops that several files train."""
+
+
 class ScriptRanks(RankPool):
     """Runs loops on ranks that have run others: functions of test files, which change no module.
 
@@ -41,8 +50,10 @@ class ScriptRanks(RankPool):
     """
 
     def run(self, world_size: int, *job: Any, needs: Needs | None = None, **more: Any) -> list[Any]:
-        """Run a job on ranks that have run others, whatever function it is of."""
-        return super().run(world_size, *job, needs=replace(needs or Needs(), code=()), **more)
+        """Run a job on ranks that have run others of its module."""
+        needs = needs or Needs()
+        code = dict.fromkeys((*MODULES, *(path.home for path in needs.code)))
+        return super().run(world_size, *job, needs=replace(needs, code=tuple(code)), **more)
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ def digested(cell: Cell, record: unchanged.Record, planted: str = "") -> None:
 
 def test_digests_of_a_large_loop_say_where_it_parts(parity_shared: ParityIn) -> None:
     """A long run keeps digests of whole tensors; where they part, values are recorded."""
-    parity = parity_shared(Cell(sequence="train3", world_size=2))
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
     broken = partial(digested, planted="zero_grad forgotten")
     found = failed(parity, broken, digested).divergence
     assert found is not None
