@@ -70,15 +70,23 @@ def test_axes_of_the_cell_are_in_the_arguments(parity_in: ParityIn) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("other", [{}, pytest.param({"RATE": "0.2"}, marks=pytest.mark.nightly)])
-def test_a_file_may_be_configured_by_variables(
-    parity_in: ParityIn, folder: Path, other: dict[str, str]
-) -> None:
-    """Each side has its own ones, from the start of its ranks on, or none."""
-    rate = "os.environ.get('RATE', 0.2)"
-    (folder / "by_variable.py").write_text(SCRIPT.replace("sys.argv[1]", rate))
+def test_a_file_may_be_configured_by_variables(parity_in: ParityIn, folder: Path) -> None:
+    """One side has them, from the start of its ranks on, and the other side has none."""
+    told = "import os, sys\nassert ('RATE' in os.environ) == (sys.argv[1] == 'told')\n"
+    rate = "os.environ.get('RATE', sys.argv[1])"
+    (folder / "by_variable.py").write_text(told + SCRIPT.replace("sys.argv[1]", rate))
+    candidate = command("by_variable.py", "told", "--alone", env={"RATE": "0.1"})
+    parity_in(Cell(sequence="train2")).check(candidate, command("by_variable.py", "0.1", "--alone"))
+    assert "RATE" not in os.environ
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("folder")
+def test_each_side_may_have_variables(parity_in: ParityIn, folder: Path) -> None:
+    """Each side has its own ones."""
+    (folder / "by_variable.py").write_text(SCRIPT.replace("sys.argv[1]", "os.environ['RATE']"))
     parity = parity_in(Cell(sequence="train2"))
-    sides = (command("by_variable.py", "--alone", env=env) for env in ({"RATE": "0.1"}, other))
+    sides = (command("by_variable.py", "--alone", env={"RATE": rate}) for rate in ("0.1", "0.2"))
     verdict = failed(parity, *sides)
     assert verdict.divergence is not None
     assert (verdict.divergence.candidate, verdict.divergence.reference) == (0.1, 0.2)
