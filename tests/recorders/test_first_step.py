@@ -64,7 +64,9 @@ def first_step(layout: Any, workload: Any, cell: Cell, folder: Path) -> StepAccu
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("workload", [workloads.mlp, workloads.gpt])
+@pytest.mark.parametrize(
+    "workload", [workloads.mlp, pytest.param(workloads.gpt, marks=pytest.mark.nightly)]
+)
 def test_a_coarser_kernel_is_told_from_a_sum_in_another_order(
     one_rank: None, tmp_path: Path, precision: str, workload: Any
 ) -> None:

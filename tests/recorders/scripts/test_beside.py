@@ -144,7 +144,13 @@ def loop(
                 change(model, optimizer, scheduler)
 
 
-@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize(
+    "average",
+    [
+        name if name in ("averaged", "called") else pytest.param(name, marks=pytest.mark.nightly)
+        for name in AVERAGES
+    ],
+)
 def test_an_average_of_the_weights_is_compared(parity_there: ParityIn, average: str) -> None:
     """It lies in memory, whatever holds it; so is a module that is called and not trained."""
     parity, side = parity_there(Cell(sequence=f"train{STEPS}")), partial(loop, average=average)

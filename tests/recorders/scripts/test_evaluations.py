@@ -101,7 +101,9 @@ def evaluated(
             ema.update()
 
 
-@pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
+@pytest.mark.parametrize(
+    "grad", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["no_grad", "grad"]
+)
 @pytest.mark.parametrize("when", WHEN)
 def test_an_evaluation_of_an_average_changes_nothing(
     parity_there: ParityIn, when: str, grad: bool

@@ -52,7 +52,12 @@ def test_a_loop_that_reads_as_many_files_as_it_has_ranks_is_found(parity_shared:
 
 
 @pytest.mark.parametrize(
-    ("forgotten", "kind"), [("model", "used_param"), ("optimizer", "lr"), ("schedule", "lr")]
+    ("forgotten", "kind"),
+    [
+        ("model", "used_param"),
+        ("optimizer", "lr"),
+        pytest.param("schedule", "lr", marks=pytest.mark.nightly),
+    ],
 )
 def test_what_is_not_loaded_is_found(parity_shared: ParityIn, forgotten: str, kind: str) -> None:
     """It has the values of a new run."""

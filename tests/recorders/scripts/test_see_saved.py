@@ -51,7 +51,14 @@ def averaging(cell: Cell, record: Any, planted: str = "", kind: str = "ema") -> 
     train(record, planted, kind)
 
 
-@pytest.mark.parametrize("kind", ["ema", "average", "amax"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "ema",
+        pytest.param("average", marks=pytest.mark.nightly),
+        pytest.param("amax", marks=pytest.mark.nightly),
+    ],
+)
 def test_what_is_shown_is_compared_across_a_save_and_a_load(
     parity_there: ParityIn, kind: str
 ) -> None:

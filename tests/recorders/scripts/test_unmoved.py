@@ -130,6 +130,7 @@ HELD = {
 """What a loop advances after each update, by its kind."""
 
 AT_NIGHT = {
+    "average in a dict",
     "average in an ordered dict",
     "average of numbers of the state",
     "attribute of a group",
@@ -178,7 +179,15 @@ def test_what_one_side_never_advances_differs(parity_there: ParityIn, held: str)
         assert (verdict.divergence.kind, verdict.divergence.step) == (kind, 1)
 
 
-@pytest.mark.parametrize("held", ["policy", "average", "attribute", "attribute of a group"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        "policy",
+        "average",
+        pytest.param("attribute", marks=pytest.mark.nightly),
+        pytest.param("attribute of a group", marks=pytest.mark.nightly),
+    ],
+)
 def test_what_begins_alike_and_advances_twice_as_often_differs(
     parity_there: ParityIn, held: str
 ) -> None:

@@ -33,11 +33,12 @@ def names(trace: Trace) -> dict[str, list[str]]:
 
 
 def combinations() -> Iterator[Any]:
-    """Yield all combinations; half of them have every pair of values, and the rest is nightly."""
+    """Yield all combinations: by day one of each wrapper, in which all other values take turns."""
     told = {"found": None, "told": lambda model: model, "by name": lambda model: {"": model}}
-    for number, (wrap, how) in enumerate(product(wrapped.WRAPPERS, told)):
-        for late in (False, True):
-            marks = () if late == bool(number % 2) else pytest.mark.nightly
+    ways = [*product(told, (False, True))]
+    for number, wrap in enumerate(wrapped.WRAPPERS):
+        for how, late in ways:
+            marks = () if (how, late) == ways[number % len(ways)] else pytest.mark.nightly
             name = f"{wrap}-{how}-{'late' if late else 'early'}"
             yield pytest.param(wrap, late, told[how], id=name, marks=marks)
 
