@@ -247,20 +247,6 @@ def test_the_sides_of_a_comparison_are_two_interpreters(
     assert not {*candidate.split()} & {*reference.split()}
 
 
-def test_a_run_has_the_surroundings_of_its_command(
-    servers: RunServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a process takes over, or reads when it starts: no server with others is used."""
-    code = "import os, torch; print(torch.get_num_threads(), os.environ['OTHER'], os.umask(0))"
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("OTHER", "here")
-    before = os.umask(0o027)
-    try:
-        assert say(servers, tmp_path, code).split() == ["1", "here", str(0o027)]
-    finally:
-        os.umask(before)
-
-
 def test_what_needs_an_interpreter_of_its_own_is_not_forked(
     servers: RunServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,3 +276,18 @@ def test_what_needs_an_interpreter_of_its_own_is_not_forked(
         os.close(kept)
     imported = Path(os.__file__).parent
     assert started(Installation("", Path(sys.executable), (imported, tmp_path))) is None
+
+
+# The last one, since others need a server with the usual surroundings.
+def test_a_run_has_the_surroundings_of_its_command(
+    servers: RunServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process takes over, or reads when it starts: no server with others is used."""
+    code = "import os, torch; print(torch.get_num_threads(), os.environ['OTHER'], os.umask(0))"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OTHER", "here")
+    before = os.umask(0o027)
+    try:
+        assert say(servers, tmp_path, code).split() == ["1", "here", str(0o027)]
+    finally:
+        os.umask(before)
