@@ -31,7 +31,7 @@ def loop():
 
 
 def loop_beside_a_failure():
-    """This loop alone takes a core, and ends as soon as the others are seen to have failed."""
+    """Take a core, as the other loops do not, whose ends take as long as their deadline."""
     while os.environ["RANK"] == "0":
         pass
     raise KeyError("planted")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +15,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_precision import Cell, Engine, layouts, workloads
+from pytest_precision import Cell, Engine, workloads
 from pytest_precision.ranks import RankPool
+from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.state import fingerprint, leaks, process_groups, starting_point
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
@@ -46,9 +46,8 @@ class LosesGenerator(DropoutOnDevice):
         torch.fake.generator.set_state(own)
 
 
-def alone(job: Callable[..., object]) -> Callable[..., object]:
-    """Return a job with a rank of its own, which keeps the device."""
-    return layouts.fresh_ranks(layouts.may_leave("*")(job))
+ALONE = Needs(fresh=True, may_leave=("*",))
+"""What a job needs that installs the device, which its rank keeps."""
 
 
 def of_engine(kind, workload, cell):
@@ -56,7 +55,6 @@ def of_engine(kind, workload, cell):
     return kind(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
 
-@alone
 def restores_generator(kind: type[Engine], folder: Path) -> bool:
     """Tell whether the generator of the device is after a load what it was at the save."""
     import fake_device
@@ -74,7 +72,6 @@ def restores_generator(kind: type[Engine], folder: Path) -> bool:
     return torch.equal(*generators)
 
 
-@alone
 def gets_generator_back() -> bool:
     """Tell whether the generator of the device is after a job what it was before."""
     import fake_device
@@ -87,7 +84,6 @@ def gets_generator_back() -> bool:
     return torch.equal(before, device.get_rng_state())
 
 
-@alone
 def waits_for_device() -> list[int]:
     """Return how often a new group's end waits for the device, before it ends and after."""
     import fake_device
@@ -100,7 +96,6 @@ def waits_for_device() -> list[int]:
     return [before, device.synchronized]
 
 
-@alone
 def leaks_of_a_stream() -> list[str]:
     """Return what a job is said to have left that left another current stream."""
     import fake_device
@@ -116,22 +111,22 @@ def test_the_generator_of_the_device_is_shown_saved_and_loaded(
     pool: RankPool, tmp_path: Path, kind: type[Engine], restored: bool
 ) -> None:
     """Dropout on a device draws from it; a checkpoint that loses it is seen at `load`."""
-    assert pool.run(1, restores_generator, kind, tmp_path) == [restored]
+    assert pool.run(1, restores_generator, kind, tmp_path, needs=ALONE) == [restored]
 
 
 def test_a_caller_gets_its_generator_of_the_device_back(pool: RankPool) -> None:
     """A job that runs inline seeds it."""
-    assert pool.run(1, gets_generator_back) == [True]
+    assert pool.run(1, gets_generator_back, needs=ALONE) == [True]
 
 
 def test_groups_end_when_nothing_is_queued_on_the_device(pool: RankPool) -> None:
     """An abort of a communicator with queued work may hang."""
-    assert pool.run(1, waits_for_device) == [[0, 1]]
+    assert pool.run(1, waits_for_device, needs=ALONE) == [[0, 1]]
 
 
 def test_a_current_stream_that_a_job_leaves_is_a_leak(pool: RankPool) -> None:
     """All that the next job computes would be on it."""
-    assert pool.run(1, leaks_of_a_stream) == [["current stream"]]
+    assert pool.run(1, leaks_of_a_stream, needs=ALONE) == [["current stream"]]
 
 
 def fill(held: int, cached: int) -> int:
