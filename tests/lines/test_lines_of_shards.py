@@ -38,14 +38,15 @@ def wrong_line(kind: type[Engine]) -> int:
     ("name", "ranks", "kind"),
     [
         ("WeighsLosses", 2, "constant"),
-        ("OtherForward", 2, "extra"),
-        ("HalvesGradients", 2, "extra"),
         ("HalvesOnOneRank", 2, "extra"),
-        ("ClipsByOwnNorm", 2, "extra"),
-        ("ClipsFurther", 2, "constant"),
         ("RoundsWeights", 2, "cast"),
         ("ShrinksMoments", 2, "extra"),
-        # On two ranks, all of these are found above.
+        # In whole tensors, and of the same kind on shards, these are found by day.
+        pytest.param("OtherForward", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("HalvesGradients", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("ClipsByOwnNorm", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("ClipsFurther", 2, "constant", marks=pytest.mark.nightly),
+        # On two ranks, lines of these kinds are found above.
         pytest.param("HalvesOnOneRank", 4, "extra", marks=pytest.mark.nightly),
         pytest.param("WeighsLosses", 4, "constant", marks=pytest.mark.nightly),
         pytest.param("ClipsFurther", 4, "constant", marks=pytest.mark.nightly),
