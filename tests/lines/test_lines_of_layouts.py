@@ -10,9 +10,9 @@ from pathlib import Path
 import in_this_process  # noqa: F401
 import pytest
 import wrong_engines
-from wrong_engines import of
+from wrong_engines import WORKLOAD, of
 
-from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, workloads
+from pytest_precision import Cell, Engine, Parity, ParityError, Verdict
 from pytest_precision.parity.culprit import Culprit
 
 ParityIn = Callable[[Cell], Parity]
@@ -26,7 +26,7 @@ RIGHT = of(wrong_engines.Right)
 
 def verdict(parity: Parity, candidate: object, reference: object = RIGHT) -> Verdict:
     with pytest.raises(ParityError) as failure:
-        parity.check(candidate, reference, workload=workloads.mlp)  # type: ignore[arg-type]
+        parity.check(candidate, reference, workload=WORKLOAD)  # type: ignore[arg-type]
     return failure.value.verdict
 
 
@@ -156,5 +156,5 @@ def test_an_agreement_logs_nothing(parity_here: ParityIn, monkeypatch: pytest.Mo
     monkeypatch.setattr(Recordings, "logged", lambda *given: asked.append(given))
     parity = parity_here(Cell(sequence="train2"))
     right = of(wrong_engines.Right)
-    assert parity.check(right, of(Engine), workload=workloads.mlp).outcome == "pass"
+    assert parity.check(right, of(Engine), workload=WORKLOAD).outcome == "pass"
     assert asked == []
