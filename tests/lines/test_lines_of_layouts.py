@@ -44,10 +44,10 @@ def wrong_line(kind: type[Engine]) -> int:
         ("RoundsWeights", "train2", "cast"),
         ("WeighsLosses", "train2", "constant"),
         ("SetsRate", "train2", "setting"),
-        ("EvaluatesOnly", "train-eval-train", "setting"),
         ("KeepsOldWeights", "train2", "inputs"),
         ("ForgetsToClip", "train2", "missing"),
-        # Of another state, and in a flat buffer, as parameters are.
+        # Of another operation, of another state, and in a flat buffer, as parameters are.
+        pytest.param("EvaluatesOnly", "train-eval-train", "setting", marks=pytest.mark.nightly),
         pytest.param("RoundsMoments", "train2", "cast", marks=pytest.mark.nightly),
         pytest.param("FlatGradients", "train2", "cast", marks=pytest.mark.nightly),
     ],
@@ -112,6 +112,8 @@ def test_another_constant_is_named_with_both(parity_here: ParityIn) -> None:
     assert "the reference sets it to (0.9, 0.95), this to (0.9, 0.99)" in found.culprit.text
 
 
+# On shards, a line of one rank is named by day.
+@pytest.mark.nightly
 def test_a_rank_that_computed_otherwise_is_told_from_the_sum(verdict_on_ranks: VerdictOf) -> None:
     """The sum of a wrong gradient is not what is blamed, but the line of the rank that gave it."""
     found = verdict_on_ranks("ScalesLocally", 2)
