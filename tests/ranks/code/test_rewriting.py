@@ -38,7 +38,10 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-@pytest.mark.parametrize(("mode", "bytecode"), [("prepend", ""), ("importlib", "none")])
+@pytest.mark.parametrize(
+    ("mode", "bytecode"),
+    [("prepend", ""), pytest.param("importlib", "none", marks=pytest.mark.nightly)],
+)
 def test_asserts_show_their_values(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str, bytecode: str
 ) -> None:
