@@ -63,7 +63,6 @@ def test_a_server_that_is_stopped_while_ranks_wait(own_server, monkeypatch):
     process.suspend()
     pool.close()
     assert own.isdisjoint(multiprocessing.active_children())
-    process.resume()  # the next test has it
 
 
 def die_with_the_server():
