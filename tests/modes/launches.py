@@ -92,7 +92,7 @@ def commands(mode: str, *args: str) -> list[tuple[list[str], dict[str, str]]]:
     if mode.startswith("Slurm"):
         nodes = 2 if mode == "Slurm on two nodes" else 1
         return [([*PYTEST, *args], of_srun(rank, port, nodes)) for rank in (0, 1)]
-    distribution = {"plain": [], "xdist": ["-n", "2"]}[mode]
+    distribution = {"plain": [], "xdist": ["-n", "1"], "two workers of xdist": ["-n", "2"]}[mode]
     return [([*PYTEST, *distribution, *args], {})]
 
 

@@ -65,13 +65,14 @@ class Scenario:
     params=[
         pytest.param("plain", marks=pytest.mark.nightly),
         "xdist",
+        pytest.param("two workers of xdist", marks=pytest.mark.nightly),
         LAUNCHES[0],
         pytest.param(LAUNCHES[1], marks=pytest.mark.nightly),
     ],
 )
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scenario:
     """One session in each mode, since starting it takes most of the time."""
-    if request.param == "xdist":
+    if "xdist" in request.param:
         pytest.importorskip("xdist")
     folder = tmp_path_factory.mktemp("suite")
     for name, text in in_every_mode.FILES.items():
