@@ -71,7 +71,10 @@ class Scenario:
     ],
 )
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scenario:
-    """One session in each mode, since starting it takes most of the time."""
+    """One session in each mode, since starting it takes most of the time.
+
+    With one worker a session of xdist has all that two have but a second fork server.
+    """
     if "xdist" in request.param:
         pytest.importorskip("xdist")
     folder = tmp_path_factory.mktemp("suite")
@@ -83,6 +86,7 @@ def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Scenario(request.param, folder, launches.run(folder, request.param, *options.split()))
 
 
+@pytest.mark.long(reason="It is the first to ask for a session on two nodes, whose ranks are new.")
 def test_outcomes_and_their_causes(scenario: Scenario) -> None:
     """The JUnit file is whole and has every test once."""
     every = list(ElementTree.parse(scenario.folder / "junit.xml").iter("testcase"))
