@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.options import MARKER_OPTIONS, OPTIONS, Settings, read_options, with_marker
+from pytest_precision.plugin import hooks
 
 VALUES: dict[str, tuple[str, Any]] = {
     "matrix": ("true", True),
@@ -96,11 +97,14 @@ OPTION = {option.name: option for option in OPTIONS}
 
 each_option = pytest.mark.parametrize("name", VALUES)
 
-each_bad_value = pytest.mark.parametrize(
-    ("name", "text"), [(name, text) for name, texts in BAD.items() for text in texts]
-)
-
 Give = Callable[[str, str], list[str]]
+
+
+@pytest.fixture(autouse=True)
+def _this_plugin_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of what a session with all installed plugins takes to start is theirs."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", hooks.__name__)
 
 
 @pytest.fixture(params=["command line", "environment", "ini"])
@@ -159,9 +163,15 @@ def test_every_source(name: str, give: Give, pytester: pytest.Pytester) -> None:
     assert setting(pytester, name, *give(name, text)) == value
 
 
-@each_bad_value
-def test_bad_value(name: str, text: str, give: Give, pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("name", [name for name, texts in BAD.items() if texts])
+def test_bad_value(name: str, give: Give, pytester: pytest.Pytester) -> None:
     """A bad value is a usage error with value, source, what is known, and the next step."""
+    for text in BAD[name]:
+        expect_refused(name, text, give, pytester)
+
+
+def expect_refused(name: str, text: str, give: Give, pytester: pytest.Pytester) -> None:
+    """Expect the whole message about one value in one of the sources."""
     args = give(name, text)
     with pytest.raises(pytest.UsageError) as refusal:
         setting(pytester, name, *args)

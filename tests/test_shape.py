@@ -29,8 +29,9 @@ def tree(file: Path) -> ast.Module:
 def nodes() -> list[tuple[str, ast.AST]]:
     """Return every node of every module, with the module's path in the package."""
     return [
-        (str(file.relative_to(PACKAGE)), node)
+        (path, node)
         for file in sorted(PACKAGE.rglob("*.py"))
+        for path in (str(file.relative_to(PACKAGE)),)
         for node in ast.walk(tree(file))
     ]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import PAGES, ROOT
+from documents import ROOT
 
 SAMPLE = ROOT / "docs" / "sample" / "report.html"
 
@@ -37,16 +37,43 @@ def built(tree: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([tree / "ci" / "docs"], capture_output=True, text=True, timeout=200)
 
 
+REPORT = "[this one](https://pytest-precision.github.io/pytest-precision/dev/sample/report.html)\n"
+
+SMALL = {
+    "index.md": f"# Documentation\n\n{REPORT}\n## Pages\n\n[a](limitations.md), "
+    "[b](reference/axes.md), [c](reference/report.md)\n",
+    "tutorial.md": "# Tutorial\n",
+    "reference/axes.md": "# Axes\n\n## Sequences\n",
+    "reference/report.md": f"# Report\n\n{REPORT}",
+    "limitations.md": "# Limitations\n\n[a](reference/axes.md#sequences) [b](../ci/docs)\n",
+}
+"""Pages of a site that is built in a moment."""
+
+
+def leave_few_pages(docs: Path) -> None:
+    """Put the pages of a small site, and their list, in the place of all others."""
+    for page in [*docs.rglob("*.md")]:
+        page.unlink()
+    for name, text in SMALL.items():
+        (docs / name).write_text(text)
+    home = "https://raw.githubusercontent.com/pytest-precision/pytest-precision/main/docs"
+    (docs / "llms.txt").write_text("".join(f"- [a]({home}/{name})\n" for name in SMALL))
+
+
+# What is built of few pages is built of all, whose links are followed in `test_links.py`.
 @pytest.mark.slow
-def test_the_site_has_every_page(tree: Path) -> None:
+@pytest.mark.parametrize("pages", ["few", pytest.param("all", marks=pytest.mark.nightly)])
+def test_the_site_has_every_page(tree: Path, pages: str) -> None:
     """And llms-full.txt has the text of each; no link is left that only the repository follows."""
+    docs = tree / "docs"
+    if pages == "few":
+        leave_few_pages(docs)
     run = built(tree)
     assert run.returncode == 0, run.stderr
     site = tree / "build" / "site"
     full = (site / "llms-full.txt").read_text()
-    for page in PAGES[1:]:
-        name = page.relative_to(ROOT / "docs")
-        assert (site / name.with_suffix(".html")).exists()
+    for page in docs.rglob("*.md"):
+        assert (site / page.relative_to(docs).with_suffix(".html")).exists()
         assert page.read_text() in full
     assert (site / "sample" / "report.html").read_bytes() == SAMPLE.read_bytes()
     assert 'href="sample/report.html"' in (site / "index.html").read_text()
@@ -60,22 +87,10 @@ def test_the_site_has_every_page(tree: Path) -> None:
     assert not dead
 
 
-SMALL = {
-    "index.md": "# Documentation\n\n## Pages\n\n[a](limitations.md), [b](reference/axes.md)\n",
-    "tutorial.md": "# Tutorial\n",
-    "reference/axes.md": "# Axes\n\n## Sequences\n",
-    "limitations.md": "# Limitations\n\n[a](reference/axes.md#sequences) [b](../ci/docs)\n",
-}
-"""Pages of a site that is built in a moment."""
-
-
 @pytest.mark.slow
 def test_wrong_links_end_the_build(tree: Path) -> None:
     """Each is named with its page, and nothing else is wrong there."""
-    for page in [*(tree / "docs").rglob("*.md")]:
-        page.unlink()
-    for name, text in SMALL.items():
-        (tree / "docs" / name).write_text(text)
+    leave_few_pages(tree / "docs")
     wrong = ("reference/none.md", "reference/axes.md#none", "../ci/none")
     with (tree / "docs" / "limitations.md").open("a") as page:
         page.writelines(f"\n[a]({link})\n" for link in wrong)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import in_this_process  # noqa: F401
 import pytest
 
 SUITE = """
@@ -36,6 +37,8 @@ if "forkserver" in sys.orig_argv[-1]:
     os._exit(3)
 """
 
+OPTIONS = ("--precision-matrix", "--precision-device=cpu", "-p", "no:cacheprovider")
+
 pytestmark = pytest.mark.slow
 
 ALONE = ["unshare", "--net", "--map-root-user"]
@@ -44,10 +47,9 @@ ALONE = ["unshare", "--net", "--map-root-user"]
 def run(folder: Path, test: str, *before: str) -> str:
     """Run one test that fails, and return what the session says."""
     (folder / "test_suite.py").write_text(SUITE)
-    options = ["--precision-matrix", "--precision-device=cpu", "-p", "no:cacheprovider", "-k", test]
     around = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     ended = subprocess.run(
-        [*before, sys.executable, "-m", "pytest", *options],
+        [*before, sys.executable, "-m", "pytest", *OPTIONS, "-k", test],
         cwd=folder,
         env=around,
         stdin=subprocess.DEVNULL,
@@ -75,9 +77,12 @@ def test_a_network_without_loopback(tmp_path: Path) -> None:
     assert "`ip link set lo up`" in told
 
 
-def test_a_process_that_cannot_compare(tmp_path: Path) -> None:
+def test_a_process_that_cannot_compare(pytester: pytest.Pytester) -> None:
     """No number differs: it is an error, with torch's words and where they come from."""
-    told = run(tmp_path, "test_comparison")
+    pytester.makepyfile(SUITE)
+    ended = pytester.runpytest_inprocess(*OPTIONS, "-k", "test_comparison")
+    assert ended.ret == pytest.ExitCode.TESTS_FAILED
+    told = str(ended.stdout)
     assert "error: the comparison failed in pytest's process: " in told
     assert "1 error (E)" in told
     assert "Traceback" in told

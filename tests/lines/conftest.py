@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 from kept_inline import KeptInline
-from wrong_engines import chosen
+from wrong_engines import WORKLOAD, chosen
 
-from pytest_precision import Cell, Parity, ParityError, Verdict, workloads
+from pytest_precision import Cell, Parity, ParityError, Verdict
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def verdict_on_ranks(parity_in: Callable[[Cell], Parity]) -> Callable[[str, int]
         cell = Cell(sequence="train2", world_size=world_size, extra=(("engine", engine),))
         right = cell.replace(engine="Right")
         with pytest.raises(ParityError) as failure:
-            parity_in(cell).check(chosen, chosen, workload=workloads.mlp, reference_cell=right)
+            parity_in(cell).check(chosen, chosen, workload=WORKLOAD, reference_cell=right)
         return failure.value.verdict
 
     return verdict

@@ -10,9 +10,9 @@ import pytest
 import torch
 import wrong_engines
 from marked_lines import marked
-from wrong_engines import of
+from wrong_engines import WORKLOAD, of
 
-from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, workloads
+from pytest_precision import Cell, Engine, Parity, ParityError, Verdict
 from pytest_precision.optim import FusedAdam
 
 ParityIn = Callable[[Cell], Parity]
@@ -30,7 +30,7 @@ def failed(
     """Return the verdict on an engine beside the right one, and the lines of its failure."""
     sides = (of(one, optimizer=optimizer) for one in (kind, wrong_engines.Right))
     with pytest.raises(ParityError) as failure:
-        parity.check(*sides, workload=workloads.mlp)
+        parity.check(*sides, workload=WORKLOAD)
     return failure.value.verdict, str(failure.value).splitlines()
 
 

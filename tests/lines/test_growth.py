@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import wrong_engines
-from wrong_engines import of
+from wrong_engines import WORKLOAD, of
 
-from pytest_precision import Cell, Parity, ParityError, norm, workloads
+from pytest_precision import Cell, Parity, ParityError, norm
 from pytest_precision.parity.explain.lines.growth import error
 from pytest_precision.recorders.lines.sketches import Sketches
 
@@ -25,7 +25,7 @@ def test_the_module_is_named_with_the_growth(parity_here: ParityIn) -> None:
         parity_here(Cell(sequence="train2")).check(
             of(wrong_engines.OtherGelu),
             of(wrong_engines.Right),
-            workload=workloads.mlp,
+            workload=WORKLOAD,
             criterion=norm(rel=1e-5),
         )
     found = failure.value.verdict.culprit
@@ -43,7 +43,7 @@ def test_another_kernel_is_named_with_the_growth(parity_here: ParityIn) -> None:
     """Bit for bit nothing is followed behind it, and the errors of modules say what it does."""
     with pytest.raises(ParityError) as failure:
         parity_here(Cell(sequence="train2")).check(
-            of(wrong_engines.FusedGelu), of(wrong_engines.Right), workload=workloads.mlp
+            of(wrong_engines.FusedGelu), of(wrong_engines.Right), workload=WORKLOAD
         )
     found = failure.value.verdict.culprit
     assert found is not None

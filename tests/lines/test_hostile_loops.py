@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import in_this_process  # noqa: F401
 import pytest
@@ -29,7 +30,14 @@ def culprit(parity: Parity, file: Path, trick: str) -> Culprit:
     return verdict.culprit
 
 
-@pytest.mark.parametrize("trick", ["none", "checkpoint", "mode", "func", "autocast", "thread"])
+def by_day_and_night(by_day: Sequence[str], by_night: Sequence[str]) -> list[Any]:
+    """Return parameters, those of which alone run by day that leave out the most of a stack."""
+    return [*by_day, *(pytest.param(one, marks=pytest.mark.nightly) for one in by_night)]
+
+
+@pytest.mark.parametrize(
+    "trick", by_day_and_night(["none", "checkpoint", "thread"], ["mode", "func", "autocast"])
+)
 def test_the_line_is_named(parity_here: ParityIn, trick: str) -> None:
     """Recomputation, modes, transforms, autocast and threads change nothing about it."""
     found = culprit(parity_here(Cell(sequence="train3")), LOOP, trick)
@@ -40,7 +48,7 @@ def test_the_line_is_named(parity_here: ParityIn, trick: str) -> None:
     ), found.text
 
 
-@pytest.mark.parametrize("around", ["none", "checkpoint", "grad", "autocast"])
+@pytest.mark.parametrize("around", by_day_and_night(["checkpoint", "grad"], ["none", "autocast"]))
 def test_a_line_inside_is_named(parity_here: ParityIn, around: str) -> None:
     """Of the forward that is recomputed, differentiated by a transform, or cast by itself."""
     found = culprit(parity_here(Cell(sequence="train3")), LOOP, f"inside {around}")

@@ -36,13 +36,14 @@ def verdict(
         ("beta", "setting", 0),
         ("batch", "extra", 0),
         ("divide", "missing", 2),
-        ("wipe", "missing", 0),
-        ("clip", "constant", 0),
         ("round", "cast", 0),
-        ("twice", "setting", 0),
-        ("mode", "setting", 0),
-        ("fused", "unknown", 0),
         ("seed", "data", 0),
+        # Of a kind that another one has, or as one of the tests below has it.
+        pytest.param("clip", "constant", 0, marks=pytest.mark.nightly),
+        pytest.param("mode", "setting", 0, marks=pytest.mark.nightly),
+        pytest.param("wipe", "missing", 0, marks=pytest.mark.nightly),
+        pytest.param("twice", "setting", 0, marks=pytest.mark.nightly),
+        pytest.param("fused", "unknown", 0, marks=pytest.mark.nightly),
     ],
 )
 def test_the_wrong_line_is_named(parity_here: ParityIn, wrong: str, kind: str, away: int) -> None:

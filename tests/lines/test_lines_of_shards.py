@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import sharded_engines
 from sharded_engines import chosen
+from wrong_engines import WORKLOAD
 
-from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, layouts, workloads
+from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, layouts
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -22,7 +23,7 @@ def verdict(parity_in: ParityIn, name: str, ranks: int) -> Verdict:
     plain = Cell(sequence="train1", world_size=ranks)
     parity = parity_in(replace(plain, extra=(("engine", name),)))
     with pytest.raises(ParityError) as failure:
-        parity.check(chosen, layouts.adamw, workload=workloads.mlp, reference_cell=plain)
+        parity.check(chosen, layouts.adamw, workload=WORKLOAD, reference_cell=plain)
     return failure.value.verdict
 
 
@@ -38,14 +39,15 @@ def wrong_line(kind: type[Engine]) -> int:
     ("name", "ranks", "kind"),
     [
         ("WeighsLosses", 2, "constant"),
-        ("OtherForward", 2, "extra"),
-        ("HalvesGradients", 2, "extra"),
         ("HalvesOnOneRank", 2, "extra"),
-        ("ClipsByOwnNorm", 2, "extra"),
-        ("ClipsFurther", 2, "constant"),
         ("RoundsWeights", 2, "cast"),
-        ("ShrinksMoments", 2, "extra"),
-        # On two ranks, all of these are found above.
+        # In whole tensors, and of the same kind on shards, these are found by day.
+        pytest.param("ShrinksMoments", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("OtherForward", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("HalvesGradients", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("ClipsByOwnNorm", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("ClipsFurther", 2, "constant", marks=pytest.mark.nightly),
+        # On two ranks, lines of these kinds are found above.
         pytest.param("HalvesOnOneRank", 4, "extra", marks=pytest.mark.nightly),
         pytest.param("WeighsLosses", 4, "constant", marks=pytest.mark.nightly),
         pytest.param("ClipsFurther", 4, "constant", marks=pytest.mark.nightly),
@@ -64,6 +66,8 @@ def test_the_wrong_line_is_named(parity_in: ParityIn, name: str, ranks: int, kin
     assert found.rank == (1 if name == "HalvesOnOneRank" else None)
 
 
+# In DDP, a loop of three ranks has such a sum by day.
+@pytest.mark.nightly
 def test_a_sum_in_another_order_is_no_line_of_the_users(parity_in: ParityIn) -> None:
     """On three ranks a reduction of shards adds up otherwise, and nothing else is blamed for it."""
     found = verdict(parity_in, "Right", 3).culprit

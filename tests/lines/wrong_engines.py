@@ -10,7 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_precision import Cell, Engine, Workload
+from pytest_precision import Cell, Engine, Workload, workloads
+
+WORKLOAD = partial(workloads.mlp, depth=2)
+"""What all engines train here; the second block is the one that some compute otherwise."""
 
 
 def made(

@@ -66,6 +66,21 @@ def of_srun(rank: int, job: int = 4711, nodes: int = 1) -> dict[str, str]:
     }
 
 
+def of_torchrun(rank: int, port: int) -> dict[str, str]:
+    """What torchrun sets for one of two processes, of which the first listens at the port."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
 def commands(mode: str, *args: str) -> list[tuple[list[str], dict[str, str]]]:
     """What is started in a mode, and what is added to the environment of each process."""
     port = free_port()
@@ -77,7 +92,7 @@ def commands(mode: str, *args: str) -> list[tuple[list[str], dict[str, str]]]:
     if mode.startswith("Slurm"):
         nodes = 2 if mode == "Slurm on two nodes" else 1
         return [([*PYTEST, *args], of_srun(rank, port, nodes)) for rank in (0, 1)]
-    distribution = {"plain": [], "xdist": ["-n", "2"]}[mode]
+    distribution = {"plain": [], "xdist": ["-n", "1"], "two workers of xdist": ["-n", "2"]}[mode]
     return [([*PYTEST, *distribution, *args], {})]
 
 

@@ -48,8 +48,11 @@ def test_ranks(ranks):
 def test_a_suite_that_runs_on_all_ranks(tmp_path: Path) -> None:
     """All processes run all of it and say so, as they do without the plugin."""
     (tmp_path / "test_all.py").write_text(OF_ALL_RANKS)
-    ended = launches.run(tmp_path, "torchrun", "-p", "no:cacheprovider")
-    assert ended.statuses == [0], ended.output
+    command, port = [*launches.PYTEST, "-p", "no:cacheprovider"], launches.free_port()
+    processes = [(command, launches.of_torchrun(rank, port)) for rank in (0, 1)]
+    with launches.started(tmp_path, processes) as (ended, _):
+        pass
+    assert ended.statuses == [0, 0], ended.output
     assert ended.output.count("1 passed, 1 skipped in") == 2
     assert ended.output.count("test session starts") == 2
     assert "precision: torchrun" not in ended.output

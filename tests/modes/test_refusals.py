@@ -45,7 +45,9 @@ def test_an_import_error_of_one_process(tmp_path: Path, mode: str, options: list
     assert "ModuleNotFoundError: No module named 'no'" in ended.output
 
 
-@pytest.mark.parametrize("file", ["test_suite.py", "conftest.py"])
+@pytest.mark.parametrize(
+    "file", ["test_suite.py", pytest.param("conftest.py", marks=pytest.mark.nightly)]
+)
 def test_an_error_of_the_first_process(tmp_path: Path, file: str) -> None:
     """The other one leaves at once, without a word: the first one has said it."""
     (tmp_path / "test_suite.py").write_text(SUITE)

@@ -65,23 +65,28 @@ class Scenario:
     params=[
         pytest.param("plain", marks=pytest.mark.nightly),
         "xdist",
+        pytest.param("two workers of xdist", marks=pytest.mark.nightly),
         LAUNCHES[0],
         pytest.param(LAUNCHES[1], marks=pytest.mark.nightly),
     ],
 )
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scenario:
-    """One session in each mode, since starting it takes most of the time."""
-    if request.param == "xdist":
+    """One session in each mode, since starting it takes most of the time.
+
+    With one worker a session of xdist has all that two have but a second fork server.
+    """
+    if "xdist" in request.param:
         pytest.importorskip("xdist")
     folder = tmp_path_factory.mktemp("suite")
     for name, text in in_every_mode.FILES.items():
         (folder / name).write_text(text)
     options = "--precision-matrix --precision-report=report --junit-xml=junit.xml -rs"
-    if request.param == "xdist":  # test_parity.py has lines
+    if request.param in ("xdist", LAUNCHES[0]):  # Slurm has lines, and so has test_parity.py
         options += " --precision-lines=off"
     return Scenario(request.param, folder, launches.run(folder, request.param, *options.split()))
 
 
+@pytest.mark.long(reason="It is the first to ask for a session on two nodes, whose ranks are new.")
 def test_outcomes_and_their_causes(scenario: Scenario) -> None:
     """The JUnit file is whole and has every test once."""
     every = list(ElementTree.parse(scenario.folder / "junit.xml").iter("testcase"))

@@ -23,9 +23,9 @@ CHECK = """
 """
 
 
-def test_header_says_what_is_known(suite: pytest.Pytester, run: Run) -> None:
+def test_header_says_what_is_known(suite: pytest.Pytester, run_in_ci_once: Run) -> None:
     """Where cells that quantize run; what may depend on the GPU is left to the ranks."""
-    result = run("--precision-matrix", "--precision-device=cpu")
+    result = run_in_ci_once("--precision-matrix", "--precision-device=cpu")
     result.stdout.fnmatch_lines(["precision: 14 cells *; number formats emulated: *on the CPU"])
     result = suite.runpytest_inprocess("--precision-matrix", "--precision-select=precision=bf16")
     result.stdout.no_fnmatch_line("*number formats*")
@@ -54,7 +54,7 @@ def test_native_without_quantized_cells_is_let_be(pytester: pytest.Pytester) -> 
     assert pytester.runpytest_inprocess("--collect-only", *args).ret == pytest.ExitCode.OK
 
 
-@pytest.mark.parametrize("asked", ["auto", "emulated"])
+@pytest.mark.parametrize("asked", ["auto", pytest.param("emulated", marks=pytest.mark.nightly)])
 def test_report_says_what_was_taken(pytester: pytest.Pytester, asked: str) -> None:
     """And why, beside the versions that the ranks ran with."""
     pytester.makepyfile(CHECK.format(precision="mxfp8", options=""))

@@ -82,7 +82,10 @@ def test_worker_that_crashes(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["precision: 3 cells of 1 test (coverage full)"])
 
 
-@pytest.mark.parametrize(("workers", "controller"), [("0", "getpid"), ("1", "getppid")])
+@pytest.mark.parametrize(
+    ("workers", "controller"),
+    [("0", "getpid"), pytest.param("1", "getppid", marks=pytest.mark.nightly)],
+)
 def test_interrupted_before_it_is_known(
     pytester: pytest.Pytester, workers: str, controller: str
 ) -> None:

@@ -14,7 +14,10 @@ from pytest_precision.plugin.collection import Collection
 SUITE = """
     import pytest
     from torch.optim import AdamW
+    from functools import partial
     from pytest_precision import Engine, layouts, workloads
+
+    small = partial(workloads.mlp, width=7, depth=1)
 
     class ForgetsTheMoment(Engine):
         def evaluate(self):
@@ -28,11 +31,11 @@ SUITE = """
 
     @pytest.mark.precision_matrix(precision=["fp32"], primary_weight=["fp32"], width=[1, 2])
     def test_forgets(cell, parity):
-        parity.check(forgets, layouts.adamw, workload=workloads.mlp)
+        parity.check(forgets, layouts.adamw, workload=small)
 
     @pytest.mark.precision_matrix(precision=["fp32"], world_size=[1, 9999])
     def test_sound(cell, parity):
-        parity.check(layouts.ddp, layouts.adamw, workload=workloads.mlp)
+        parity.check(layouts.ddp, layouts.adamw, workload=small)
 
     def test_plain():
         pass

@@ -113,7 +113,8 @@ def test_grids(pytester: pytest.Pytester, recordings: Path, workers: tuple[str, 
     for name in ("one", "same", "other"):
         (pytester.path / name).symlink_to(recordings / name)
     options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
-    options += ("-o", "precision_pure=true")  # so that cells share ranks
+    # So that cells share ranks, and none is run again: no grid has a line of code.
+    options += ("-o", "precision_pure=true", "--precision-lines=off")
     run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
     result = run(*options, *workers)
     cells = Report.of(read_report("report/report.json")).cells

@@ -129,6 +129,7 @@ def test_axes_that_nothing_reads(pytester: pytest.Pytester, workers: tuple[str, 
     """An axis is named that neither test, layout, workload, script nor command reads."""
     pytester.makepyfile(test_axes=SUITE, train=TRAIN)
     options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
+    options += () if workers else ("-o", "precision_pure=true")  # so that cells share ranks
     run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
     result = run(*options, *workers)
     result.assert_outcomes(passed=17, skipped=1)

@@ -48,11 +48,16 @@ def gathers_together(workload: Workload, cell: Cell) -> Engine:
     ("layout", "cell"),
     [
         (partial(layouts.distributed_optimizer, **LATE), Cell("nvfp4", "quantized", True)),
-        (layouts.distributed_optimizer, Cell("mxfp8", "quantized", True)),
         (layouts.fsdp2, Cell("nvfp4", "bf16")),
-        (layouts.ddp, Cell("bf16", "fp32")),
+        # These gather at the end of a step alone, or nothing.
+        pytest.param(
+            layouts.distributed_optimizer,
+            Cell("mxfp8", "quantized", True),
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(layouts.ddp, Cell("bf16", "fp32"), marks=pytest.mark.nightly),
     ],
-    ids=["late", "distributed_optimizer", "fsdp2", "ddp"],
+    ids=["late", "fsdp2", "distributed_optimizer", "ddp"],
 )
 def test_ready_layouts_coalesce_nothing(
     parity_in: ParityIn, layout: Callable[..., Engine], cell: Cell

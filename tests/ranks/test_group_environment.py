@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import pytest
@@ -18,6 +18,7 @@ from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.ranks import RankPool
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.ranks.pool import KEPT, RANK_BYTES
+from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.state.environment import Environment, patched
 
 
@@ -171,9 +172,18 @@ def test_more_groups_are_kept_where_there_is_memory(monkeypatch):
     assert there == [False, *[True] * (KEPT + 1)]
 
 
+def forked(membership):
+    """Start a rank without its declared variables, and so without an interpreter of its own."""
+    plain = membership.environment.declaring(())
+    return RankProcess(replace(membership, environment=plain))
+
+
 def test_ranks_with_interpreters_of_their_own_take_more_memory():
-    """One of them leaves no room for a fifth group that two others would have room for."""
-    ranks = RankPool(timeout=60, memory=(KEPT + 1) * RANK_BYTES["cpu"])
+    """One of them leaves no room for a fifth group that two others would have room for.
+
+    What a pool counts with is what a rank was asked to have.
+    """
+    ranks = RankPool(timeout=60, memory=(KEPT + 1) * RANK_BYTES["cpu"], start=forked)
     first = ranks.run(1, process)
     ranks.run(1, process, needs=declaring(PLANTED="declared"))
     for number in range(2, KEPT + 1):

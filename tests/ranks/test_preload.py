@@ -122,6 +122,50 @@ def server(run_on_ranks: Callable[..., list[Any]]) -> Server:
     return lambda name: run_on_ranks(1, forked, of_a_server, name)[0]
 
 
+# The next tests take the fork server that there is; each of those below replaces it.
+
+
+def test_what_cannot_be_imported_is_refused(framework: Write, server: Server) -> None:
+    """By name, with what is missing."""
+    framework("framework_without_another", "import no_such_module")
+    name = "framework_without_another"
+    reason = f"that can be imported, .* '{name}': ModuleNotFoundError: No module named 'no_such_mo"
+    with pytest.raises(RankError, match=reason):
+        server(name)
+
+
+def test_a_module_may_ask_whether_there_is_cuda(framework: Write, server: Server) -> None:
+    """As torchao does while it is imported: the question does not start CUDA's driver."""
+    asks = "os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK') != '1'"
+    framework("framework_that_asks", asking(poisons=asks, gpus=1))
+    assert server("framework_that_asks") == (False, None)
+
+
+def test_a_module_that_starts_cuda_is_refused(framework: Write, server: Server) -> None:
+    """Each rank would end at its first use of a GPU, with torch's words about forks."""
+    framework("framework_that_starts_cuda", asking(poisons="True", gpus=1))
+    with pytest.raises(RankError, match=r"'framework_that_starts_cuda': CUDA was initialized;"):
+        server("framework_that_starts_cuda")
+
+
+def test_a_module_that_finds_no_gpu_is_not(framework: Write, server: Server) -> None:
+    """A build for CUDA asks CUDA itself where no driver is installed; the ranks lose nothing."""
+    framework("framework_on_a_laptop", asking(poisons="True", gpus=0))
+    assert server("framework_on_a_laptop") == (True, None)
+
+
+def test_what_cannot_be_forked_is_refused(framework: Write, pool: Open) -> None:
+    """Before a job starts, and by name."""
+    framework(
+        "framework_with_a_thread",
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=[600], name='poller', daemon=True).start()",
+    )
+    reason = "that leaves no thread and no GPU open, .* 'framework_with_a_thread': thread poller;"
+    with pytest.raises(RankError, match=reason):
+        pool("framework_with_a_thread").run(2, found)
+
+
 def test_a_module_is_imported_once_for_all_ranks(
     framework: Write, pool: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,47 +216,6 @@ def test_other_pools_start_without_it(framework: Write, pool: Open) -> None:
     assert pool("framework_of_all").run(1, found)[0][0]
     with closing(RankPool(timeout=60)) as ranks:
         assert not ranks.run(1, found)[0][0]
-
-
-def test_what_cannot_be_forked_is_refused(framework: Write, pool: Open) -> None:
-    """Before a job starts, and by name."""
-    framework(
-        "framework_with_a_thread",
-        "import threading, time\n"
-        "threading.Thread(target=time.sleep, args=[600], name='poller', daemon=True).start()",
-    )
-    reason = "that leaves no thread and no GPU open, .* 'framework_with_a_thread': thread poller;"
-    with pytest.raises(RankError, match=reason):
-        pool("framework_with_a_thread").run(2, found)
-
-
-def test_what_cannot_be_imported_is_refused(framework: Write, server: Server) -> None:
-    """By name, with what is missing."""
-    framework("framework_without_another", "import no_such_module")
-    name = "framework_without_another"
-    reason = f"that can be imported, .* '{name}': ModuleNotFoundError: No module named 'no_such_mo"
-    with pytest.raises(RankError, match=reason):
-        server(name)
-
-
-def test_a_module_may_ask_whether_there_is_cuda(framework: Write, server: Server) -> None:
-    """As torchao does while it is imported: the question does not start CUDA's driver."""
-    asks = "os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK') != '1'"
-    framework("framework_that_asks", asking(poisons=asks, gpus=1))
-    assert server("framework_that_asks") == (False, None)
-
-
-def test_a_module_that_starts_cuda_is_refused(framework: Write, server: Server) -> None:
-    """Each rank would end at its first use of a GPU, with torch's words about forks."""
-    framework("framework_that_starts_cuda", asking(poisons="True", gpus=1))
-    with pytest.raises(RankError, match=r"'framework_that_starts_cuda': CUDA was initialized;"):
-        server("framework_that_starts_cuda")
-
-
-def test_a_module_that_finds_no_gpu_is_not(framework: Write, server: Server) -> None:
-    """A build for CUDA asks CUDA itself where no driver is installed; the ranks lose nothing."""
-    framework("framework_on_a_laptop", asking(poisons="True", gpus=0))
-    assert server("framework_on_a_laptop") == (True, None)
 
 
 def asking(*, poisons: str, gpus: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import in_this_process  # noqa: F401
 import pytest
 from written import read_report
 
@@ -47,6 +46,9 @@ JOBS = """
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """Jobs for the ranks of a session in this process."""
+    import in_this_process  # noqa: F401, which ranks that import this module do without
+
     pytester.makepyfile(jobs=JOBS)
     return pytester
 
@@ -149,8 +151,8 @@ def test_the_shared_path_is_the_tests_own(suite):
     suite.runpytest_inprocess().assert_outcomes(passed=2)
 
 
-def test_keywords_are_the_functions_and_variables_its_own(suite):
-    """Whatever keywords mean elsewhere; declared variables reach the ranks of that function."""
+def test_keywords_are_the_functions(suite):
+    """Whatever keywords mean elsewhere; what cannot travel is named."""
     suite.makepyfile(
         """
         import jobs, pytest
@@ -159,7 +161,6 @@ def test_keywords_are_the_functions_and_variables_its_own(suite):
         def test_it(ranks):
             given = dict(timeout=1, environment=2, function=3)
             assert ranks.run(jobs.echo, **given) == [(1, 2, 3)]
-            assert ranks.run(jobs.variable, "PLANTED") == ["declared"]
 
         @pytest.mark.world_size(1)
         @pytest.mark.parametrize("args, word", [((open("jobs.py"),), "argument 0"), ((), "name")])
@@ -169,6 +170,22 @@ def test_keywords_are_the_functions_and_variables_its_own(suite):
         """
     )
     suite.runpytest_inprocess().assert_outcomes(passed=3)
+
+
+# By day, those that a layout declares reach its ranks in the session below.
+@pytest.mark.nightly
+def test_variables_are_the_functions(suite):
+    """Declared ones reach the ranks of that function."""
+    suite.makepyfile(
+        """
+        import jobs, pytest
+
+        @pytest.mark.world_size(1)
+        def test_it(ranks):
+            assert ranks.run(jobs.variable, "PLANTED") == ["declared"]
+        """
+    )
+    suite.runpytest_inprocess().assert_outcomes(passed=1)
 
 
 def test_cells_have_their_environment_and_their_outcomes(suite):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import in_this_process  # noqa: F401
 import pytest
 
 CONFTEST = """
@@ -37,14 +38,18 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-@pytest.mark.parametrize(("mode", "bytecode"), [("prepend", ""), ("importlib", "none")])
+@pytest.mark.parametrize(
+    ("mode", "bytecode"),
+    [("prepend", ""), pytest.param("importlib", "none", marks=pytest.mark.nightly)],
+)
 def test_asserts_show_their_values(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str, bytecode: str
 ) -> None:
     """In the modules whose asserts pytest rewrites and in no others, with its bytecode or none."""
     suite.syspathinsert()
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", bytecode)
-    result = suite.runpytest_subprocess(f"--import-mode={mode}")
+    run = suite.runpytest_subprocess if bytecode else suite.runpytest_inprocess
+    result = run(f"--import-mode={mode}")
     result.stdout.fnmatch_lines(
         [
             "E * in *test_suite:check raised AssertionError: assert 3 == 4",

@@ -121,7 +121,8 @@ def recorded(ranks, layout, folder):
     return ranks.run(2, Side.record, run, str(folder), None)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+# On four ranks a mesh has groups that a rank is not in, as those of a layout below have.
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_meshes_leave_nothing_open(pool, world_size):
     """No socket, no thread and no key of a store, and not ever more memory."""
     pool.run(world_size, train_on_a_mesh)
