@@ -54,6 +54,21 @@ def test_the_wrong_line_is_named(parity_here: ParityIn, wrong: str, kind: str, a
     assert found.kind == kind, found.text
 
 
+@pytest.mark.parametrize("precision", ["bf16", "autocast"])
+@pytest.mark.parametrize("wrong", ["batch", "clip", "halve"])
+def test_the_line_is_named_in_low_precision(
+    parity_here: ParityIn, wrong: str, precision: str
+) -> None:
+    """The recorder watches products in such cells, and the user's lines call torch through that."""
+    cell = Cell(sequence="train4", precision="bf16")
+    right = followed(LOOP, "nothing", precision)
+    with pytest.raises(ParityError) as failure:
+        parity_here(cell).check(followed(LOOP, wrong, precision), right)
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert found.line == marked(LOOP, wrong), found.text
+
+
 def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
     """The function is torch's, the line is the user's that calls it.
 
