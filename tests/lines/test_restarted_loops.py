@@ -21,6 +21,7 @@ CELL = Cell(sequence="train2-save-load-train2")
         ("moments", "the reference reads a float32 tensor of shape ["),
         ("generator", "the reference reads the state of a generator from before the restart"),
         ("count", "a counter or setting starts anew: the reference gave 0.25 here"),
+        ("scale", "the loss scale starts anew"),
         ("average", "the saved value does not replace the one that this line makes"),
     ],
 )
