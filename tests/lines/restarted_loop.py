@@ -53,3 +53,33 @@ def resumed(cell: Cell, record: Record, forgets: str) -> None:
 @script(resume=resumed)
 def loop(cell: Cell, record: Record, forgets: str) -> None:
     train(record, resumes=False)
+
+
+def train_from_first_batch(record: Record, *, resumes: bool) -> None:
+    """Train on batches that begin anew after a restart; all that is saved is loaded."""
+    torch.manual_seed(resumes)  # the first weights are others, until they are loaded
+    model = nn.Linear(7, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    file = record.folder / "saved.pt"
+    if resumes:
+        saved = torch.load(file)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    batches = torch.randn(9, 5, 7, generator=torch.Generator().manual_seed(2))
+    with record():
+        for step, inputs in enumerate(batches, 1):
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == record.save_after:
+                states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save(states, file)
+
+
+def resumed_at_first_batch(cell: Cell, record: Record) -> None:
+    train_from_first_batch(record, resumes=True)
+
+
+@script(resume=resumed_at_first_batch)
+def loop_from_first_batch(cell: Cell, record: Record) -> None:
+    train_from_first_batch(record, resumes=False)

@@ -130,7 +130,8 @@ def _made(
     if chosen:
         if all(moves(one.call) for one in chosen):
             chosen.reverse()  # what was put in place last
-        unrestored = not_restored(wrong, chosen, candidate, reference, known, kind)
+        leading = [one for one in wrong if one.reaches_observed] or wrong
+        unrestored = not_restored(leading, chosen, candidate, reference, known, kind)
         if unrestored is not None:
             call, line, error = unrestored
             return _Made(worded.of_operation(call, error, root, rank=None, named=line))
