@@ -13,9 +13,12 @@ from typing import NamedTuple
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of, hold_other_pieces, unnamed
+from pytest_precision.parity.explain.lines.found import culprit_of, hold_other_pieces
 from pytest_precision.parity.explain.lines.growth import growth_of
+from pytest_precision.parity.explain.lines.unnamed import unnamed
+from pytest_precision.trace.digests import content_digest, in_order
 from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog
@@ -102,14 +105,24 @@ def _named(
     if tolerates:
         grown = growth_of(*logs, root)
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)
-    culprit = culprit_of(*logs, root, finding.pair.kind, finding.pair.name)
+    pair = finding.pair
+    operation = pair.moment.operation
+    culprit = culprit_of(*logs, root, pair.kind, pair.name, operation, _observed(pair))
     if culprit is None:
-        return Named(None, unnamed(*logs))
+        return Named(None, unnamed(*logs, operation))
     grown = growth_of(*sketched(), root) if culprit.kind in UNFOLLOWED else None
     if grown is not None:
         text = f"{culprit.text}; {grown.text}"
         culprit = replace(culprit, text=text, modules=grown.modules)
     return Named(culprit)
+
+
+def _observed(pair: Pair) -> str:
+    """Return the digest that a log has of the candidate's tensor; empty if its values are gone."""
+    tensor = None if pair.candidate is None else pair.candidate.tensor
+    if tensor is None or not tensor.numel():
+        return ""
+    return content_digest(in_order(tensor), 0, tensor.numel())
 
 
 def recorded_lines(

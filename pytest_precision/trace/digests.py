@@ -43,6 +43,28 @@ def digest(tensor: Tensor) -> str:
     return xxhash.xxh3_128_hexdigest(bytes_of(held))
 
 
+def content_digest(held: Tensor, start: int, stop: int) -> str:
+    """Return the digest that a log of operations has of elements of a contiguous CPU tensor.
+
+    Args:
+        held: any shape and dtype.
+        start: number of the first element, in row-major order.
+        stop: number of the element after the last one.
+
+    Returns:
+        The xxh3-64 digest, hexadecimal; of equal elements, `=`, the hexadecimal bytes of one of
+        them, `x` and their number.
+    """
+    size = held.element_size()
+    address = held.data_ptr() + start * size
+    nbytes = (stop - start) * size
+    first = ctypes.string_at(address, size)
+    same_ends = nbytes == size or first == ctypes.string_at(address + nbytes - size, size)
+    if same_ends and not memcmp(address, address + size, nbytes - size):
+        return f"={first.hex()}x{nbytes // size}"
+    return xxhash.xxh3_64_hexdigest((ctypes.c_char * nbytes).from_address(address))
+
+
 def in_order(tensor: Tensor) -> Tensor:
     """Return a tensor on the CPU with its bytes in row-major order and no lazy conjugation."""
     return memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous()

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of, unnamed
+from pytest_precision.parity.explain.lines.found import culprit_of
+from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.trace.moment import LOGGED_OPERATIONS, Wanted
 from pytest_precision.trace.operations import Holding, OperationLog

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pytest_precision
 from pytest_precision.recorders.lines.frames import INSTALLED, NOBODY, USER, Frames
+from pytest_precision.recorders.products import Products
 from pytest_precision.trace.operations import CodeLine, Site
 
 HELPER = "def doubled(values):\n    return values * 2.0\n"
@@ -92,3 +93,13 @@ def test_what_a_mode_passes_on_belongs_to_the_line_that_asks_for_it() -> None:
     named = {one.base: one.line.line for one in logger.log.operations if one.line is not None}
     here = Path(__file__)
     assert named == {"mul": marked(here, "asked for"), "sub": marked(here, "computed")}
+
+
+def test_a_mode_of_the_recorder_passes_calls_on() -> None:
+    """It stands between the user's line and torch, and computes nothing by itself."""
+    values = torch.arange(3.0)
+    with operations() as logger, Products():
+        values.square()  # recorded
+    (square,) = logger.log.operations
+    assert square.line is not None
+    assert square.line.line == marked(Path(__file__), "recorded")

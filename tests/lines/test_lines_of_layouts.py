@@ -104,6 +104,14 @@ def test_another_order_of_a_sum_is_told_from_an_error(parity_here: ParityIn) -> 
     assert "the reference adds the same values in another order" in found.text
 
 
+def test_an_option_explains_no_load(parity_here: ParityIn) -> None:
+    """The sides are meant to differ in it from the start, and a step agreed with it."""
+    parity = parity_here(Cell(sequence="train1-save-load-train1"))
+    forgets, right = of(wrong_engines.Forgets, foreach=True), of(wrong_engines.Right, foreach=False)
+    with pytest.raises(ParityError, match="No line is named: the load computes nothing that the"):
+        parity.check(forgets, right, workload=workloads.mlp)
+
+
 def test_another_constant_is_named_with_both(parity_here: ParityIn) -> None:
     """Other options of an optimizer show where its step is called."""
     right = wrong_engines.Right

@@ -55,6 +55,21 @@ def test_the_wrong_line_is_named(parity_here: ParityIn, wrong: str, kind: str, a
     assert found.kind == kind, found.text
 
 
+@pytest.mark.parametrize("precision", ["bf16", "autocast"])
+@pytest.mark.parametrize("wrong", ["batch", "clip", "halve"])
+def test_the_line_is_named_in_low_precision(
+    parity_here: ParityIn, wrong: str, precision: str
+) -> None:
+    """The recorder watches products in such cells, and the user's lines call torch through that."""
+    cell = Cell(sequence="train4", precision="bf16")
+    right = followed(LOOP, "nothing", precision)
+    with pytest.raises(ParityError) as failure:
+        parity_here(cell).check(followed(LOOP, wrong, precision), right)
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert found.line == marked(LOOP, wrong), found.text
+
+
 def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
     """The function is torch's, the line is the user's that calls it.
 
@@ -175,3 +190,31 @@ def test_a_rate_that_moved_before_the_first_update_is_said_so(
             followed(file, *wrong), followed(file, "outside", "0.1")
         )
     assert f"lr differs {then}: weight is " in failure.value.verdict.headline
+
+
+LOGGED = """
+import sys
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(7, 3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step in range(2):
+    outputs = model(torch.randn(5, 7))
+    if sys.argv[1] == "logged":
+        share = (outputs * 1.5).sigmoid().mean()
+        outputs = outputs * 1.1
+    loss = outputs.square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_figure_for_a_log_is_not_named(parity_here: ParityIn, tmp_path: Path) -> None:
+    """Nothing that is observed reads it, and each real change of a script has such lines."""
+    file = tmp_path / "logged.py"
+    file.write_text(LOGGED)
+    found = verdict(parity_here(Cell(sequence="train2")), file, "logged", "plain").culprit
+    assert found is not None
+    assert (found.operation, found.line) == ("aten.mul.Tensor", 12), found.text

@@ -21,6 +21,7 @@ CELL = Cell(sequence="train2-save-load-train2")
         ("moments", "the reference reads a float32 tensor of shape ["),
         ("generator", "the reference reads the state of a generator from before the restart"),
         ("count", "a counter or setting starts anew: the reference gave 0.25 here"),
+        ("scale", "the loss scale starts anew"),
         ("average", "the saved value does not replace the one that this line makes"),
     ],
 )
@@ -37,3 +38,14 @@ def test_the_last_line_that_loads_is_named(
     assert found.line == marked(Path(restarted_loop.__file__), forgets), found.text
     assert found.kind == "missing"
     assert words in found.text
+
+
+def test_what_a_load_has_replaced_is_not_named(parity_in: Callable[[Cell], Parity]) -> None:
+    """The first weights are wrong and leave nothing; the data that begin anew reach the loss."""
+    loop = restarted_loop.loop_from_first_batch
+    with pytest.raises(ParityError) as failure:
+        parity_in(CELL).check(loop, loop, reference_cell=CELL.replace(sequence="train4"))
+    found = failure.value.verdict.culprit
+    assert found is not None
+    assert found.operation == "aten.randn.generator", found.text
+    assert "the reference reads a float32 tensor of shape [5, 7] from before" in found.text

@@ -260,3 +260,11 @@ class FlatGradients(Engine):
             place.copy_(owner.grad.reshape(-1))
         for place, owner in zip(places, owners, strict=True):
             owner.grad.copy_(place.view_as(owner))
+
+
+class Forgets(Engine):
+    """A load drops what the optimizer knows."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.optimizer.state.clear()

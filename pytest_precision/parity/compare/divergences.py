@@ -12,6 +12,7 @@ from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.compare.first_cause import first_cause
 from pytest_precision.parity.compare.optional import OptionalPairs, Uncalled, shows_reads
 from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
@@ -27,15 +28,8 @@ if TYPE_CHECKING:
 TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
 """Kinds that only say more about another one."""
 
-SHOWN_LATER = ("flag", "lr")
-"""Kinds that follow from no number of a step, and that a step shows after its losses: the mode in
-which its modules were, and which weights have a rate in it. What the rate is changes no loss."""
-
 ONE_SIDED = ("missing", "extra")
 """Problems of a tensor that one side alone has."""
-
-GENERATORS = ("rng", "host_rng")
-"""Kinds that numbers of a step follow from, and that differ where two steps draw other numbers."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +51,11 @@ class Finding:
     difference: Difference | None = None
     fault: Fault | None = None
     faulty_side: str = ""
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Return whether one side alone has the tensor."""
+        return self.problem in ONE_SIDED
 
     @property
     def statistics(self) -> Statistics | None:
@@ -176,7 +175,7 @@ def judge(
             elif criterion.tolerates and pair.tensors is not None:
                 tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
     judgement.left_out |= optional.left_out() | uncalled.left_out() | sums.left_out()
-    judgement.first = _explained(judgement)
+    judgement.first = first_cause(judgement)
     if judgement.first is not None:  # sides that agree need not be read once more
         judgement.forwards = {*_forwards(candidate, reference)}
     return judgement
@@ -188,30 +187,6 @@ def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
         for side, (trace, moment) in enumerate(zip((candidate, reference), moments, strict=True)):
             if any(shows_reads(entry.kind) for entry in trace.entries(moment)):
                 yield side, moments[0].op
-
-
-def _explained(judgement: Judgement) -> Finding | None:
-    """Return the first difference, or a later one that explains it, such as a module in eval mode.
-
-    A script's generator is seen where the next step begins, which may have drawn its data already,
-    unless that step is an update without a forward.
-    """
-    first = judgement.first
-    if first is None or shows_reads(first.pair.kind):
-        return first
-    op = first.pair.moment.op
-    if first.pair.kind in GENERATORS:
-        op = min((later for _, later in judgement.spread if later > op), default=op)
-        losses = judgement.spread.get(("loss", op))
-        if losses is not None and 0 in losses.numbers:
-            return losses.findings[0]
-    elif first.pair.moment.phase != "forward_backward":
-        return first
-    later = (judgement.spread.get((kind, op)) for kind in SHOWN_LATER)
-    found = (finding for tally in later if tally for finding in tally.findings[:1])
-    return next(
-        (one for one in found if one.pair.kind == "flag" or one.problem in ONE_SIDED), first
-    )
 
 
 def found_in(pair: Pair, criterion: Criterion) -> Finding | None:

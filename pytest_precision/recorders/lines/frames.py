@@ -22,7 +22,11 @@ from pytest_precision.trace.operations import CodeLine, Site
 TORCH = os.path.dirname(torch.__file__) + os.sep
 PACKAGE_ROOT = str(Path(__file__).parents[2]) + os.sep
 OURS = PACKAGE_ROOT + os.path.join("recorders", "")
-WRAPPERS_OF_TORCH = OURS + os.path.join("scripts", "torch_hooks.py")
+PASSING_ON = tuple(
+    OURS + os.path.join(*path) for path in (("scripts", "torch_hooks.py"), ("products.py",))
+)
+"""The recorders' modules that the user's code calls torch through: they only pass its calls on."""
+
 CALLERS = tuple(
     OURS + name.replace("/", os.sep)
     for name in (
@@ -176,7 +180,7 @@ def _owner_of(code: CodeType) -> int:
     file = code.co_filename
     if file == "<string>" and code.co_name in GENERATED_METHODS:
         return NOBODY
-    if file == WRAPPERS_OF_TORCH or file.startswith(LOGGING):
+    if file in PASSING_ON or file.startswith(LOGGING):
         return NOBODY
     if file.startswith(OURS) and not file.startswith(CALLERS):
         return OURSELVES

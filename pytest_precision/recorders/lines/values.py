@@ -8,13 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import xxhash
 from torch import Tensor
 
 from pytest_precision._torch.around import has_own_memory, storage_key, weak_storage
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.recorders.lines.cuts import Cuts
-from pytest_precision.trace.digests import in_order, memcmp
+from pytest_precision.trace.digests import content_digest, in_order
 from pytest_precision.trace.operations import GENERATOR, Value
 
 SAMPLES = 4
@@ -57,10 +56,10 @@ class Values:
             dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
             held = in_order(tensor.detach())
             ends = pairwise((*self._starts(tensor), held.numel()))
-            pieces = tuple(_digest(held, start, stop) for start, stop in ends)
+            pieces = tuple(content_digest(held, start, stop) for start, stop in ends)
             start = int(tensor.storage_offset()) * tensor.element_size()
             span = start, _reaches(tensor)
-            whole = _digest(held, 0, held.numel())
+            whole = content_digest(held, 0, held.numel())
             found = Value(whole, storage, dtype, shape, pieces, span), sample
             known[place] = found
         return found[0]
@@ -120,18 +119,6 @@ def _last(tensor: Tensor) -> int:
     return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _digest(held: Tensor, start: int, stop: int) -> str:
-    """Return the digest of elements `start` to `stop` of a contiguous CPU tensor."""
-    size = held.element_size()
-    address = held.data_ptr() + start * size
-    nbytes = (stop - start) * size
-    first = ctypes.string_at(address, size)
-    same_ends = nbytes == size or first == ctypes.string_at(address + nbytes - size, size)
-    if same_ends and not memcmp(address, address + size, nbytes - size):
-        return f"={first.hex()}x{nbytes // size}"
-    return xxhash.xxh3_64_hexdigest((ctypes.c_char * nbytes).from_address(address))
-
-
 def generator_state(generator: torch.Generator | None, device: torch.device) -> Value:
     """Return a digest of the random generator's state that an operator is about to use."""
     if generator is not None:
@@ -140,7 +127,7 @@ def generator_state(generator: torch.Generator | None, device: torch.device) -> 
         state = torch.get_rng_state()
     else:
         state = torch.get_device_module(device).get_rng_state(device)
-    return Value(_digest(state, 0, len(state)), GENERATOR, "generator", ())
+    return Value(content_digest(state, 0, len(state)), GENERATOR, "generator", ())
 
 
 def _sample(tensor: Tensor) -> bytes:

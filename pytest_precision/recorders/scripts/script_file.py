@@ -28,8 +28,8 @@ from pytest_precision.ranks.code.python_path import path_of_file
 from pytest_precision.recorders.lines.frames import (
     LOGGING,
     PACKAGE_ROOT,
+    PASSING_ON,
     TORCH,
-    WRAPPERS_OF_TORCH,
 )
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.products import Products
@@ -45,7 +45,7 @@ from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Wanted
 from pytest_precision.trace.operation_files import write_operations
 
-PASS_ON = (WRAPPERS_OF_TORCH, *LOGGING)
+PASS_ON = (*PASSING_ON, *LOGGING)
 """Files that call the function of torch that a script calls, in its place."""
 
 

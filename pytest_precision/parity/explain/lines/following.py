@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-import torch
 
 from pytest_precision.parity.explain.lines.calls import (
     SMALL,
@@ -17,85 +13,8 @@ from pytest_precision.parity.explain.lines.calls import (
     is_common,
     moves,
 )
+from pytest_precision.parity.explain.lines.wrong_memory import RIGHT, Roots, WrongMemory
 from pytest_precision.trace.operations import OperationLog, Value
-
-MOST_ROOTS = 8
-"""First wrong operations that a value is followed back to."""
-
-Roots = frozenset[int]
-RIGHT: Roots = frozenset()
-
-
-class Region(NamedTuple):
-    """A byte range of a storage with wrong values, and the operations that made them wrong.
-
-    Attributes:
-        start: its first byte in the storage.
-        stop: the byte after its last one.
-        roots: the operations that made it wrong.
-        apart: the operations since which it has no counterpart in the reference, whether it is
-            right or not: what has put right values into another order, and what computed with them.
-    """
-
-    start: int
-    stop: int
-    roots: Roots
-    apart: tuple[int, ...] = ()
-
-
-class WrongMemory:
-    """The parts of a rank's tensor storages with values that the reference does not compute."""
-
-    def __init__(self) -> None:
-        self._regions: dict[int, list[Region]] = defaultdict(list)
-
-    def roots(self, value: Value) -> Roots:
-        """Return the operations that made the wrong values in the memory that a value covers."""
-        return RIGHT.union(*(region.roots for region in self._touched(value)))
-
-    def apart(self, value: Value) -> tuple[int, ...]:
-        """Return the operations whose results in a value's memory match no reference value."""
-        return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
-
-    def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
-        """Mark a value's memory as wrong or unmatched, with the operations that made it so."""
-        before = self.roots(value), self.apart(value)
-        self.clear(value)
-        roots = frozenset(sorted(roots | before[0])[:MOST_ROOTS])
-        self._regions[value.storage].append(Region(*value.span, roots, apart or before[1]))
-
-    def clear(self, value: Value) -> None:
-        """Mark the memory that a value covers as right again."""
-        start, stop = value.span
-        if value.storage in self._regions and _is_dense(value):
-            self._regions[value.storage] = [
-                one for one in self._regions[value.storage] if one.start < start or one.stop > stop
-            ]
-
-    def overwrite_right(self, value: Value) -> None:
-        """Mark a value's memory as right; blame no operation for unmatched values in its storage.
-
-        What has none in the reference may be right, too.
-        """
-        self.clear(value)
-        if value.storage in self._regions:
-            self._regions[value.storage] = [
-                one._replace(roots=RIGHT) if one.apart else one
-                for one in self._regions[value.storage]
-            ]
-
-    def _touched(self, value: Value) -> list[Region]:
-        start, stop = value.span
-        found = self._regions.get(value.storage, ())
-        return [one for one in found if one.start < stop and start < one.stop]
-
-
-def _is_dense(value: Value) -> bool:
-    """Return whether a value fills its memory without gaps, unlike a slice of columns."""
-    start, stop = value.span
-    size: int = getattr(torch, value.dtype).itemsize
-    return value.elements * size == stop - start
-
 
 AT_START = -1
 """The place of what there is at the start."""
@@ -115,6 +34,7 @@ class Wrong:
         lasts: whether the wrong value reaches what the operation of the sequence has left.
         suspects: the operations that may have made it instead, whose results have no counterpart.
         cut_otherwise: whether it comes of pieces that are no parts of the reference's tensors.
+        reaches_observed: whether the wrong value reaches the tensor that differs first.
     """
 
     call: SingleCall
@@ -126,6 +46,7 @@ class Wrong:
     lasts: bool
     suspects: tuple[SingleCall, ...] = ()
     cut_otherwise: bool = False
+    reaches_observed: bool = False
 
 
 class Follower:
@@ -137,11 +58,21 @@ class Follower:
         known: values of the reference.
         kind: of what differs first; wrong values are followed to that of what is left.
         in_pieces: whether this side holds other pieces of the tensors than the reference.
+        observed: digest of the tensor that differs first; empty where it is not known.
     """
 
     def __init__(
-        self, log: OperationLog, rank: int, known: Known, kind: str, *, in_pieces: bool
+        self,
+        log: OperationLog,
+        rank: int,
+        known: Known,
+        kind: str,
+        *,
+        in_pieces: bool,
+        observed: str = "",
     ) -> None:
+        self._observed = observed
+        self._reached = RIGHT
         self._rank = rank
         self._known = known
         self._in_pieces = in_pieces
@@ -166,9 +97,11 @@ class Follower:
         for place, call in enumerate(self._calls):
             self._follow(place, call, collectives)
             collectives += call.operation.is_collective
-        lasting = self._lasting(collectives)
+        lasting = self._reached | self._lasting(collectives)
+        all_last = self._all_last and not self._reached
         for place, found in sorted(self._found.items()):
-            yield replace(found, lasts=self._all_last or place in lasting)
+            lasts = all_last or place in lasting
+            yield replace(found, lasts=lasts, reaches_observed=place in self._reached)
 
     def _wrong(
         self,
@@ -223,6 +156,8 @@ class Follower:
                 self._memory.overwrite_right(value)
         for value in call.results:
             self._written.add(value.storage)
+            if value.digest == self._observed:
+                self._reached |= roots
             if value in self._known and (not roots or not is_common(value)):
                 self._memory.clear(value)
             else:

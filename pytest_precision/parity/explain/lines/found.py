@@ -29,6 +29,9 @@ from pytest_precision.parity.explain.lines.user_code import (
 from pytest_precision.parity.explain.lines.worded import shown_file
 from pytest_precision.trace.operations import OperationLog
 
+OPTIONS_ACT_IN = ("init", "train")
+"""Operations in which options act: they explain nothing that a load or an evaluation changes."""
+
 
 def culprit_of(
     candidate: Sequence[OperationLog],
@@ -36,6 +39,8 @@ def culprit_of(
     root: Path,
     kind: str = "",
     name: str = "",
+    operation: str = "train",
+    observed: str = "",
 ) -> Culprit | None:
     """Return the operation that made the candidate's first wrong value; None if not known.
 
@@ -50,8 +55,11 @@ def culprit_of(
         root: files are named relative to it.
         kind: of the tensor that differs first; a rate or a mode was set by a line.
         name: of this tensor, as `weight_decay of embedding.weight` for a number of a group.
+        operation: of the sequence, after which it differs first.
+        observed: its digest, as a log has it; empty where its values are not known. What made
+            wrong values that are no part of it is not at fault.
     """
-    made = _made(candidate, reference, root, kind, name)
+    made = _made(candidate, reference, root, kind, name, operation, observed)
     if made.is_sure:
         return made.culprit
     lacking = too_little(candidate, reference, made.before)
@@ -92,6 +100,8 @@ def _made(
     root: Path,
     kind: str,
     name: str,
+    operation: str,
+    observed: str,
 ) -> _Made:
     """Return what made the error, judged by logged values and by assignments of options.
 
@@ -102,10 +112,12 @@ def _made(
     telling = [one for one in settings if _shows(kind, name, one.setting.what)]
     if telling:
         return _set_by(telling[0], root)
+    if operation not in OPTIONS_ACT_IN:
+        settings = []
     known = Known(reference)
     in_pieces = hold_other_pieces(candidate, reference)
     cut = cut_of(reference)
-    found_wrong = _wrong_of(candidate, known, kind, in_pieces=in_pieces)
+    found_wrong = _wrong_of(candidate, known, kind, observed, in_pieces=in_pieces)
     wrong = [one for one in found_wrong if not is_beyond(one, known, cut)]
     lasting = [one for one in wrong if one.lasts]
     whole = not cut and not cut_of(candidate)  # else what writes a value last is not to be seen
@@ -118,7 +130,8 @@ def _made(
     if chosen:
         if all(moves(one.call) for one in chosen):
             chosen.reverse()  # what was put in place last
-        unrestored = not_restored(wrong, chosen, candidate, reference, known)
+        leading = [one for one in wrong if one.reaches_observed] or wrong
+        unrestored = not_restored(leading, chosen, candidate, reference, known, kind)
         if unrestored is not None:
             call, line, error = unrestored
             return _Made(worded.of_operation(call, error, root, rank=None, named=line))
@@ -137,11 +150,11 @@ def _made(
 
 
 def _wrong_of(
-    candidate: Sequence[OperationLog], known: Known, kind: str, *, in_pieces: bool
+    candidate: Sequence[OperationLog], known: Known, kind: str, observed: str, *, in_pieces: bool
 ) -> list[Wrong]:
     """Return operations that made wrong values, except those that got them from another rank."""
     followed = (
-        Follower(log, rank, known, kind, in_pieces=in_pieces).wrong()
+        Follower(log, rank, known, kind, in_pieces=in_pieces, observed=observed).wrong()
         for rank, log in enumerate(candidate)
     )
     wrong = [*chain.from_iterable(followed)]
@@ -186,9 +199,14 @@ def _shows(kind: str, name: str, what: str) -> bool:
     return kind == "flag" and (what == "training" or f" {what}=" in name)
 
 
-def _order(wrong: Wrong) -> tuple[int, bool, int, int]:
-    """Return a sort key that puts operations before the collective that spreads their values."""
-    return wrong.collectives, wrong.call.operation.is_collective, wrong.call.number, wrong.rank
+def _order(wrong: Wrong) -> tuple[bool, int, bool, int, int]:
+    """Return a sort key: what leads to the tensor that differs first, and the earliest of it.
+
+    Operations come before the collective that spreads their values.
+    """
+    call = wrong.call
+    spread = wrong.collectives, call.operation.is_collective
+    return not wrong.reaches_observed, *spread, call.number, wrong.rank
 
 
 def cut_of(logs: Sequence[OperationLog]) -> int:
@@ -212,22 +230,6 @@ def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
     telling = [one for one in wrong.call.read if one in known and not is_common(one)]
     unread = any(not known.readers[one.digest] for one in telling)
     return unread or wrong.call.number >= cut
-
-
-def unnamed(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> str:
-    """Return a sentence on why no operation of the candidate is named as the error's cause."""
-    if hold_other_pieces(candidate, reference):
-        return "No line is named: the sides hold other pieces of the tensors"
-    cut = cut_of(reference)
-    if cut:
-        return (
-            f"No line is named: the reference's log ends at the limit of {cut} operations, and "
-            "what the candidate makes later cannot be held against it"
-        )
-    cut = cut_of(candidate)
-    if cut:
-        return f"No line is named: the first {cut} operations made values that the reference has"
-    return "No line is named: every operation made values that the reference has"
 
 
 def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:

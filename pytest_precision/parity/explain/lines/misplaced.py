@@ -103,6 +103,7 @@ def not_restored(
     candidate: Sequence[OperationLog],
     reference: Sequence[OperationLog],
     known: Known,
+    kind: str,
 ) -> tuple[SingleCall, CodeLine, ErrorKind] | None:
     """Return the operation that lacks state which a resumed script did not load, and why.
 
@@ -115,13 +116,19 @@ def not_restored(
         candidate: the logs of its ranks; of a restart, from the start of the script.
         reference: the logs of its ranks.
         known: the values of the reference.
+        kind: of the tensor that differs first.
     """
     resumed = [one for one in wrong if candidate[one.rank].restores]
     before = chosen[:1] if resumed else ()
     numbers = [one for one in resumed if kind_of(one, known).kind == "constant"]
     tensors = [one for one in resumed if one not in numbers]
-    found = _read(tensors, reference), _numbers(numbers, known), _made_before(before, candidate)
-    for what, other, one in chain(*found):
+    lacking = chain(
+        _loss_scale(before if kind == "loss_scale" else ()),
+        _read(tensors, reference),
+        _numbers(numbers, known),
+        _made_before(before, candidate),
+    )
+    for what, other, one in lacking:
         last = candidate[one.rank].restores[-1]
         if last.line is not None:
             words = f"{what}; the last line that loads is {short(last.line)}, by {last.what}"
@@ -182,6 +189,12 @@ def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> 
     for one in chosen:
         if one.call.number < candidate[one.rank].restores[-1].before:
             yield "the saved value does not replace the one that this line makes", None, one
+
+
+def _loss_scale(chosen: Sequence[Wrong]) -> Unrestored:
+    """Yield the operations on a loss scale that a scaler has made after a restart."""
+    for one in chosen:
+        yield "the loss scale starts anew", None, one
 
 
 def _numbers(wrong: Sequence[Wrong], known: Known) -> Unrestored:
