@@ -31,19 +31,12 @@ COMMITTER = {
 }
 
 NIGHTLY = {
-    "README.md": "tests/te/test_blocks.py, docs/tutorial.md, tests/commands/test_init.py",
-    "docs/how-to/baselines.md": "tests/plugin/test_baseline_summary.py",
     "docs/how-to/choose-a-tolerance.md": "tests/check/test_proposal_lines.py",
     "docs/how-to/compare-two-revisions.md": "tests/commands, tests/revisions/test_against.py",
-    "docs/how-to/expert-parallelism.md": "docs/tutorial.md, tests/layouts",
-    "docs/how-to/fsdp2.md": "docs/tutorial.md, tests/layouts",
-    "docs/how-to/read-a-failing-cell.md": "docs/tutorial.md",
-    "docs/how-to/require-cells-in-ci.md": "tests/plugin/test_require.py",
+    "docs/how-to/expert-parallelism.md": "docs/how-to/fsdp2.md, tests/layouts",
     "docs/how-to/torch-compile.md": "tests/recorders/scripts/test_compiled.py",
-    "docs/how-to/torchtitan.md": "docs/tutorial.md, tests/recorders/scripts/test_clips.py",
-    "docs/how-to/which-check.md": "docs/tutorial.md",
-    "docs/how-to/your-own-loop.md": "docs/tutorial.md, tests/commands/test_init.py",
-    "docs/reference/scripts.md": "docs/tutorial.md, tests/recorders/scripts",
+    "docs/how-to/torchtitan.md": "docs/how-to/fsdp2.md, tests/recorders/scripts/test_clips.py",
+    "docs/how-to/your-own-loop.md": "README.md, docs/tutorial.md, tests/commands/test_init.py",
 }
 """Pages that CI leaves to the nightly run, with what does in CI what their blocks do."""
 
