@@ -128,6 +128,9 @@ def test_gradients_on_top_of_weights_after_an_evaluation(
     assert re.match(first, found)
 
 
+# By day, layouts/test_planted_defects.py holds an evaluation against training straight on, and the
+# catalogue has the defect.
+@pytest.mark.nightly
 @in_mxfp8("train2-eval-train2")
 def test_the_evaluation_itself_is_to_blame(cell: Cell, parity: Parity, lr: float) -> None:
     """Against the same layout, with the same defect, that trains without an evaluation."""
