@@ -176,6 +176,8 @@ def expect_reduction(parity: Parity, workload: Any) -> None:
     found = failure.value.verdict.divergence
     assert found is not None
     assert (found.kind, found.step) == ("reduced_grad", 1)
+    # The bounds that it proposes are tried beside rounding noise, which FSDP2's shards have as well.
+    assert "They hold for other weights and data, too." in str(failure.value)
 
 
 @pytest.mark.precision_matrix(
