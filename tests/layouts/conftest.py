@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from any_code import of_any_code
+from kept_inline import KeptInline
+from single_thread import one_thread  # noqa: F401
 
 from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings
@@ -30,6 +33,29 @@ def parity_by(parity_by: Callable[..., Parity]) -> Callable[..., Parity]:
     def make(cell: Cell, *, shared: bool = True, **given: Any) -> Parity:
         parity = parity_by(cell, **given)
         return replace(parity, ranks=of_any_code(parity.ranks)) if shared else parity
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def references() -> Iterator[KeptInline]:
+    """What this process has recorded of references."""
+    with closing(KeptInline()) as references:
+        yield references
+
+
+@pytest.fixture
+def parity_there(
+    parity_by: Callable[..., Parity],
+    parity_in: Callable[[Cell], Parity],
+    references: KeptInline,
+) -> Callable[[Cell], Parity]:
+    """The fixture `parity` of a test in the given cell: in this process if one rank is enough."""
+
+    def make(cell: Cell) -> Parity:
+        if cell.world_size > 1:
+            return parity_in(cell)
+        return replace(parity_by(cell, lines="off", ranks="inline"), traces=references)
 
     return make
 

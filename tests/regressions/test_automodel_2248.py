@@ -176,7 +176,7 @@ def expect_reduction(parity: Parity, workload: Any) -> None:
     found = failure.value.verdict.divergence
     assert found is not None
     assert (found.kind, found.step) == ("reduced_grad", 1)
-    # The bounds that it proposes are tried beside rounding noise, which FSDP2's shards have as well.
+    # Its bounds are tried beside rounding noise, which FSDP2's shards have as well.
     assert "They hold for other weights and data, too." in str(failure.value)
 
 
