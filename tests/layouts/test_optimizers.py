@@ -78,7 +78,8 @@ SHOWN_BY = {
 }
 """Variants to those whose checkpoints have all of their state, and are in CI."""
 
-every_variant = pytest.mark.parametrize("layout", VARIANTS.values(), ids=VARIANTS)
+PASSED_BY = ("remainders", "no master", "no kahan", "kahan, fp32 state")
+"""Variants each part of whose state an evaluation passes by in another one that is in CI."""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,13 @@ def test_a_checkpoint_is_the_state_bit_for_bit(
     )
 
 
-@every_variant
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, id=name, marks=pytest.mark.nightly if name in PASSED_BY else ())
+        for name, layout in VARIANTS.items()
+    ],
+)
 def test_evaluations_and_skipped_steps_leave_no_trace(
     parity_in: ParityIn, layout: Callable[..., Engine]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from one_step import finish_step
 
-from pytest_precision import Cell, Engine, Parity, ParityError, Workload, layouts, workloads
+from pytest_precision import Cell, Engine, Parity, ParityError, Workload, workloads
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -38,11 +38,15 @@ PARTS = {
 # Wide enough for a matrix of 4,096 elements: smaller ones are not quantized.
 wide = partial(workloads.mlp, width=128, depth=1)
 
-eagerly = layouts.with_environment(TORCHDYNAMO_DISABLE="1")
+
+class Eager(Engine):
+    """An engine whose optimizer is not compiled."""
+
+    def update_weights(self) -> None:
+        with torch.compiler.set_stance("force_eager"):
+            super().update_weights()
 
 
-# What differs is an axis, so that one group of ranks serves all: each imports torch for itself.
-@eagerly
 def through_torchao(workload: Workload, cell: Cell) -> Engine:
     """Moments in codes, with a scale for each block of them; or weights in bf16 without a master.
 
@@ -57,7 +61,7 @@ def through_torchao(workload: Workload, cell: Cell) -> Engine:
         made = torchao.optim._AdamW(workload.groups(model), **options)
     else:
         made = getattr(torchao.optim, cell.optimizer)(workload.groups(model))
-    return Engine(workload, cell, model, made)
+    return Eager(workload, cell, model, made)
 
 
 def in_ci(name: str, sequence: str, world_size: int) -> bool:
@@ -113,10 +117,9 @@ def test_codes_scales_and_values_are_shown(
     name: str, parts: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The value under the state's own name, the rest under names of their own."""
-    with torch.compiler.set_stance("force_eager"):
-        engine = through_torchao(wide(), Cell("fp32", extra=(("optimizer", name),)))
-        engine.forward_backward(1)
-        finish_step(engine)
+    engine = through_torchao(wide(), Cell("fp32", extra=(("optimizer", name),)))
+    engine.forward_backward(1)
+    finish_step(engine)
     seen = [*engine.observe("optimizer_step", engine.capture)]
     weight = "blocks.0.linear.weight"
     values = {o.kind: o.tensor for o in seen if o.name == weight}

@@ -105,6 +105,7 @@ def test_quantized_precisions_agree_on_two_ranks(
         pytest.param({"overlap_param_gather": True}, marks=NIGHTLY),
         {"overlap_grad_reduce": True, "overlap_param_gather": True},
     ],
+    ids="-".join,
 )
 def test_buckets_and_overlap_change_no_bit(parity_in: ParityIn, options: dict[str, object]) -> None:
     """Of what can be observed: overlapped gradients and parameters are seen where they are used."""
