@@ -75,6 +75,8 @@ SHOWN_BY = {
     "no master": "fp32 master",
     "no kahan": "kahan",
     "fp8 moments": "fp8 moments of experts",
+    "fp16": "those of the distributed optimizer, which swaps with them",
+    "kahan, fp32 state": "kahan",
 }
 """Variants to those whose checkpoints have all of their state, and are in CI."""
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from pytest_precision import Cell, Parity, ParityError, bitwise, layouts, unchecked, workloads
+from pytest_precision import (
+    Cell,
+    Parity,
+    ParityError,
+    Workload,
+    bitwise,
+    layouts,
+    unchecked,
+    workloads,
+)
 from pytest_precision.matrix.precisions import PRECISIONS
 
 ParityIn = Callable[[Cell], Parity]
@@ -27,8 +36,8 @@ EXACT_SUMS = [name for name in QUANTIZED if name != "nvfp4"]
 def in_ci(names: Sequence[str], *chosen: str) -> list[Any]:
     """Leave to the nightly run all precisions but the chosen ones.
 
-    CI has each precision in `test_the_number_of_ranks_is_no_part_of_the_mathematics` or in
-    `test_ddp_is_replicated_adamw`, and in tests of the other layouts.
+    CI has those with a history, with scales of a tensor and with scales of a block in one test or
+    another, and all of them in `test_shards_are_cast_as_the_whole`.
     """
     return [pytest.param(one, marks=() if one in chosen else NIGHTLY) for one in names]
 
@@ -49,7 +58,7 @@ def test_ddp_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
     parity_in(cell).check(layouts.ddp, layouts.adamw, workload=SMALL_GPT)
 
 
-@pytest.mark.parametrize("precision", EXACT_SUMS)
+@pytest.mark.parametrize("precision", in_ci(EXACT_SUMS, "fp8_delayed", "mxfp8"))
 def test_the_number_of_ranks_is_no_part_of_the_mathematics(
     parity_in: ParityIn, precision: str
 ) -> None:
@@ -61,12 +70,22 @@ def test_the_number_of_ranks_is_no_part_of_the_mathematics(
     )
 
 
-@pytest.mark.parametrize("precision", in_ci(STATELESS, "nvfp4"))
-def test_an_evaluation_leaves_no_trace(parity_in: ParityIn, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "workload"),
+    [
+        ("nvfp4", workloads.mlp),
+        # In CI, a model without experts.
+        *(pytest.param(precision, SMALL_MOE, marks=NIGHTLY) for precision in STATELESS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "moe" if value is SMALL_MOE else "mlp",
+)
+def test_an_evaluation_leaves_no_trace(
+    parity_in: ParityIn, precision: str, workload: Callable[..., Workload]
+) -> None:
     """Train-eval-train is training straight on."""
     cell = Cell(precision, "bf16", sequence="train-eval-train", world_size=2)
     straight = cell.replace(sequence="train2")
-    parity_in(cell).check(layouts.adamw, layouts.adamw, workload=SMALL_MOE, reference_cell=straight)
+    parity_in(cell).check(layouts.adamw, layouts.adamw, workload=workload, reference_cell=straight)
 
 
 def test_with_delayed_scaling_an_evaluation_leaves_its_amaxes(parity_in: ParityIn) -> None:
@@ -75,7 +94,7 @@ def test_with_delayed_scaling_an_evaluation_leaves_its_amaxes(parity_in: ParityI
     straight = cell.replace(sequence="train3")
     with pytest.raises(ParityError) as failure:
         parity_in(cell).check(
-            layouts.adamw, layouts.adamw, workload=SMALL_GPT, reference_cell=straight
+            layouts.adamw, layouts.adamw, workload=workloads.gpt, reference_cell=straight
         )
     found = failure.value.verdict.divergence
     assert found is not None

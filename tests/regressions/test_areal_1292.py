@@ -67,10 +67,10 @@ def in_bf16(sequence: str, primary_weight: str = "bf16") -> pytest.MarkDecorator
     )
 
 
-def each(layouts: dict[str, Layout], in_ci: str) -> pytest.MarkDecorator:
+def each(layouts: dict[str, Layout], in_ci: str = "") -> pytest.MarkDecorator:
     """Run with every layout; not an axis, since all of them share one recorded reference.
 
-    CI has one of each kind, and the others' arithmetic in `tests/optim`; the rest is nightly.
+    CI has one that does damage, and the others' arithmetic in `tests/optim`; the rest is nightly.
     """
     return pytest.mark.parametrize(
         "layout",
@@ -142,7 +142,7 @@ def test_bf16_parameters_do_the_damage(parity: Parity, cell: Cell, layout: Layou
     assert "lost by size" in verdict.reason
 
 
-# By day, Kahan summation recovers below, whose moments are bf16, too.
+# By day, test_nemo_rl_2322.py has moments in bf16 that lose no updates.
 @pytest.mark.nightly
 @in_bf16("train220", primary_weight="fp32")
 def test_bf16_moments_do_not(parity: Parity, cell: Cell) -> None:
@@ -153,7 +153,7 @@ def test_bf16_moments_do_not(parity: Parity, cell: Cell) -> None:
 
 
 @in_bf16("train220")
-@each(CURES, "kahan")
+@each(CURES)  # by day, remainders lose no updates in test_nemo_rl_2322.py
 def test_what_keeps_the_updates_recovers(parity: Parity, cell: Cell, layout: Layout) -> None:
     """A master, its lower half, or the rounding errors: each in as few as 16 bits a weight."""
     verdict = against_masters(parity, cell, layout)

@@ -111,7 +111,7 @@ def caught(
     )
 
 
-@in_mxfp8("train2-eval-train-save-load-train")
+@in_mxfp8("train-eval-train-save-load-train")
 def test_the_machinery_without_a_defect(cell: Cell, parity: Parity, lr: float) -> None:
     """What the defects are planted into passes."""
     check(cell, parity, lr, partial(planted, **OVERLAPPED), SHARED)
@@ -155,6 +155,8 @@ def test_a_forward_that_reads_other_memory(cell: Cell, parity: Parity, lr: float
     assert "the forward reads other memory than blocks.0.experts.up.weight has" in words
 
 
+# The catalogue has it in bf16.
+@as_in_the_catalogue
 @pytest.mark.precision_matrix(precision=["nvfp4"], primary_weight=["quantized"], world_size=[2])
 @at_each_rate
 def test_a_forward_that_reads_other_bytes(cell: Cell, parity: Parity, lr: float) -> None:
