@@ -16,7 +16,7 @@ from pytest_precision.matrix.sequence import OPERATIONS, parse
 WORDS = drawn.drawable(["train-save-swap@2-train"])
 
 MANY = 200
-"""Cells among which one is that should not be: a quarter of them has one where it is allowed."""
+"""Cells none of which may save first; where a test does, about one in seven has it."""
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=drawn.LONGEST_DRAWN))
@@ -48,7 +48,7 @@ def test_a_save_before_the_first_step_is_drawn_where_the_test_has_one(own: str) 
     """A save that torch counts as a step would hide whatever else there is to find."""
     early = drawn.cells([Cell(sequence=own)]).map(lambda cell: drawn.saves_first(cell.sequence))
     if own == "save-train":
-        assert find(early, bool, settings=settings(max_examples=MANY // 4))
+        assert find(early, bool)
     else:
         with pytest.raises(NoSuchExample):
             find(early, bool, settings=settings(max_examples=MANY))
