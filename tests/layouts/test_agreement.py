@@ -13,18 +13,18 @@ from pytest_precision import Cell, Parity, ParityError, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 
-# Of blocks with experts one is enough: below, bf16 is trained in a model of several blocks.
-SMALL_MOE = partial(workloads.moe, depth=1)
+# Of blocks one is enough: `mlp` has several.
+SMALL_GPT, SMALL_MOE = (partial(made, depth=1) for made in (workloads.gpt, workloads.moe))
 WORKLOADS = {"mlp": workloads.mlp, "gpt": workloads.gpt, "moe": SMALL_MOE}
 
 
 @pytest.mark.parametrize(
     ("workload", "world_size"),
     [
-        *(("mlp", 1), ("moe", 2)),
-        # `moe` has all layers of the others.
-        *(pytest.param(workload, 2, marks=pytest.mark.nightly) for workload in ("mlp", "gpt")),
-        *(pytest.param(workload, 1, marks=pytest.mark.nightly) for workload in ("gpt", "moe")),
+        ("mlp", 2),
+        # In CI, test_workload_ranks.py has gradients of FSDP2 in each workload.
+        *(pytest.param(workload, 2, marks=pytest.mark.nightly) for workload in ("gpt", "moe")),
+        *(pytest.param(workload, 1, marks=pytest.mark.nightly) for workload in WORKLOADS),
     ],
 )
 def test_fsdp2_in_fp32_is_replicated_adamw(
@@ -52,18 +52,21 @@ def test_a_checkpoint_changes_nothing(parity_in: ParityIn, layout: str) -> None:
     )
 
 
-@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+# In CI, DDP casts likewise for delayed scaling in test_precisions.py.
+@pytest.mark.parametrize("layout", [pytest.param("ddp", marks=pytest.mark.nightly), "fsdp2"])
 def test_bf16_compute_on_fp32_storage_is_one_computation(parity_in: ParityIn, layout: str) -> None:
     """Casting in the forward and gathering in bf16 are the same, on three ranks too."""
     cell = Cell("bf16", "fp32", sequence="train2", world_size=3)
-    parity_in(cell).check(getattr(layouts, layout), layouts.adamw, workload=workloads.gpt)
+    parity_in(cell).check(getattr(layouts, layout), layouts.adamw, workload=SMALL_GPT)
 
 
+# In CI, regressions/test_automodel_2248.py has the same of two ranks.
+@pytest.mark.nightly
 def test_the_root_casts_its_output(parity_in: ParityIn) -> None:
     """Blocks hand on what they computed; the loss is computed in fp32 either way."""
     cell = Cell("bf16", "fp32", sequence="train")
     candidate = partial(layouts.fsdp2, output_dtype="fp32")
-    parity_in(cell).check(candidate, layouts.fsdp2, workload=workloads.gpt)
+    parity_in(cell).check(candidate, layouts.fsdp2, workload=SMALL_GPT)
 
 
 def test_ddp_overwrites_buffers_and_is_seen_to(parity_in: ParityIn) -> None:

@@ -23,7 +23,7 @@ from pytest_precision import (
     workloads,
 )
 
-ParityIn = Callable[[Cell], Parity]
+ParityOn = Callable[[Cell], Parity]
 
 ONE_STEP = Cell(sequence="train1")
 SWAPPED = Cell(sequence="train1-save-swap-train1")
@@ -64,19 +64,19 @@ def check(parity: Parity, layout: Callable[..., Engine]) -> None:
 
 
 def test_a_reference_is_of_the_environment_of_its_check(
-    parity_in: ParityIn, monkeypatch: MonkeyPatch
+    parity_alone: ParityOn, monkeypatch: MonkeyPatch
 ) -> None:
     """What was recorded before a test set a variable is not used after it."""
-    parity = parity_in(ONE_STEP)
+    parity = parity_alone(ONE_STEP)
     parity.check(layouts.ddp, by_variable, workload=workloads.mlp)
     monkeypatch.setenv("PLANTED_RATE", "2")
     with pytest.raises(ParityError, match="lr differs"):
         parity.check(layouts.ddp, by_variable, workload=workloads.mlp)
 
 
-def test_what_a_layout_may_leave_is_no_leak(parity_in: ParityIn) -> None:
+def test_what_a_layout_may_leave_is_no_leak(parity_alone: ParityOn) -> None:
     """By its own declaration, or by that of the session; all else it leaves still is one."""
-    parity = parity_in(ONE_STEP)
+    parity = parity_alone(ONE_STEP)
     with pytest.raises(ParityError, match="variable PLANTED_BY_LAYOUT was absent, is yes"):
         check(parity, leaving)
     check(parity, layouts.may_leave("environment variable PLANTED_*")(partial(leaving)))
@@ -89,10 +89,10 @@ def test_what_a_layout_may_leave_is_no_leak(parity_in: ParityIn) -> None:
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_fresh_ranks_have_run_nothing(parity_in: ParityIn, fresh: bool) -> None:
+def test_fresh_ranks_have_run_nothing(parity_alone: ParityOn, fresh: bool) -> None:
     """Kept ones have what the layout may leave, which is its own affair."""
     layout = layouts.may_leave("*.CALLS")(partial(by_call))
-    parity = parity_in(ONE_STEP)
+    parity = parity_alone(ONE_STEP)
     check(parity, layouts.fresh_ranks(layout) if fresh else layout)
     if fresh:
         check(parity, layout)
@@ -101,10 +101,10 @@ def test_fresh_ranks_have_run_nothing(parity_in: ParityIn, fresh: bool) -> None:
         check(parity, layout)
 
 
-def test_ranks_of_its_own_make_no_other_layout(parity_in: ParityIn) -> None:
+def test_ranks_of_its_own_make_no_other_layout(parity_alone: ParityOn) -> None:
     """Comparing a layout with itself proves nothing, wherever the two run."""
     with pytest.raises(ParityError, match="are the same layout in the same cell"):
-        check(parity_in(ONE_STEP), layouts.fresh_ranks(partial(layouts.ddp)))
+        check(parity_alone(ONE_STEP), layouts.fresh_ranks(partial(layouts.ddp)))
 
 
 def test_a_pattern_that_matches_nothing_is_refused() -> None:
@@ -114,15 +114,15 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
         layouts.may_leave("handlers[[]0]", "umask[")
 
 
-def test_after_a_swap_the_other_layout_may_leave_what_it_may(parity_in: ParityIn) -> None:
+def test_after_a_swap_the_other_layout_may_leave_what_it_may(parity_alone: ParityOn) -> None:
     """The reference's ranks run the candidate too."""
     check(
-        parity_in(SWAPPED),
+        parity_alone(SWAPPED),
         layouts.may_leave("environment variable PLANTED_BY_LAYOUT")(partial(leaving)),
     )
 
 
-def test_where_layouts_swap_both_have_the_variables_of_both(parity_in: ParityIn) -> None:
+def test_where_layouts_swap_both_have_the_variables_of_both(parity_in: ParityOn) -> None:
     """They are processes of one kind, so that all engines of a layout are alike."""
     declared = layouts.with_environment(PLANTED_RATE="2")(partial(by_variable))
     other = partial(by_variable, make=layouts.ddp)

@@ -55,13 +55,9 @@ def test_an_engine_goes_on(agreed: Agreed, odd: str) -> None:
     assert agreed(odd).observations > 100
 
 
-# In CI, engines have what cannot be judged: an optimizer is read alike in both.
+# In CI, engines have these, too: an optimizer is read alike in both.
 @pytest.mark.parametrize(
-    "odd",
-    [
-        pytest.param(odd, marks=pytest.mark.nightly if odd in dict(NOT_JUDGED) else ())
-        for odd in ODD
-    ],
+    "odd", [pytest.param(odd, marks=pytest.mark.nightly if odd in AGAIN else ()) for odd in ODD]
 )
 def test_a_script_goes_on(parity_in: ParityIn, odd: str) -> None:
     """As an engine does."""

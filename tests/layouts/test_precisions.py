@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from pytest_precision import Cell, Parity, ParityError, bitwise, layouts, unchecked, workloads
+from pytest_precision import (
+    Cell,
+    Parity,
+    ParityError,
+    Workload,
+    bitwise,
+    layouts,
+    unchecked,
+    workloads,
+)
 from pytest_precision.matrix.precisions import PRECISIONS
 
 ParityIn = Callable[[Cell], Parity]
@@ -27,13 +36,13 @@ EXACT_SUMS = [name for name in QUANTIZED if name != "nvfp4"]
 def in_ci(names: Sequence[str], *chosen: str) -> list[Any]:
     """Leave to the nightly run all precisions but the chosen ones.
 
-    CI has each precision in `test_the_number_of_ranks_is_no_part_of_the_mathematics` or in
-    `test_ddp_is_replicated_adamw`, and in tests of the other layouts.
+    CI has those with a history, with scales of a tensor and with scales of a block in one test or
+    another, and all of them in `test_shards_are_cast_as_the_whole`.
     """
     return [pytest.param(one, marks=() if one in chosen else NIGHTLY) for one in names]
 
 
-@pytest.mark.parametrize("precision", in_ci(["fp16", *QUANTIZED], "fp16", "fp8_delayed"))
+@pytest.mark.parametrize("precision", in_ci(["fp16", *QUANTIZED], "fp16"))
 def test_fsdp2_on_fp32_shards_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
     """Gathered weights are the cast ones, so their bytes are too; and so is what they learn."""
     ranks = 3 if precision in EXACT_SUMS else 2
@@ -42,16 +51,14 @@ def test_fsdp2_on_fp32_shards_is_replicated_adamw(parity_in: ParityIn, precision
     assert verdict.observations > 500
 
 
-@pytest.mark.parametrize(
-    "precision", in_ci(["fp16", "fp8_delayed", "nvfp4"], "fp8_delayed", "nvfp4")
-)
+@pytest.mark.parametrize("precision", in_ci(["fp16", "fp8_delayed", "nvfp4"], "fp8_delayed"))
 def test_ddp_is_replicated_adamw(parity_in: ParityIn, precision: str) -> None:
     """Also where the recipe has state of its own, which DDP must not overwrite by rank 0's."""
     cell = Cell(precision, "fp32", sequence="train-save-load-train", world_size=2)
     parity_in(cell).check(layouts.ddp, layouts.adamw, workload=SMALL_GPT)
 
 
-@pytest.mark.parametrize("precision", EXACT_SUMS)
+@pytest.mark.parametrize("precision", in_ci(EXACT_SUMS, "fp8_delayed", "mxfp8"))
 def test_the_number_of_ranks_is_no_part_of_the_mathematics(
     parity_in: ParityIn, precision: str
 ) -> None:
@@ -63,12 +70,22 @@ def test_the_number_of_ranks_is_no_part_of_the_mathematics(
     )
 
 
-@pytest.mark.parametrize("precision", in_ci(STATELESS, "nvfp4"))
-def test_an_evaluation_leaves_no_trace(parity_in: ParityIn, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "workload"),
+    [
+        ("nvfp4", workloads.mlp),
+        # In CI, a model without experts.
+        *(pytest.param(precision, SMALL_MOE, marks=NIGHTLY) for precision in STATELESS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "moe" if value is SMALL_MOE else "mlp",
+)
+def test_an_evaluation_leaves_no_trace(
+    parity_in: ParityIn, precision: str, workload: Callable[..., Workload]
+) -> None:
     """Train-eval-train is training straight on."""
     cell = Cell(precision, "bf16", sequence="train-eval-train", world_size=2)
     straight = cell.replace(sequence="train2")
-    parity_in(cell).check(layouts.adamw, layouts.adamw, workload=SMALL_MOE, reference_cell=straight)
+    parity_in(cell).check(layouts.adamw, layouts.adamw, workload=workload, reference_cell=straight)
 
 
 def test_with_delayed_scaling_an_evaluation_leaves_its_amaxes(parity_in: ParityIn) -> None:
@@ -134,8 +151,8 @@ def test_fused_accumulation_survives_interruptions(
     ("precision", "layout"),
     [
         ("fp8_delayed", "any_precision_adamw"),
-        ("nvfp4", "fused_adam"),
-        # In CI, each optimizer has the other precision.
+        # In CI, test_optimizers.py has checkpoints of each optimizer; this one has a history.
+        pytest.param("nvfp4", "fused_adam", marks=NIGHTLY),
         pytest.param("fp8_delayed", "fused_adam", marks=NIGHTLY),
         pytest.param("nvfp4", "any_precision_adamw", marks=NIGHTLY),
     ],

@@ -36,6 +36,15 @@ NIGHTLY = {
     "orthogonal": "spectral norm",
     "checkpoint": "test_recomputation.py",
     "tied": "workloads.gpt",
+    "SWA": "average of weights",
+    "centralised gradients": "one tensor scaled after the clip",
+    "for loop and foreach": "fused",
+    "Adam with L2": "amsgrad",
+}
+LOOPS_AT_NIGHT = {
+    "swa": "ema",
+    "warm_up_from_0": "warm-up from 0",
+    "swapped_with_gradients": "swapped",
 }
 
 
@@ -55,7 +64,13 @@ def test_an_unusual_engine_is_left_alone(parity_here: InThis, entry: Unusual) ->
     assert (verdict.oracle["candidate"].get("judged", 0) > 0) == entry.judged
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in LOOPS_AT_NIGHT else ())
+        for name in LOOPS
+    ],
+)
 def test_an_unusual_loop_is_left_alone(parity_here: InThis, name: str) -> None:
     """It agrees with its twin."""
     sides = (partial(side, name=name, other=other) for other in (False, True))

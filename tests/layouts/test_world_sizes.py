@@ -45,8 +45,8 @@ def norms(cell: Cell, names: tuple[str, ...], workload: str) -> dict[str, list[f
 @pytest.mark.parametrize(
     ("ranks", "workload"),
     [
-        # `moe` has all layers of the others, and layouts of its own; on 8 ranks these agree below.
-        pytest.param(ranks, workload, marks=() if (ranks, workload) == (4, "moe") else NIGHTLY)
+        # The layouts of `moe` agree on as many ranks below.
+        pytest.param(ranks, workload, marks=() if (ranks, workload) == (4, "mlp") else NIGHTLY)
         for ranks in (4, 8)
         for workload in TINY
     ],
@@ -69,7 +69,7 @@ def test_every_layout_trains(
             assert results[0][name] == pytest.approx(expected, rel=2**-8), name
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(4, marks=NIGHTLY), 8])
+@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=NIGHTLY)])
 @pytest.mark.parametrize("candidate", ["grouped_experts", "distributed_optimizer"])
 def test_experts_agree_however_they_are_stored(
     parity_in: ParityIn, candidate: str, ranks: int
@@ -152,7 +152,11 @@ MASTER = partial(layouts.master_adamw, main_grad=True)
     ("candidate", "reference", "cell", "workload", "agrees"),
     [
         (layouts.ddp, layouts.adamw, Cell("fp32", "fp32", False, "train", 3), "gpt", False),
-        (layouts.ddp, layouts.adamw, Cell("bf16", "fp32", False, "train2", 4), "gpt", True),
+        # In CI, other sums of bf16 gradients agree.
+        pytest.param(
+            *(layouts.ddp, layouts.adamw, Cell("bf16", "fp32", False, "train2", 4), "gpt", True),
+            marks=NIGHTLY,
+        ),
         # In CI, DDP's sums differ likewise, and te/test_data_parallel.py bounds those of FSDP2.
         pytest.param(
             *(layouts.fsdp2, layouts.adamw, Cell("fp32", "fp32", False, "train2", 3), "gpt", False),

@@ -57,13 +57,13 @@ def test_four_losses_see_nothing(parity: Parity) -> None:
     parity.check(DEFECT, layouts.adamw, workload=FineTuning)
 
 
-@in_bf16("train48")
+@in_bf16("train30")
 def test_the_right_schedule_is_the_workloads(parity: Parity) -> None:
-    """The layout with the planted defect has no other one, in twice the steps of its warm-up."""
+    """The layout with the planted defect has no other one, some steps beyond its warm-up."""
     parity.check(RIGHT, layouts.adamw, workload=FineTuning)
 
 
-# The 48 steps above have the warm-up and a part of the cosine.
+# The 30 steps above have the warm-up and a part of the cosine.
 @pytest.mark.nightly
 @in_bf16("train220")
 def test_the_whole_schedule_is_the_workloads(parity: Parity) -> None:

@@ -142,6 +142,8 @@ def test_bf16_parameters_do_the_damage(parity: Parity, cell: Cell, layout: Layou
     assert "lost by size" in verdict.reason
 
 
+# By day, Kahan summation recovers below, whose moments are bf16, too.
+@pytest.mark.nightly
 @in_bf16("train220", primary_weight="fp32")
 def test_bf16_moments_do_not(parity: Parity, cell: Cell) -> None:
     """On fp32 parameters they end where fp32 moments do, at this horizon."""

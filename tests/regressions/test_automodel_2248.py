@@ -124,10 +124,25 @@ def test_fused_adam_state_is_fp32_on_bf16_storage(
 
 
 @pytest.mark.precision_matrix(
-    precision=["bf16"], primary_weight=["fp32", "bf16"], sequence=["train4"], world_size=[2]
+    precision=["bf16"], primary_weight=["bf16"], sequence=["train4"], world_size=[2]
 )
 def test_four_losses_see_nothing(parity: Parity, cell: Cell) -> None:
-    """Neither bf16 reductions nor, with them, bf16 storage."""
+    """Neither bf16 storage nor, with it, bf16 reductions."""
+    expect_nothing_in_losses(parity, cell)
+
+
+# Both defects together hide in the test above.
+@pytest.mark.nightly
+@pytest.mark.precision_matrix(
+    precision=["bf16"], primary_weight=["fp32"], sequence=["train4"], world_size=[2]
+)
+def test_four_losses_see_no_reductions(parity: Parity, cell: Cell) -> None:
+    """Nor bf16 reductions alone."""
+    expect_nothing_in_losses(parity, cell)
+
+
+def expect_nothing_in_losses(parity: Parity, cell: Cell) -> None:
+    """Compare as the usual test does, with a policy that reduces in bf16."""
     parity.check(
         REDUCES_IN_BF16,
         layouts.fsdp2,
@@ -161,6 +176,8 @@ def expect_reduction(parity: Parity, workload: Any) -> None:
     found = failure.value.verdict.divergence
     assert found is not None
     assert (found.kind, found.step) == ("reduced_grad", 1)
+    # Its bounds are tried beside rounding noise, which FSDP2's shards have as well.
+    assert "They hold for other weights and data, too." in str(failure.value)
 
 
 @pytest.mark.precision_matrix(
@@ -177,6 +194,8 @@ def test_two_ranks_on_bf16_storage_cannot_see_them(parity: Parity) -> None:
     parity.check(REDUCES_IN_BF16, layouts.fsdp2, workload=partial(Split, 2))
 
 
+# By day, the sums of the next test have three addends and more, too.
+@pytest.mark.nightly
 @pytest.mark.precision_matrix(
     precision=["bf16"], primary_weight=["bf16"], sequence=["train2"], world_size=[3]
 )

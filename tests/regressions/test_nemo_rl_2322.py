@@ -47,9 +47,9 @@ LOST = 0.05
 """Share of the updates of a tensor, by size, that may be lost."""
 
 at_each_rate = pytest.mark.parametrize(
-    "lr", [LRS[0], pytest.param(LRS[1], marks=pytest.mark.nightly), LRS[2]]
+    "lr", [LRS[0], *(pytest.param(lr, marks=pytest.mark.nightly) for lr in LRS[1:])]
 )
-"""CI has both ends of the range."""
+"""CI has the rate at which the two are hardest to tell apart."""
 
 SAME_GRADIENTS = {**SAME_RECIPE, "grad": bitwise(), "reduced_grad": bitwise()}
 
@@ -86,7 +86,7 @@ def test_the_moments_are_what_the_bound_is_for(ranks: Ranks) -> None:
     assert error < OWED / 100
 
 
-@in_bf16(sequence=[f"train{STEPS}"])
+@in_bf16(sequence=[f"train{STEPS // 4}"])
 def test_the_workaround_loses_no_updates(parity: Parity) -> None:
     """On the same gradients bit for bit, in all steps."""
     parity.check(
@@ -98,7 +98,7 @@ def test_the_workaround_loses_no_updates(parity: Parity) -> None:
     )
 
 
-@in_bf16(sequence=[f"train{STEPS}"])
+@in_bf16(sequence=[f"train{STEPS // 4}"])
 def test_the_defect_loses_nearly_all(parity: Parity) -> None:
     """And the report says of which tensor."""
     with pytest.raises(ParityError, match=r"% of the updates of weight lost by size") as failure:

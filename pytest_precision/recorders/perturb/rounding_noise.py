@@ -87,6 +87,8 @@ class RandomRounding:
                     self._move(leaf)
 
     def _move(self, tensor: Tensor) -> None:
+        if hasattr(tensor, "to_local"):  # a shard, to which nothing whole can be added
+            tensor = tensor.to_local()
         if not tensor.dim() and not self._numbers:
             return
         drawn = torch.randint(4, tensor.shape, generator=self._generator, dtype=torch.int8)

@@ -58,6 +58,8 @@ def test_fp16_agrees_with_replicated_training(parity_in: ParityIn, world_size: i
     parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=GPT)
 
 
+# By day, four ranks agree in test_world_sizes.py, and three in test_quantize.py.
+@pytest.mark.nightly
 def test_three_ranks_agree_where_sums_are_exact(parity_in: ParityIn) -> None:
     """fp32 sums of a few bf16 gradients nearly all have one value, in whatever order.
 
@@ -68,25 +70,15 @@ def test_three_ranks_agree_where_sums_are_exact(parity_in: ParityIn) -> None:
     parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=MOE)
 
 
-@pytest.mark.parametrize(
-    ("precision", "primary_weight"),
-    [
-        pytest.param(precision, stored, marks=() if stored == in_ci else NIGHTLY)
-        for precision, in_ci in (
-            # In CI, test_quantize.py has delayed scaling, and compares the casts of the other.
-            ("fp8_delayed", None),
-            ("fp8_current", None),
-            ("fp8_block", "bf16"),
-            ("mxfp8", "quantized"),
-            ("nvfp4", "quantized"),
-        )
-        for stored in ("bf16", "quantized")
-    ],
-)
+# In CI, test_quantize.py has delayed scaling and compares the casts of the others, and
+# test_partly_trained.py has MXFP8.
+@pytest.mark.nightly
+@pytest.mark.parametrize("primary_weight", ["bf16", "quantized"])
+@pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "nvfp4"])
 def test_quantized_precisions_agree_on_two_ranks(
     parity_in: ParityIn, precision: str, primary_weight: str
 ) -> None:
-    """Cells whose weight gradients are added by the GEMM, in fp32; in CI, a few of them."""
+    """Cells whose weight gradients are added by the GEMM, in fp32."""
     fused = precision in ("mxfp8", "nvfp4")
     cell = Cell(precision, primary_weight, fused, sequence="train-eval-train", world_size=2)
     parity_in(cell).check(layouts.distributed_optimizer, REPLICATED, workload=MOE)
@@ -95,13 +87,14 @@ def test_quantized_precisions_agree_on_two_ranks(
 @pytest.mark.parametrize(
     "options",
     [
-        {"bucket_size": 1},
-        pytest.param({"bucket_size": 10**9}, marks=NIGHTLY),
+        # And `test_moments_in_bf16` compares sizes of buckets.
+        *(pytest.param({"bucket_size": size}, marks=NIGHTLY) for size in (1, 10**9)),
         # CI has both at once.
         pytest.param({"overlap_grad_reduce": True}, marks=NIGHTLY),
         pytest.param({"overlap_param_gather": True}, marks=NIGHTLY),
         {"overlap_grad_reduce": True, "overlap_param_gather": True},
     ],
+    ids="-".join,
 )
 def test_buckets_and_overlap_change_no_bit(parity_in: ParityIn, options: dict[str, object]) -> None:
     """Of what can be observed: overlapped gradients and parameters are seen where they are used."""
@@ -113,11 +106,20 @@ def test_buckets_and_overlap_change_no_bit(parity_in: ParityIn, options: dict[st
     )
 
 
-# In CI, on three ranks with overlap.
-@pytest.mark.parametrize("overlap", [pytest.param(False, marks=NIGHTLY), True])
-@pytest.mark.parametrize("world_size", [pytest.param(1, marks=NIGHTLY), 3])
+# In CI, on three ranks with overlap and without experts.
+@pytest.mark.parametrize(
+    ("world_size", "overlap", "workload"),
+    [
+        (3, True, workloads.mlp),
+        *(
+            pytest.param(ranks, overlap, MOE, marks=NIGHTLY, id=f"{ranks}-{overlap}-moe")
+            for ranks in (1, 3)
+            for overlap in (False, True)
+        ),
+    ],
+)
 def test_the_gradients_memory_serves_the_gather_too(
-    parity_in: ParityIn, world_size: int, overlap: bool
+    parity_in: ParityIn, world_size: int, overlap: bool, workload: Callable[..., Workload]
 ) -> None:
     """And is clean again whenever gradients are accumulated there."""
     cell = Cell("mxfp8", "quantized", True, "train2-save-load-eval-train", world_size)
@@ -127,7 +129,7 @@ def test_the_gradients_memory_serves_the_gather_too(
         overlap_param_gather=overlap,
         overlap_grad_reduce=overlap,
     )
-    parity_in(cell).check(shared, layouts.distributed_optimizer, workload=MOE)
+    parity_in(cell).check(shared, layouts.distributed_optimizer, workload=workload)
 
 
 def test_gradients_in_bf16(parity_in: ParityIn) -> None:
@@ -231,17 +233,9 @@ def test_scaled_state_is_that_of_fused_adam(parity_in: ParityIn, options: dict[s
     assert verdict.observations > 500
 
 
-# Of the others, CI has each dtype and each kind of masters in another combination.
-@pytest.mark.parametrize(
-    "options",
-    [
-        # In test_experts.py, scaled moments of a rank are beside masters in fp32.
-        *(pytest.param(options, marks=NIGHTLY) for options in (FP16_MOMENTS, FP8_MOMENTS)),
-        SCALED_BESIDE_PARAMETERS[0],
-        *(pytest.param(options, marks=NIGHTLY) for options in SCALED_BESIDE_PARAMETERS[1:3]),
-        SCALED_BESIDE_PARAMETERS[3],
-    ],
-)
+# In CI, test_checkpoint.py loads scaled shards, and test_experts.py has them with overlap.
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", [FP16_MOMENTS, FP8_MOMENTS, *SCALED_BESIDE_PARAMETERS])
 def test_scaled_shards_survive_every_operation(
     parity_in: ParityIn, options: dict[str, str]
 ) -> None:

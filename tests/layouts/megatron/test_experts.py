@@ -28,7 +28,7 @@ EVERYTHING = "train-save-load-eval-skip-train-swap-train"
     ("precision", "primary_weight", "fused", "sequence"),
     [
         pytest.param("bf16", "bf16", False, EVERYTHING, marks=pytest.mark.nightly),
-        ("fp8_delayed", "quantized", False, EVERYTHING),
+        pytest.param("fp8_delayed", "quantized", False, EVERYTHING, marks=pytest.mark.nightly),
         pytest.param("mxfp8", "quantized", True, EVERYTHING, marks=pytest.mark.nightly),
         ("nvfp4", "bf16", True, "train-save-swap-train"),
     ],
@@ -52,6 +52,8 @@ def test_grouped_experts_are_discrete_ones(
     assert verdict.observations > 500
 
 
+# In CI, they agree in bf16 on four ranks in test_world_sizes.py.
+@pytest.mark.nightly
 def test_discrete_experts_are_separate_layers(parity_in: ParityIn) -> None:
     """Where both compute their GEMMs alike, a layer of many weights is many layers."""
     cell = Cell("nvfp4", "quantized", True, "train-save-swap-train", 2)
@@ -72,7 +74,7 @@ def test_a_group_of_one_layer_that_is_two_groups_is_refused(parity_in: ParityIn)
     with pytest.raises(
         ParityError, match=r"expected all logical tensors in .* to be in one parameter"
     ):
-        parity_in(Cell("bf16")).check(
+        parity_in(Cell("bf16", sequence="train")).check(
             layouts.grouped_experts, layouts.discrete_experts, workload=OneExpertFaster
         )
 
