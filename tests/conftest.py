@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import single_thread  # noqa: F401
 from costs import Costs
 from night_tables import ALL_TESTS
 from recorded_cells import ParityOfRecordings, RecordedCells, SharedTraces

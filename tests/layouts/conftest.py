@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from any_code import of_any_code
 from kept_inline import KeptInline
-from single_thread import one_thread  # noqa: F401
 
 from pytest_precision import Cell, Parity
 from pytest_precision.options import Settings

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 from any_code import of_any_code
-from single_thread import one_thread  # noqa: F401
 
 from pytest_precision import Parity, Ranks
 

@@ -1,3 +1,0 @@
-from __future__ import annotations
-
-from single_thread import one_thread  # noqa: F401
