@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import in_this_process  # noqa: F401
 import planted_te as planted
 import pytest
 import te_wheel
@@ -223,5 +224,5 @@ def test_a_stand_in_that_is_preloaded_is_there_before_a_function_is_called(
         """
     )
     pytester.makeini("[pytest]\nprecision_preload = pytest_precision.te.on_ranks")
-    result = pytester.runpytest_subprocess("-W", "error")
+    result = pytester.runpytest_inprocess("-W", "error")
     result.assert_outcomes(passed=1)
