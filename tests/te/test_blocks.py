@@ -15,7 +15,7 @@ from pytest_precision.layouts.transformer_engine.transformer_blocks import with_
 ParityIn = Callable[[Cell], Parity]
 
 GPT = partial(workloads.gpt, heads=2, head_width=16, depth=1, fixed_temperature=True)
-SKIPPED = "train1-skip-eval-skip-train1-save-load-train1"
+SKIPPED = "train1-skip-eval-skip-save-load-train1"
 RESTARTED = "save-train1-skip-eval-train1-save-restart-train1"
 
 
