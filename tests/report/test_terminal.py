@@ -96,7 +96,10 @@ def with_workers(tmp_path_factory):
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(
         [sys.executable, *words, *WITH_WORKERS],
-        **{"cwd": folder, "env": environment, "capture_output": True, "text": True},
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
         timeout=100,
     )
     lines = done.stdout.splitlines(), done.stderr.splitlines()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
 import te_wheel
