@@ -30,7 +30,7 @@ APART = ("test_emulated", "test_plugin", "test_record_te")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run those files first: a fork server is replaced where ranks with other imports are wanted."""
+    """Run those files first: a fork server is replaced where ranks need other imports."""
     inside = f"{Path(__file__).parent}{os.sep}"
     places = [place for place, item in enumerate(items) if str(item.path).startswith(inside)]
     # The order within a file, and of the others, stays.

@@ -37,8 +37,8 @@ EXPERTS = [
     pytest.param(
         *stored,
         fusion,
-        # Without fusion, CI runs the others in Megatron-core's own experts (fixtures/megatron); with
-        # it NVFP4 is on two ranks below, and block scaling has quantized weights.
+        # Without fusion, CI runs the others in Megatron-core's own experts (fixtures/megatron).
+        # With it, NVFP4 is on two ranks below, and block scaling has quantized weights.
         marks=() if (*stored, fusion) in IN_CI else pytest.mark.nightly,
     )
     for stored in STORED
