@@ -272,7 +272,9 @@ def test_colour(session):
     )
 
 
-@pytest.mark.parametrize("width", [60, 100, 200])
+@pytest.mark.parametrize(
+    "width", [60, *(pytest.param(width, marks=pytest.mark.nightly) for width in (100, 200))]
+)
 def test_the_section_keeps_to_the_width(session, monkeypatch, width):
     """Only what is copied whole, such as the id of a test, may be longer than a line."""
     monkeypatch.setenv("COLUMNS", str(width))
