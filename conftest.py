@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Run the fast folders first."""
     tests = config.rootpath / "tests"
 
-    def turn(item: pytest.Item) -> int:
-        inside = item.path.relative_to(tests).parts if item.path.is_relative_to(tests) else ()
+    @cache
+    def turn(file: Path) -> int:
+        inside = file.relative_to(tests).parts if file.is_relative_to(tests) else ()
         return SLOWEST_LAST.index(inside[0]) if inside[:1] and inside[0] in SLOWEST_LAST else -1
 
-    items.sort(key=turn)
+    items.sort(key=lambda item: turn(item.path))
 
 
 @pytest.fixture(scope="session", autouse=True)

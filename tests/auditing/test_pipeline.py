@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.pipelining import PipelineStage
 
 from pytest_precision import Audit, audit
+
+if TYPE_CHECKING:  # its import takes long, and each worker of a session imports this file
+    from torch.distributed.pipelining import PipelineStage
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -20,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("one_rank")
 
 def stage(number: int, outputs: torch.dtype | None = None, policy: Any = None) -> PipelineStage:
     """One stage of two, with an example of its output if it has a dtype for it."""
+    from torch.distributed.pipelining import PipelineStage
+
     module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     if policy is not None:
         mesh = init_device_mesh("cpu", (1,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import golden_vectors as golden
 import pytest
 import torch
+from surroundings import foreign_at_night
 
 from pytest_precision import formats
 from pytest_precision.formats.elements import ELEMENT_OF_NAME
@@ -37,6 +38,7 @@ def test_files_hold_nothing_else() -> None:
         assert len(golden.arrays(name)) == 20 * len(FIELDS[family] | extra), name
 
 
+@foreign_at_night
 @pytest.mark.parametrize("file", golden.OF_REFERENCE)
 def test_what_the_reference_of_transformer_engine_makes(file: str) -> None:
     """Bytes, scales and amaxes of both operands are those of its own Python, but for -0."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from surroundings import foreign_at_night
 
 from pytest_precision import formats
 
@@ -42,6 +43,7 @@ def reducible(name: str) -> formats.Reducible:
     return formats.by_name(name)  # type: ignore[return-value]
 
 
+@foreign_at_night
 @few
 @given(seed=st.integers(0, 99), cuts=st.lists(st.integers(1, 144 * 160 - 1), max_size=3))
 def test_parts_are_cast_as_the_whole(seed: int, cuts: list[int]) -> None:

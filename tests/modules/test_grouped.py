@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from surroundings import foreign_at_night
 from torch import Tensor
 
 from pytest_precision import modules
@@ -72,6 +73,7 @@ def run(layer: GroupedLinear, microbatches: int = 2) -> dict[str, Tensor]:
     return seen | {kind: stacked(layer, gradients, kind) for kind in ("weight", "bias")}
 
 
+@foreign_at_night
 @pytest.mark.parametrize(("precision", "primary"), CASES)
 def test_discrete_and_single_grouped_weights_are_the_same_bits(
     precision: str, primary: str
@@ -106,6 +108,7 @@ def test_each_expert_is_a_linear_layer(precision: str) -> None:
         start += count
 
 
+@foreign_at_night
 @settings(max_examples=20)
 @given(counts=st.lists(st.integers(0, 40), min_size=EXPERTS, max_size=EXPERTS))
 def test_however_tokens_are_spread_both_compute_the_same(counts: list[int]) -> None:
@@ -129,6 +132,7 @@ def test_an_idle_expert_has_a_gradient_of_zeros(single: bool) -> None:
     assert bool(seen["weight"][[0, 2, 3]].flatten(1).any(1).all())
 
 
+@foreign_at_night
 @pytest.mark.parametrize(("precision", "primary"), CASES)
 def test_fused_gradients_of_both_are_the_same_bits(precision: str, primary: str) -> None:
     """In fp32 buffers, with poison for autograd; an idle expert's buffer stays as it was."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from surroundings import foreign_at_night
 from torch.nn import functional as F
 
 from pytest_precision.formats import by_name
@@ -21,6 +22,7 @@ FORMATS = [
 ]
 
 
+@foreign_at_night
 @settings(max_examples=12)
 @given(rows=st.integers(1, 150), columns=st.integers(1, 150), seed=st.integers(0, 99))
 def test_a_partial_block_is_a_block_with_zeros(rows: int, columns: int, seed: int) -> None:

@@ -103,7 +103,7 @@ def tensor(dtype: str, shape: tuple[int, ...], held: bytes) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @given(two_that_differ(), st.sampled_from(["buffer", "param", "exp_avg"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 def test_two_tensors_that_differ_make_plain_data(
     drawn: tuple[str, tuple[int, ...], bytes, bytes], kind: str
 ) -> None:
@@ -120,7 +120,7 @@ LIKE = st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES))
 @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @given(st.tuples(LIKE, LIKE).filter(lambda both: both[0] != both[1]), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_other_dtypes_and_shapes_make_plain_data(
     both: tuple[tuple[torch.dtype, tuple[int, ...]], ...], state: bool
 ) -> None:

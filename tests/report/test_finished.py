@@ -97,8 +97,8 @@ def test_ctrl_c_twice(pytester: pytest.Pytester, suite: Callable[..., None]) -> 
 @pytest.mark.parametrize(
     ("second", "options", "found"),
     [
-        ("assert False", [], (True, 4, 4)),
-        ("interrupt_the_controller()", [], (False, 4)),
+        pytest.param("assert False", [], (True, 4, 4), marks=pytest.mark.nightly),
+        pytest.param("interrupt_the_controller()", [], (False, 4), marks=pytest.mark.nightly),
         ("assert False", ["-x"], (False, 4)),
     ],
     ids=["failure", "Ctrl-C", "-x"],

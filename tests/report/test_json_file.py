@@ -188,7 +188,10 @@ def test_waiting_write_comes_by_itself(tmp_path):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("milliseconds", [20, 70, 150, 310, 470])
+@pytest.mark.parametrize(
+    "milliseconds",
+    [70, 310, *(pytest.param(late, marks=pytest.mark.nightly) for late in (20, 150, 470))],
+)
 def test_kill_leaves_a_valid_file(tmp_path, milliseconds):
     """After a SIGKILL at any moment the file is whole, and before it the file only ever grows."""
     command = [sys.executable, "-c", ADD_FOREVER, str(tmp_path)]

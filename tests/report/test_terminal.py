@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -47,11 +50,28 @@ SECTION = [
 ]
 
 
+PATIENT = """
+import pytest
+from pytest_precision.report import session
+
+def pytest_configure(config):
+    patch = pytest.MonkeyPatch()
+    patch.setattr(session, "INTERVAL", 0.0)
+    config.add_cleanup(patch.undo)
+"""
+
+HERE = Path(__file__).parent
+
+OWN = ("plugin_of_the_tests", "no:precision", "no:cacheprovider", "no:hypothesispytest")
+"""What sessions load, and leave out."""
+
+WITH_WORKERS = ("-n", "2")
+
+
 @pytest.fixture
 def session(pytester, monkeypatch):
     """Runs a test file in a pytest session of its own, with the plugin of these tests."""
-    here = Path(__file__).parent
-    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parents[1]}")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
     def session(source, *arguments):
@@ -59,16 +79,52 @@ def session(pytester, monkeypatch):
         # Workers need a controller whose environment they inherit.
         apart = "-n" in arguments
         run = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
-        own = ("-p", "plugin_of_the_tests", "-p", "no:precision", "-p", "no:cacheprovider")
+        own = (f"-p{plugin}" for plugin in OWN)
         return run(*own, *arguments, **({} if apart else {"no_reraise_ctrlc": True}))
 
     return session
 
 
-@pytest.mark.parametrize("mode", [(), ("-n", "2"), ("-p", "no:randomly", "-v")])
-def test_section(session, mode):
+@pytest.fixture(scope="module")
+def with_workers(tmp_path_factory):
+    """A session with two workers, which writes its progress at once, and its folder."""
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "test_it.py").write_text(MATRIX)
+    (folder / "conftest.py").write_text(PATIENT)
+    words = ["-m", "pytest", *(f"-p{plugin}" for plugin in OWN), "--junitxml=junit.xml"]
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
+    environment.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(
+        [sys.executable, *words, *WITH_WORKERS],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    lines = done.stdout.splitlines(), done.stderr.splitlines()
+    return pytest.RunResult(done.returncode, *lines, 0.0), folder
+
+
+@pytest.fixture
+def matrix(session, request):
+    """Runs the matrix; the session with workers serves all tests of it."""
+
+    def matrix(*arguments):
+        if arguments == WITH_WORKERS:
+            found, folder = request.getfixturevalue("with_workers")
+            os.chdir(folder)
+            return found
+        Path("conftest.py").write_text(PATIENT)
+        return session(MATRIX, "--junitxml=junit.xml", *arguments)
+
+    return matrix
+
+
+@pytest.mark.parametrize("mode", [(), WITH_WORKERS, ("-p", "no:randomly", "-v")])
+def test_section(matrix, mode):
     """Grid, what failing cells share, reasons and counts: the same in every mode."""
-    found = session(MATRIX, *mode)
+    found = matrix(*mode)
     found.assert_outcomes(passed=4, failed=4)
     lines = SECTION
     if "-v" in mode:
@@ -216,7 +272,9 @@ def test_colour(session):
     )
 
 
-@pytest.mark.parametrize("width", [60, 100, 200])
+@pytest.mark.parametrize(
+    "width", [60, *(pytest.param(width, marks=pytest.mark.nightly) for width in (100, 200))]
+)
 def test_the_section_keeps_to_the_width(session, monkeypatch, width):
     """Only what is copied whole, such as the id of a test, may be longer than a line."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -258,7 +316,7 @@ def test_caught(axes, check):
 )
 
 
-@pytest.mark.parametrize("mode", [(), ("-n", "2")])
+@pytest.mark.parametrize("mode", [(), pytest.param(WITH_WORKERS, marks=pytest.mark.nightly)])
 def test_what_pytest_expects(session, mode):
     """Expected failures are no failures, unexpected passes are, and reasons are folded."""
     found = session(EXPECTED, "--folder=report", *mode)
@@ -342,10 +400,10 @@ def test_interrupt_writes_the_report(session):
     assert (found["finished"], len(found["cells"])) == (False, 29)
 
 
-@pytest.mark.parametrize("mode", [(), ("-n", "2")])
-def test_junit_properties(session, mode):
+@pytest.mark.parametrize("mode", [(), WITH_WORKERS])
+def test_junit_properties(matrix, mode):
     """The properties of a cell are in pytest's JUnit file, also with workers."""
-    session(MATRIX, "--junitxml=junit.xml", *mode)
+    matrix(*mode)
     (case,) = ElementTree.parse("junit.xml").iterfind(".//*[@name='test_experts[bf16-bf16-2-0]']")
     found = {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
     assert found["precision.outcome"] == "fail"
@@ -353,22 +411,10 @@ def test_junit_properties(session, mode):
     assert found["precision.divergence.kind"] == "param"
 
 
-PATIENT = """
-import pytest
-from pytest_precision.report import session
-
-def pytest_configure(config):
-    patch = pytest.MonkeyPatch()
-    patch.setattr(session, "INTERVAL", 0.0)
-    config.add_cleanup(patch.undo)
-"""
-
-
-@pytest.mark.parametrize("mode", [(), ("-n", "2"), ("-v",)])
-def test_progress_has_lines_of_its_own(session, mode):
+@pytest.mark.parametrize("mode", [(), WITH_WORKERS, ("-v",)])
+def test_progress_has_lines_of_its_own(matrix, mode):
     """Between the dots, and between the lines of -v, never on the same line."""
-    Path("conftest.py").write_text(PATIENT)
-    found = session(MATRIX, *mode)
+    found = matrix(*mode)
     lines = [line for line in found.outlines if "precision: " in line]
     assert len(lines) == 7
     assert lines[0].startswith("precision: 1 of 8 cells, ")
@@ -459,7 +505,7 @@ def test_v_shows_every_failure_whole(session) -> None:
     assert "whole" not in Path("junit.xml").read_text()
 
 
-@pytest.mark.parametrize("mode", [(), ("-n", "1")])
+@pytest.mark.parametrize("mode", [(), pytest.param(("-n", "1"), marks=pytest.mark.nightly)])
 def test_the_culprit_stands_below_its_reason(session, mode):
     """Wrapped at blanks as the rest, and as data in report.json, also of a worker's."""
     found = session(
@@ -494,7 +540,9 @@ def test_one(axes, check):
 )
 
 
-@pytest.mark.parametrize("mode", [(), ("--tb=short", "-rA", "-n", "1")])
+@pytest.mark.parametrize(
+    "mode", [(), pytest.param(("--tb=short", "-rA", "-n", "1"), marks=pytest.mark.nightly)]
+)
 def test_a_failure_is_shown_at_a_look(session, mode, monkeypatch) -> None:
     """Its few lines in place of the message, wrapped, but for a command, which is copied whole."""
     monkeypatch.setenv("COLUMNS", "80")

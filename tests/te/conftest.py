@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,22 @@ RunOnRanks = Callable[..., list[Any]]
 
 PRELOAD = ("pytest_precision.te.on_ranks",)
 """What ranks here are copies of: each group would import Transformer Engine anew."""
+
+APART = ("test_emulated", "test_plugin", "test_record_te")
+"""Files whose ranks are copies of a process that has not imported it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run those files first: a fork server is replaced where ranks need other imports."""
+    inside = f"{Path(__file__).parent}{os.sep}"
+    places = [place for place, item in enumerate(items) if str(item.path).startswith(inside)]
+    # The order within a file, and of the others, stays.
+    in_turn = sorted(
+        (items[place] for place in places), key=lambda item: item.path.stem not in APART
+    )
+    for place, item in zip(places, in_turn, strict=True):
+        items[place] = item
 
 
 @pytest.fixture(scope="session")

@@ -24,13 +24,21 @@ EXTENSIONS = "cpp_extensions"
 
 
 def trees() -> dict[Path, ast.Module]:
-    """Return every module of the Python layer for torch, parsed."""
+    """Return those modules of the Python layer for torch that can take or pass on names, parsed.
+
+    Whatever else there is has no word of the compiled module, and does not stand in the package.
+    """
     spec = find_spec("transformer_engine")
     assert spec is not None
     assert spec.submodule_search_locations
     root = Path(spec.submodule_search_locations[0])
     files = [file for part in ("pytorch", "debug") for file in (root / part).rglob("*.py")]
-    return {file: ast.parse(file.read_text()) for file in files}
+    texts = {file: file.read_text() for file in files}
+    return {
+        file: ast.parse(text)
+        for file, text in texts.items()
+        if EXTENSIONS in file.parts or MODULE in text or EXTENSIONS in text
+    }
 
 
 def exported(tree: ast.Module) -> set[str]:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import os
+from contextlib import redirect_stdout
+
 import pytest
 import te_wheel
+
+from pytest_precision import layouts
+from pytest_precision.matrix.declared import Declared
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
+from pytest_precision.ranks import ImportPath
+from pytest_precision.ranks.needs import Needs
+from pytest_precision.te import stand_in
 
 SUITE = """
     import torch
@@ -61,18 +73,39 @@ ON_THE_HOST = """
 """
 
 
+@layouts.fresh_ranks
+@layouts.may_leave(*stand_in.CHANGES, "current directory", "entry of sys.path *")
+def session(folder: str, *arguments: str) -> tuple[int, list[str]]:
+    """Run pytest in this process; return its status and what it prints."""
+    os.chdir(folder)
+    said = io.StringIO()
+    with redirect_stdout(said):
+        status = pytest.main([*arguments, "-p", "no:cacheprovider"])
+    return int(status), said.getvalue().splitlines()
+
+
 @pytest.mark.slow
 @te_wheel.NEEDED
-def test_suites_that_import_transformer_engine_run(pytester: pytest.Pytester) -> None:
+def test_suites_that_import_transformer_engine_run(
+    pytester: pytest.Pytester, resources: Resources
+) -> None:
     """Their modules may import it at their top; without the plugin they cannot be collected.
 
     What such a suite computes on the CPU by name says so, as it compares it with what a GPU
     computed.
     """
     pytester.makepyfile(test_layer=SUITE, test_host=ON_THE_HOST)
-    without = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    needs = Needs.of(ImportPath.of(session), Declared.of(session))
+    # Each session has a process of its own, which has imported torch alone.
+    run = resources.ranks(Settings(timeout=120, device="cpu")).run
+
+    def told(*arguments: str) -> pytest.RunResult:
+        ((status, lines),) = run(1, session, str(pytester.path), *arguments, needs=needs)
+        return pytest.RunResult(status, lines, [], 0.0)
+
+    without = told()
     assert without.ret == pytest.ExitCode.INTERRUPTED
     without.assert_outcomes(errors=2)
-    result = pytester.runpytest_subprocess("-p", "pytest_precision.te.plugin")
+    result = told("-p", "pytest_precision.te.plugin")
     result.assert_outcomes(passed=6)
     result.stdout.fnmatch_lines(["Transformer Engine: 2.20.* on the CPU, over a stand-in *"])

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 import te_wheel
 
+from pytest_precision import layouts
 from pytest_precision.__main__ import main
+from pytest_precision.matrix.declared import Declared
+from pytest_precision.options import Settings
+from pytest_precision.plugin.resources import Resources
+from pytest_precision.ranks import ImportPath
+from pytest_precision.ranks.needs import Needs
 from pytest_precision.te import stand_in
 from pytest_precision.trace.whole_recording import whole_recording
 
@@ -21,7 +31,7 @@ import torch.distributed as dist
 import transformer_engine.pytorch as te
 from transformer_engine.common.recipe import MXFP8BlockScaling
 
-if "RANK" in os.environ:
+if "RANK" in os.environ and not dist.is_initialized():
     dist.init_process_group("gloo")
 layers = te.LayerNormLinear(32, 64), te.Linear(64, 32)
 model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
@@ -38,8 +48,10 @@ for step in range(9):
     optimizer.zero_grad()
 """
 
-RECORD = ("-m", "pytest_precision", "record", "--steps", "2")
+OPTIONS = ("--steps", "2")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+Record = Callable[..., str]
 
 
 @pytest.fixture
@@ -50,21 +62,51 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def recorded(name: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
+def words(name: str, *options: str) -> tuple[str, ...]:
+    """What the command is given to record the script."""
+    return "record", *OPTIONS, "--out", name, *options, "--", "train.py", "0.01"
+
+
+def by_command(name: str, *options: str, ranks: int = 1) -> str:
     """Record the script in processes of their own; return what they say."""
-    words = (*launcher, *RECORD, "--out", name, *options, "--", "train.py", "0.01")
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
+    launcher = TORCHRUN if ranks > 1 else ()
+    command = (sys.executable, *launcher, "-m", "pytest_precision", *words(name, *options))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
+@layouts.fresh_ranks
+@layouts.may_leave(*stand_in.CHANGES, "current directory", "process group of all ranks")
+def on_this_rank(folder: str, *given: str) -> str:
+    """Do what the command does; return what it says."""
+    os.chdir(folder)
+    said = io.StringIO()
+    with redirect_stderr(said):
+        main([*given])
+    return said.getvalue()
+
+
+@pytest.fixture(params=["forked", pytest.param("command", marks=pytest.mark.nightly)])
+def record(request: pytest.FixtureRequest, resources: Resources, in_folder: Path) -> Record:
+    """Record the script on ranks that have imported torch alone, or as a user does."""
+    if request.param == "command":
+        return by_command
+    needs = Needs.of(ImportPath.of(on_this_rank), Declared.of(on_this_rank))
+    run = resources.ranks(Settings(timeout=120, device="cpu")).run
+
+    def forked(name: str, *options: str, ranks: int = 1) -> str:
+        return run(ranks, on_this_rank, str(in_folder), *words(name, *options), needs=needs)[0]
+
+    return forked
+
+
 @pytest.mark.slow
 @te_wheel.NEEDED
-@pytest.mark.usefixtures("in_folder")
-def test_a_script_is_recorded_over_the_stand_in() -> None:
+def test_a_script_is_recorded_over_the_stand_in(record: Record) -> None:
     """The recording and what is printed say so, and two runs agree."""
-    said = recorded("a", "--te", "cpu")
-    recorded("b", "--te=auto")
+    said = record("a", "--te", "cpu")
+    record("b", "--te=auto")
     assert "pytest_precision: Transformer Engine 2.20" in said
     recording = whole_recording("candidate", Path("a"))
     assert recording.manifest is not None
@@ -77,10 +119,9 @@ def test_a_script_is_recorded_over_the_stand_in() -> None:
 
 @pytest.mark.slow
 @te_wheel.NEEDED
-@pytest.mark.usefixtures("in_folder")
-def test_ranks_of_a_launch_are_recorded_over_the_stand_in() -> None:
+def test_ranks_of_a_launch_are_recorded_over_the_stand_in(record: Record) -> None:
     """Each has the stand-in, and DDP reduces the gradients of Transformer Engine's layers."""
-    recorded("two", "--te", "cpu", launcher=TORCHRUN)
+    record("two", "--te", "cpu", ranks=2)
     assert whole_recording("candidate", Path("two")).cell.world_size == 2
 
 

@@ -23,23 +23,21 @@ IN_ADAM = partial(layouts.te_linears, masters_in_optimizer=True)
 BY_SHARDS = partial(layouts.te_linears, cast_by_shards=True)
 
 EVERYTHING = "save-train1-eval-skip-train1-save-load-train1-save-restart-train1"
-SWAPPED = "train1-eval-skip-train1-save-load-swap-train1-save-restart-train1"
+SWAPPED = "train1-eval-skip-save-load-swap-train1-save-restart-train1"
 
 
-# Without fusion, CI goes through an evaluation, a skip and a checkpoint in `test_on_ranks.py`.
-@pytest.mark.parametrize(
-    "fusion", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["unfused", "fused"]
-)
+# CI goes through an evaluation, a skip and a checkpoint in `test_on_ranks.py`, and restarts there.
+@pytest.mark.nightly
+@pytest.mark.parametrize("fusion", [False, True], ids=["unfused", "fused"])
 def test_experts_go_through_everything(parity_in: ParityIn, fusion: bool) -> None:
     """On three ranks, where the order of a sum depends on what is summed together."""
     cell = Cell("mxfp8", "quantized", fusion, EVERYTHING, 3)
     parity_in(cell).check(SINGLE, layouts.te_experts, workload=partial(workloads.moe, **MOE))
 
 
-# In CI, block scaling goes on in the other layout below.
-@pytest.mark.parametrize(
-    "precision", [pytest.param("fp8_block", marks=pytest.mark.nightly), "nvfp4"]
-)
+# In CI, `test_blocks.py` goes through the same on one and two ranks.
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", ["fp8_block", "nvfp4"])
 def test_blocks_go_through_everything(parity_in: ParityIn, precision: str) -> None:
     """On three ranks, with quantized weights."""
     cell = Cell(precision, "quantized", sequence=EVERYTHING, world_size=3)
@@ -79,10 +77,14 @@ def test_a_checkpoint_of_other_modules_is_refused(parity_in: ParityIn) -> None:
         parity_in(cell).check(SINGLE, layouts.te_experts, workload=partial(workloads.moe, **MOE))
 
 
-# In CI, formats with blocks, which bf16 has none of, have no tokens to quantize either.
+# In CI, a format with blocks, which bf16 has none of, has no tokens to quantize either.
 @pytest.mark.parametrize(
     ("precision", "ranks"),
-    [pytest.param("bf16", 2, marks=pytest.mark.nightly), ("mxfp8", 3), ("nvfp4", 3)],
+    [
+        pytest.param("bf16", 2, marks=pytest.mark.nightly),
+        ("mxfp8", 2),
+        pytest.param("nvfp4", 3, marks=pytest.mark.nightly),
+    ],
     ids=str,
 )
 def test_a_rank_has_no_tokens_for_its_experts(
@@ -93,7 +95,16 @@ def test_a_rank_has_no_tokens_for_its_experts(
     parity_in(cell).check(SINGLE, layouts.te_experts, workload=partial(planted.IdleMoe, **MOE))
 
 
-@pytest.mark.parametrize("precision", ["fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "fp8_delayed",
+        pytest.param("fp8_current", marks=pytest.mark.nightly),
+        "fp8_block",
+        pytest.param("mxfp8", marks=pytest.mark.nightly),  # which reduces no amax
+        "nvfp4",
+    ],
+)
 def test_a_rank_has_no_rows(parity_in: ParityIn, precision: str) -> None:
     """Its amaxes, gradients and shards are those of a rank that takes part all the same."""
     cell = Cell(precision, "quantized", True, "train3", 2)

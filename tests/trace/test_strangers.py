@@ -30,7 +30,7 @@ from pytest_precision.recorders.scripts import loop_trace
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("PRECISION_EXAMPLES", "75"))
 """In CI; ci/nightly draws thousands."""
 
 READER = Path(__file__).with_name("reader.py")

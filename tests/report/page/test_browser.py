@@ -101,14 +101,18 @@ def test_under_the_policy_of_jenkins(browser, page):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_accessibility(browser, page, scheme):
-    """Axe finds nothing in either theme: contrast, labels, headings, what the keyboard reaches."""
+    """Axe finds nothing in either theme: contrast, labels, headings, what the keyboard reaches.
+
+    A theme changes colours alone, so in the second one those are looked at.
+    """
     context = browser.new_context(color_scheme=scheme, bypass_csp=True)
     tab = context.new_page()
     tab.goto(page.as_uri())
     tab.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
     tab.evaluate(AXE.read_text())
-    found = tab.evaluate("axe.run()")
-    assert len(found["passes"]) > 20
+    whole = scheme == "light"
+    found = tab.evaluate("axe.run()" if whole else "axe.run({runOnly: ['color-contrast']})")
+    assert len(found["passes"]) >= (21 if whole else 1)
     assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found["violations"]] == []
 
 
