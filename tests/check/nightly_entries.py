@@ -38,7 +38,7 @@ SHOWN_BY = {
     "HalfTheNorm": "NormOfOne",
     "HalfTheNorm in fp16": "NormOfOne",
     "OtherWeights in bf16": "OtherWeights",
-    "StaleBytes": "CachedByVersion of both sides",
+    "CachedByVersion of both sides": "StaleBytes",
     "GrowsEachStep": "NeverGrows",
     "PerToken": "Averaged",
     "DecaysFrozen of both sides": "TrainsFrozen of both sides",
@@ -89,7 +89,13 @@ SHOWN_BY = {
 
 VARIATIONS_SHOWN_BY = {
     "other_scatter": "SplitsMicrobatches",
-    "split_k_in_fp32": "split_k, and SplitsMicrobatches in fp32",
+    "split_k_in_fp32": "SplitsMicrobatches",
+    "split_k": "rounds_once",
+    "norm_of_norms": "SplitsMicrobatches",
+    "SumsBackwards": "ReducesInBf16",
+    "shards": "layouts/test_agreement.py",
+    "dropout_of_nothing": "layouts/test_agreement.py",
+    "interrupted": "layouts/test_agreement.py",
     "row_parallel": "rounds_once",
     "fused_adam_of_torch": "other_algebra",
     "checkpoint_of_another_layout": "layouts/megatron/test_experts.py",
@@ -99,3 +105,14 @@ VARIATIONS_SHOWN_BY = {
     "recomputation": "layouts/test_recomputation.py",
 }
 """Name of a variation to that of one, or to the file, that shows as much in CI."""
+
+LINES_BY_DAY = (
+    "EvalSticks",
+    "adamw_on_bf16_parameters",
+    "SyntheticStep",
+    "PaddedOffsets",
+    "PerMicrobatchMean",
+    "ClipsCopies",
+)
+"""Defects of real stacks whose line CI has named, too, one of each kind of error; of the others the
+nightly run does."""

@@ -46,13 +46,18 @@ SCALES = {
 UNROUNDED = {"master is not rounded since the update before"}
 RESIDENT_MXFP8 = Cell("mxfp8", "quantized", sequence="train2")
 
+MLP = partial(workloads.mlp, width=33)
+"""Of which one block of 32 numbers is whole, and one is not."""
+GPT = partial(workloads.gpt, heads=3, depth=1)
+MOE = partial(workloads.moe, experts=3, depth=1)
+
 
 @pytest.fixture
 def found(one_rank: None, tmp_path: Path) -> Found:
     """What the identities say of a layout that is run in this process."""
 
     def look(
-        layout: Callable[..., Engine], cell: Cell, workload: type[Workload] = workloads.mlp
+        layout: Callable[..., Engine], cell: Cell, workload: Callable[..., Workload]
     ) -> Consistency:
         segment = cell.segments[0]
         record_engine(LayoutJob(layout, layout, workload, cell, tmp_path, segment, EVERYTHING))
@@ -65,73 +70,73 @@ def found(one_rank: None, tmp_path: Path) -> Found:
 @pytest.mark.parametrize(
     ("layout", "cell", "workload", "checked"),
     [
-        (layouts.master_adamw, BF16, workloads.gpt, {"param is its master"}),
-        (layouts.adamw, Cell("bf16", "fp32", sequence="train2"), workloads.moe, USED),
-        (layouts.adamw, FP16, workloads.mlp, USED | NORM | SCALED),
-        (partial(contradictions.here, kind=contradictions.OwnScale), FP16, workloads.mlp, NORM),
-        (layouts.fused_adam, FP16.replace(primary_weight="fp16"), workloads.gpt, NORM),
-        (layouts.distributed_optimizer, FP16.replace(primary_weight="fp16"), workloads.moe, NORM),
+        (layouts.master_adamw, BF16, GPT, {"param is its master"}),
+        (layouts.adamw, Cell("bf16", "fp32", sequence="train2"), MOE, USED),
+        (layouts.adamw, FP16, MLP, USED | NORM | SCALED),
+        (partial(contradictions.here, kind=contradictions.OwnScale), FP16, MLP, NORM),
+        (layouts.fused_adam, FP16.replace(primary_weight="fp16"), GPT, NORM),
+        (layouts.distributed_optimizer, FP16.replace(primary_weight="fp16"), MOE, NORM),
         (
             partial(contradictions.here, kind=contradictions.EvaluatesHalf),
             Cell(sequence="train-eval-train"),
-            workloads.mlp,
+            MLP,
             USED,
         ),
-        (layouts.any_precision_adamw, BF16, workloads.mlp, USED | UNROUNDED),
+        (layouts.any_precision_adamw, BF16, MLP, USED | UNROUNDED),
         (
             partial(contradictions.on_masters, kind=contradictions.Offloads),
             BF16.replace(sequence="train2-eval-save-train"),
-            workloads.mlp,
+            MLP,
             UNROUNDED,
         ),
         (
             partial(layouts.fused_adam, store_param_remainders=True),
             BF16,
-            workloads.mlp,
+            MLP,
             UNROUNDED,
         ),
         (
             partial(contradictions.here, kind=contradictions.AveragesFrozen),
             FP32,
-            workloads.mlp,
+            MLP,
             {f"param is {FROZEN}"},
         ),
-        (contradictions.averages_what_its_optimizer_has, FP32, workloads.mlp, USED),
+        (contradictions.averages_what_its_optimizer_has, FP32, MLP, USED),
         (
             partial(contradictions.here, kind=contradictions.Anneals),
             FP32,
             contradictions.FixedTemperature,
             {f"param is {FROZEN}"},
         ),
-        (layouts.fsdp2, Cell("bf16", "fp32", sequence="train2"), workloads.gpt, USED),
+        (layouts.fsdp2, Cell("bf16", "fp32", sequence="train2"), GPT, USED),
         (
             layouts.adamw,
             MXFP8,
-            workloads.moe,
+            MOE,
             {"used_quantized is used_param, quantized"},
         ),
         (
             layouts.master_adamw,
             RESIDENT_MXFP8,
-            workloads.mlp,
+            MLP,
             {"used_quantized is the quantized before it"},
         ),
         (
             layouts.adamw,
             DELAYED.replace(sequence=MANY),
-            workloads.mlp,
+            MLP,
             {"used_quantized is used_param, quantized with the scale before it"} | SCALES,
         ),
         (
             layouts.distributed_optimizer,
             RESIDENT_DELAYED.replace(sequence=MANY),
-            workloads.moe,
+            MOE,
             {"quantized is its master, quantized with the scale before it"} | SCALES,
         ),
         (
             layouts.distributed_optimizer,
             RESIDENT_MXFP8.replace(sequence=MANY),
-            workloads.mlp,
+            MLP,
             {"quantized is its master, quantized"},
         ),
         (
@@ -141,7 +146,7 @@ def found(one_rank: None, tmp_path: Path) -> Found:
                 reuse_grad_buffer_for_param_gather=True,
             ),
             RESIDENT_MXFP8.replace(grad_accum_fusion=True),
-            workloads.mlp,
+            MLP,
             {
                 "reduced_grad is the sum of grad over the ranks",
                 "used_quantized is the master before it, quantized",
@@ -150,7 +155,7 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         (
             partial(layouts.distributed_optimizer, overlap_param_gather=True),
             Cell("nvfp4", "quantized", sequence=MANY),
-            workloads.mlp,
+            MLP,
             {"used_quantized is the master before it, quantized"},
         ),
     ],
@@ -159,7 +164,7 @@ def test_what_is_right_is_left_alone(
     found: Found,
     layout: Callable[..., Engine],
     cell: Cell,
-    workload: type[Workload],
+    workload: Callable[..., Workload],
     checked: set[str],
 ) -> None:
     """Rounded to nearest, with a compensation, in bytes; and it was looked at."""

@@ -194,11 +194,11 @@ def test_what_cannot_be_called_promises_nothing(nothing: Any) -> None:
 
 def test_within_a_check_a_run_is_recorded_once(pool: RankPool, traces: CountingCache) -> None:
     """All further runs of `repeat` are held to one first run, and nothing of it stays after it."""
-    parity = Parity("test", CELL, Settings(lines="off"), pool, traces)
-    parity.repeat(mine, workload=TINY, runs=4)
-    assert traces.recordings == 1
-    parity.repeat(mine, workload=TINY, runs=2)
-    assert traces.recordings == 2
+    with closing(RankPool("inline")) as inline:
+        for ranks, runs, recordings in ((inline, 4, 1), (pool, 2, 2), (pool, 2, 3)):
+            parity = Parity("test", CELL, Settings(lines="off"), ranks, traces)
+            parity.repeat(mine, workload=TINY, runs=runs)
+            assert traces.recordings == recordings
 
 
 def test_tests_change_the_process_of_inline_ranks(check: Check, traces: CountingCache) -> None:
