@@ -50,6 +50,7 @@ MLP = partial(workloads.mlp, width=33)
 """Of which one block of 32 numbers is whole, and one is not."""
 GPT = partial(workloads.gpt, heads=3, depth=1)
 MOE = partial(workloads.moe, experts=3, depth=1)
+SMALL = partial(workloads.mlp, width=33, depth=1)
 
 
 @pytest.fixture
@@ -67,6 +68,84 @@ def found(one_rank: None, tmp_path: Path) -> Found:
     return look
 
 
+@pytest.mark.parametrize("kind", [contradictions.ReadBack, contradictions.ReadBackLate])
+def test_masters_that_are_read_back_fail(parity_there: ParityIn, kind: type[Engine]) -> None:
+    """Each update by itself is right; what it starts from was rounded since the one before."""
+    sides = (
+        partial(side, kind=kind)
+        for side in (contradictions.on_masters, contradictions.on_masters_too)
+    )
+    with pytest.raises(ParityError) as failure:
+        parity_there(BF16).check(*sides, workload=SMALL)
+    first = str(failure.value).splitlines()[0]
+    assert "at step 2 is not what the update before has left in both sides: " in first
+    assert first.endswith("; it was rounded to bfloat16 in between")
+
+
+def test_division_after_the_reduction_is_told(parity_in: ParityIn) -> None:
+    """One ratio of all tensors may be the tokens of the step; the engine says so, and agrees."""
+    here, there = contradictions.here, contradictions.there
+    parity, kind = parity_in(FP32.replace(world_size=2)), contradictions.PerToken
+    with pytest.raises(ParityError, match=r"`grad_factor = step_tokens` in the engine") as failure:
+        parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=SMALL)
+    assert "as in every other tensor" in str(failure.value).splitlines()[0]
+    kind = contradictions.SaysSo
+    parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=SMALL)
+
+
+def test_a_contradiction_explains_a_divergence(parity_there: ParityIn) -> None:
+    """Where only the candidate contradicts itself, the two differ, and the lines below say why."""
+    candidate = partial(contradictions.here, kind=contradictions.HalfTheNorm)
+    with pytest.raises(ParityError) as failure:
+        parity_there(FP32).check(candidate, layouts.adamw, workload=SMALL)
+    verdict = failure.value.verdict
+    told = [line for line in verdict.details if "It contradicts itself" in line]
+    assert "grad_norm of total at step 1 is not the norm of reduced_grad in the cand" in told[0]
+    assert told[0].endswith("0.5 times that")
+    assert "breach" in verdict.identities["candidate"]
+    assert "breach" not in verdict.identities["reference"]
+
+
+def test_scales_of_several_ranks_are_left_alone(parity_in: ParityIn) -> None:
+    """Their amaxes are those of all ranks, also of an evaluation, and of ranks that restarted."""
+    cell = RESIDENT_DELAYED.replace(sequence="train-eval-save-restart-train2", world_size=2)
+    verdict = parity_in(cell).check(
+        layouts.distributed_optimizer,
+        partial(layouts.master_adamw, main_grad=True),
+        workload=SMALL,
+    )
+    for side in ("candidate", "reference"):
+        assert verdict.identities[side]["checked"].keys() >= SCALES
+        assert "breach" not in verdict.identities[side]
+
+
+def test_it_is_turned_off_with_the_oracle(parity_there: ParityIn) -> None:
+    """A test that wants no judgement without a reference has none."""
+    sides = (
+        partial(side, kind=contradictions.HalfTheNorm)
+        for side in (contradictions.here, contradictions.there)
+    )
+    verdict = parity_there(FP32).check(
+        *sides, workload=SMALL, oracle=unchecked(reason="half the norm is ours")
+    )
+    assert verdict.identities is None
+
+
+def test_a_kind_is_turned_off_by_itself(parity_there: ParityIn) -> None:
+    """What is wrong with another one is still found."""
+    half, meant = contradictions.HalfTheNorm, unchecked(reason="half the norm is ours")
+    sides = [partial(side, kind=half) for side in (contradictions.here, contradictions.there)]
+    parity, workload = parity_there(FP32), SMALL
+    later = {"exp_avg": meant, "exp_avg_sq": meant, "master": meant}  # clipped by that norm
+    norm = {"grad_norm": meant, **later}
+    assert (
+        "breach" not in parity.check(*sides, workload=workload, oracle=norm).identities["candidate"]
+    )
+    with pytest.raises(ParityError, match="is not the norm of reduced_grad"):
+        parity.check(*sides, workload=workload, oracle=later)
+
+
+# The last one: its process group stays, and inline ranks need a process without one.
 @pytest.mark.parametrize(
     ("layout", "cell", "workload", "checked"),
     [
@@ -171,80 +250,3 @@ def test_what_is_right_is_left_alone(
     consistency = found(layout, cell, workload)
     assert consistency.breach is None
     assert checked <= consistency.checked.keys()
-
-
-@pytest.mark.parametrize("kind", [contradictions.ReadBack, contradictions.ReadBackLate])
-def test_masters_that_are_read_back_fail(parity_in: ParityIn, kind: type[Engine]) -> None:
-    """Each update by itself is right; what it starts from was rounded since the one before."""
-    sides = (
-        partial(side, kind=kind)
-        for side in (contradictions.on_masters, contradictions.on_masters_too)
-    )
-    with pytest.raises(ParityError) as failure:
-        parity_in(BF16).check(*sides, workload=workloads.mlp)
-    first = str(failure.value).splitlines()[0]
-    assert "at step 2 is not what the update before has left in both sides: " in first
-    assert first.endswith("; it was rounded to bfloat16 in between")
-
-
-def test_division_after_the_reduction_is_told(parity_in: ParityIn) -> None:
-    """One ratio of all tensors may be the tokens of the step; the engine says so, and agrees."""
-    here, there = contradictions.here, contradictions.there
-    parity, kind = parity_in(FP32.replace(world_size=2)), contradictions.PerToken
-    with pytest.raises(ParityError, match=r"`grad_factor = step_tokens` in the engine") as failure:
-        parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=workloads.mlp)
-    assert "as in every other tensor" in str(failure.value).splitlines()[0]
-    kind = contradictions.SaysSo
-    parity.check(partial(here, kind=kind), partial(there, kind=kind), workload=workloads.mlp)
-
-
-def test_a_contradiction_explains_a_divergence(parity_in: ParityIn) -> None:
-    """Where only the candidate contradicts itself, the two differ, and the lines below say why."""
-    candidate = partial(contradictions.here, kind=contradictions.HalfTheNorm)
-    with pytest.raises(ParityError) as failure:
-        parity_in(FP32).check(candidate, layouts.adamw, workload=workloads.mlp)
-    verdict = failure.value.verdict
-    told = [line for line in verdict.details if "It contradicts itself" in line]
-    assert "grad_norm of total at step 1 is not the norm of reduced_grad in the cand" in told[0]
-    assert told[0].endswith("0.5 times that")
-    assert "breach" in verdict.identities["candidate"]
-    assert "breach" not in verdict.identities["reference"]
-
-
-def test_scales_of_several_ranks_are_left_alone(parity_in: ParityIn) -> None:
-    """Their amaxes are those of all ranks, also of an evaluation, and of ranks that restarted."""
-    cell = RESIDENT_DELAYED.replace(sequence="train-eval-save-restart-train2", world_size=2)
-    verdict = parity_in(cell).check(
-        layouts.distributed_optimizer,
-        partial(layouts.master_adamw, main_grad=True),
-        workload=workloads.mlp,
-    )
-    for side in ("candidate", "reference"):
-        assert verdict.identities[side]["checked"].keys() >= SCALES
-        assert "breach" not in verdict.identities[side]
-
-
-def test_it_is_turned_off_with_the_oracle(parity_in: ParityIn) -> None:
-    """A test that wants no judgement without a reference has none."""
-    sides = (
-        partial(side, kind=contradictions.HalfTheNorm)
-        for side in (contradictions.here, contradictions.there)
-    )
-    verdict = parity_in(FP32).check(
-        *sides, workload=workloads.mlp, oracle=unchecked(reason="half the norm is ours")
-    )
-    assert verdict.identities is None
-
-
-def test_a_kind_is_turned_off_by_itself(parity_in: ParityIn) -> None:
-    """What is wrong with another one is still found."""
-    half, meant = contradictions.HalfTheNorm, unchecked(reason="half the norm is ours")
-    sides = [partial(side, kind=half) for side in (contradictions.here, contradictions.there)]
-    parity, workload = parity_in(FP32), workloads.mlp
-    later = {"exp_avg": meant, "exp_avg_sq": meant, "master": meant}  # clipped by that norm
-    norm = {"grad_norm": meant, **later}
-    assert (
-        "breach" not in parity.check(*sides, workload=workload, oracle=norm).identities["candidate"]
-    )
-    with pytest.raises(ParityError, match="is not the norm of reduced_grad"):
-        parity.check(*sides, workload=workload, oracle=later)

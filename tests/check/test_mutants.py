@@ -55,7 +55,7 @@ def planted(parity: Parity, workload: Callable[..., Any], **options: Any) -> dic
 @pytest.mark.parametrize(
     ("workload", "sequence"),
     [
-        (TINY, "train2-eval-train-save-load-train"),
+        (TINY, "train2-eval-save-load-train"),
         pytest.param(SMALL, "train2-eval-train-save-load-train2", marks=pytest.mark.nightly),
     ],
     ids=["mlp", "moe"],
