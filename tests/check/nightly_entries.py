@@ -1,7 +1,8 @@
 """Planted defects that CI leaves to the nightly run, each with the entry that CI has instead.
 
-That one is refused by the same gate, after the same phase, with the same kind of tensor and by the
-same rule, and is of as many sides. Each defect of a real stack stays in CI, as do the entries that
+That one is refused by the same gate, after the same phase and by the same rule, and is of as many
+sides; and with the same kind of tensor, but where two sides or two moments are compared, which is
+done alike for all kinds. Each defect of a real stack stays in CI, as do the entries that
 no gate refuses for want of a property of the workload.
 """
 
@@ -10,7 +11,10 @@ SHOWN_BY = {
     "LosesFullBuckets": "PartialLabelledReplicate",
     "RoundsBuffers": "floored",
     "EvalLeavesGradients of the candidate": "SameBits in nvfp4",
-    "LoadsModelOnly of the candidate": "LoadsNothing of the candidate",
+    "LoadsModelOnly of the candidate": "LosesBetasOnLoad of the candidate",
+    "LoadsNothing of the candidate": "LosesBetasOnLoad of the candidate",
+    "RankDrift of the candidate": "LocalAmaxes in fp8_delayed",
+    "ColumnwiseWeights in mxfp8": "SameBits in nvfp4",
     "LosesDecayOnLoad of the candidate": "LosesBetasOnLoad of the candidate",
     "LosesEpsOnLoad of the candidate": "LosesBetasOnLoad of the candidate",
     "DoubledGrads of the candidate": "ExpertGradDivisor",
@@ -61,6 +65,7 @@ SHOWN_BY = {
     "clip: one_by_one": "AdamW twice",
     # undisturbed, both sides
     "LoadsNothing": "LoadsModelOnly",
+    "LoadsRowwiseOnly of both sides": "PaddedOffsets of both sides",
     # vacuity, both sides
     "UsesDummies of both sides": "unquantized",
     "RoundsBeforeAccumulating of both sides": "unquantized",
