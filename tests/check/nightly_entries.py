@@ -97,6 +97,7 @@ VARIATIONS_SHOWN_BY = {
     "split_k_in_fp32": "SplitsMicrobatches",
     "split_k": "rounds_once",
     "norm_of_norms": "SplitsMicrobatches",
+    "other_algebra": "check/test_proposal_lines.py",
     "SumsBackwards": "ReducesInBf16",
     "shards": "layouts/test_agreement.py",
     "dropout_of_nothing": "layouts/test_agreement.py",
