@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from catalogue import Planted
+from catalogue import Listed
 
 from pytest_precision.ranks import ImportPath, RankPool
 from pytest_precision.ranks.needs import Needs, code_of
@@ -19,7 +19,7 @@ class SharedRanks(RankPool):
     there. The defects that are planted are engines of their own, and change nothing else.
     """
 
-    def __init__(self, entries: Iterable[Planted]) -> None:
+    def __init__(self, entries: Iterable[Listed]) -> None:
         super().__init__(timeout=120)
         paths = (
             code_of(*map(ImportPath.of, (entry.layout, entry.against, entry.workload)))

@@ -22,6 +22,8 @@ from pytest_precision.trace.writer import TraceWriter
 
 Check = Callable[..., Verdict]
 
+TINY = partial(workloads.mlp, width=17, depth=1)
+
 FREE = unchecked(reason="another decay than the workload's rule")
 
 
@@ -35,7 +37,7 @@ def check(parity_there: Callable[[Cell], Parity], tmp_path: Path) -> Check:
         own = {"baseline": mode, "baseline_dir": tmp_path} | settings
         parity.then = own.pop("then", None)
         parity.settings = replace(parity.settings, **own)
-        return parity.check(candidate, reference, workload=workloads.mlp, oracle=FREE)
+        return parity.check(candidate, reference, workload=TINY, oracle=FREE)
 
     return run
 

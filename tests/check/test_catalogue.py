@@ -17,21 +17,32 @@ import entries_of_both_sides  # noqa: F401
 import entries_of_candidates  # noqa: F401
 import pytest
 import variations  # noqa: F401
-from catalogue import DEFECTS, PASSED, PLANTED, VARIATIONS, Defect, Planted, Refusal, Variation
+from catalogue import (
+    DEFECTS,
+    PASSED,
+    PLANTED,
+    VARIATIONS,
+    Defect,
+    Listed,
+    Planted,
+    Refusal,
+    Variation,
+)
 from examined import (
     CAUGHT_BY,
     OTHER_SEEDS,
+    DefectFound,
     defect_found,
     planted_verdict,
     refusal_of,
     variation_found,
 )
-from nightly_entries import SHOWN_BY, VARIATIONS_SHOWN_BY
+from nightly_entries import LINES_BY_DAY, SHOWN_BY, VARIATIONS_SHOWN_BY
 from one_run import ParityOfOneRun
 from shared_ranks import SharedRanks
 
 from pytest_precision import Cell, Parity, Verdict
-from pytest_precision.check.gates import GATES, HELD_TO_RULES
+from pytest_precision.check.gates import GATES, HELD_TO_RULES, agreement, undisturbed
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -41,6 +52,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
 
 OF_ONE_SIDE = {gate.__name__ for gate in HELD_TO_RULES}
 """Gates that name the sides which they refuse."""
+
+
+COMPARES_ALL_KINDS = {agreement.__name__, undisturbed.__name__}
+"""Gates that compare tensors of each kind in the same way."""
 
 
 def row(name: str) -> list[str]:
@@ -77,7 +92,7 @@ def of_one_run() -> set[str]:
     return {entry.name for entry in alone} - {*first.values()}
 
 
-def in_one_process(entry: Planted) -> bool:
+def in_one_process(entry: Listed) -> bool:
     """Return whether the process of the tests is rank enough for an entry."""
     restarts = any(segment.in_new_processes for segment in entry.cell.segments)
     return entry.cell.world_size == 1 and not restarts
@@ -86,7 +101,8 @@ def in_one_process(entry: Planted) -> bool:
 @pytest.fixture(scope="module")
 def shared_ranks() -> Iterator[SharedRanks]:
     """Ranks of all entries that one process is not enough for."""
-    entries = [entry for entry in PLANTED.values() if not in_one_process(entry)]
+    listed = [*PLANTED.values(), *VARIATIONS]
+    entries = [entry for entry in listed if not in_one_process(entry)]
     with closing(SharedRanks(entries)) as shared:
         yield shared
 
@@ -103,24 +119,49 @@ def parity_shared(
     return make
 
 
+@pytest.fixture
+def parity_of_entry(
+    parity_here: Callable[..., Parity], parity_shared: Callable[..., Parity]
+) -> Callable[..., ParityIn]:
+    """What makes the fixture `parity` of an entry's check, in this process if that is enough."""
+
+    def make(entry: Planted, lines: str) -> ParityIn:
+        return partial(parity_here if in_one_process(entry) else parity_shared, lines=lines)
+
+    return make
+
+
 @pytest.mark.parametrize("entry", [*map(in_ci_once, PLANTED.values())])
 def test_a_planted_defect_is_refused_as_its_entry_says(
-    parity_here: Callable[..., Parity], parity_shared: Callable[..., Parity], entry: Planted
+    parity_of_entry: Callable[..., ParityIn], entry: Planted
 ) -> None:
     """By the gate, at the step, the phase and the tensor, and by the rule that report.json names.
 
     What the page says of a defect of a real stack comes of the same check, whose failure names
-    lines.
+    lines for one of each kind of error.
     """
-    lines = "auto" if isinstance(entry, Defect) else "off"
-    make = parity_here if in_one_process(entry) else parity_shared
-    parity_in: ParityIn = partial(make, lines=lines)
+    lines = entry.name in LINES_BY_DAY
+    make = parity_in = parity_of_entry(entry, lines="auto" if lines else "off")
     if entry.name in of_one_run():
-        parity_in = lambda cell: ParityOfOneRun.of(make(cell, lines=lines))  # noqa: E731
+        parity_in = lambda cell: ParityOfOneRun.of(make(cell))  # noqa: E731
     verdict = planted_verdict(entry, parity_in)
     expect_refusal(entry, verdict)
     if isinstance(entry, Defect):
-        hold_to_the_page(entry, verdict, parity_in)
+        found = defect_found(entry, verdict, parity_in if lines else None)
+        hold_to_the_page(entry, found)
+        if lines:
+            hold_lines_to_the_page(entry, found)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [e.name for e in DEFECTS if e.name not in LINES_BY_DAY])
+def test_the_page_says_which_line_is_named(
+    parity_of_entry: Callable[..., ParityIn], name: str
+) -> None:
+    """And what comes of the defect within the bounds that its failure proposes."""
+    (entry,) = (entry for entry in DEFECTS if entry.name == name)
+    parity_in = parity_of_entry(entry, lines="auto")
+    hold_lines_to_the_page(entry, defect_found(entry, planted_verdict(entry, parity_in), parity_in))
 
 
 @pytest.mark.nightly
@@ -138,19 +179,23 @@ def expect_refusal(entry: Planted, verdict: Verdict) -> None:
     assert " in both sides: " in verdict.headline or entry.refusal.gate not in OF_ONE_SIDE
 
 
-def hold_to_the_page(entry: Defect, verdict: Verdict, parity_in: ParityIn) -> None:
-    """Compare what comes of a defect of a real stack with its row of the page."""
-    found = defect_found(entry, verdict, parity_in)
+def hold_to_the_page(entry: Defect, found: DefectFound) -> None:
+    """Compare what comes of a defect of a real stack with its row of the page, but for its line."""
     said = row(entry.name)[4:]
     assert said[:2] == ["fail", "yes"]
     assert said[2] == {True: "yes", False: "wrongly", None: "no"}[found.named], found.first_line
     assert said[3] == entry.refusal.rule
+    assert said[6:-2] == ["seen" if seen else "" for seen in found.losses]
+    assert said[-2] == CAUGHT_BY.get(entry.shared.refusal.gate, "identity")
+
+
+def hold_lines_to_the_page(entry: Defect, found: DefectFound) -> None:
+    """Compare the line that a failure names, and the bounds that it proposes, with the page."""
+    said = row(entry.name)[4:]
     if said[4] == "yes":
         assert found.at(entry.marked), found.line
     if said[5] == "yes":
         assert found.made == entry.made
-    assert said[6:-2] == ["seen" if seen else "" for seen in found.losses]
-    assert said[-2] == CAUGHT_BY.get(entry.shared.refusal.gate, "identity")
     assert (found.tolerated == "pass") == (said[-1] == "passes")
 
 
@@ -165,8 +210,16 @@ def test_every_entry_names_a_gate_or_why_none_refuses_it() -> None:
 def shown(entry: Planted) -> tuple[object, ...]:
     """Return what an entry shows that another one may show, too."""
     refusal = entry.refusal
-    said = refusal.gate, refusal.status, refusal.phase, refusal.kind, refusal.rule
+    kind = "" if refusal.gate in COMPARES_ALL_KINDS else refusal.kind
+    said = refusal.gate, refusal.status, refusal.phase, kind, refusal.rule
     return entry.of_both, *said, refusal.factor is None, refusal.everywhere
+
+
+def test_ci_names_a_line_for_each_kind_of_error() -> None:
+    """As the nightly run does, where the operation alone tells the kind."""
+    by_day = {entry.made for entry in DEFECTS if entry.name in LINES_BY_DAY}
+    assert by_day == {entry.made for entry in DEFECTS}
+    assert {*LINES_BY_DAY} < {entry.name for entry in DEFECTS}
 
 
 def test_ci_has_an_entry_for_each_one_that_it_leaves_out() -> None:
@@ -206,15 +259,15 @@ def test_ci_has_an_entry_of_each_kind(part: Callable[[Planted], object]) -> None
     ],
 )
 def test_a_legitimate_variation_is_left_alone(
-    parity_there: ParityIn, parity_in: ParityIn, entry: Variation
+    parity_there: ParityIn, parity_shared: Callable[..., Parity], entry: Variation
 ) -> None:
     """It is the same bit for bit, or within the bounds that its failure proposes.
 
     Where the page says that bits differ, a CPU that multiplies otherwise may have the same.
     """
-    several = entry.reference_cell.world_size > 1
+    parity_in = parity_there if in_one_process(entry) else partial(parity_shared, lines="off")
     # On the data that they were made from, bounds are tried before they are proposed.
-    found = variation_found(entry, parity_in if several else parity_there, seeds=OTHER_SEEDS[:1])
+    found = variation_found(entry, parity_in, seeds=OTHER_SEEDS[:1])
     assert found.bitwise or row(entry.name)[3] == "no"
     assert not found.flagged
     assert not found.flagged_later or row(entry.name)[5] == "yes", found.flagged_later

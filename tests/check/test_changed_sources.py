@@ -26,12 +26,9 @@ ROLES = ("reference", "candidate")
 
 GUARD = {
     ("above a link", "reference"),
-    ("sqlite with a write-ahead log", "reference"),
-    ("safetensors", "reference"),
     ("module with the time of its bytecode", "reference"),
     ("module earlier on sys.path", "reference"),
     ("own cache", "candidate"),
-    ("functools.cache", "candidate"),
     ("module that reads data", "candidate"),
 }
 """What is tried in each run; ci/nightly tries all."""

@@ -30,6 +30,7 @@ ParityIn = Callable[[Cell], Parity]
 Judged = Callable[..., OracleLog]
 
 TRAIN = Cell(sequence="train3")
+MLP = partial(workloads.mlp, depth=1)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def judged(one_rank: None, tmp_path: Path) -> Judged:
 
     def judge(
         layout: Callable[..., Engine],
-        workload: Callable[[], Workload] = workloads.mlp,
+        workload: Callable[[], Workload] = MLP,
         cell: Cell = TRAIN,
         explains: bool = True,
         **options: object,
@@ -59,7 +60,7 @@ def judged(one_rank: None, tmp_path: Path) -> Judged:
 
 def both(parity: Parity, wrong: str, **options: object) -> object:
     sides = (partial(side, wrong=wrong) for side in (wrong_rules.here, wrong_rules.there))
-    return parity.check(*sides, workload=workloads.mlp, **options)  # type: ignore[arg-type]
+    return parity.check(*sides, workload=MLP, **options)  # type: ignore[arg-type]
 
 
 def test_the_right_rule_passes(parity_there: ParityIn) -> None:
@@ -116,7 +117,7 @@ def test_a_wrong_rule_explains_a_divergence(parity_there: ParityIn) -> None:
     """Where only the candidate follows it, the two differ, and the lines below say why."""
     candidate = partial(wrong_rules.here, wrong="l2")
     with pytest.raises(ParityError) as failure:
-        parity_there(TRAIN).check(candidate, layouts.adamw, workload=workloads.mlp)
+        parity_there(TRAIN).check(candidate, layouts.adamw, workload=MLP)
     told = [line for line in failure.value.verdict.details if "of the candidate is not" in line]
     assert "weight decay is part of the gradient (L2), not decoupled" in told[0]
 

@@ -20,6 +20,9 @@ TWO_RANKS = Cell(sequence="train2", world_size=2)
 class Noisy(workloads.mlp):
     """Adds to the inputs what `source` makes of step and cell."""
 
+    def __init__(self) -> None:
+        super().__init__(width=17, depth=1)
+
     def source(self, cell: Cell, step: int) -> int:
         raise NotImplementedError
 

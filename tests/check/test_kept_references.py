@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 TINY = partial(workloads.mlp, width=5, depth=1)
 
-CELL = Cell(sequence="train2")
+CELL = Cell(sequence="train")
 
 
 class CountingCache(TraceCache):
@@ -120,13 +120,13 @@ def wraps(function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("reference", "workload", "sequence", "recordings"),
     [
-        (layouts.adamw, TINY, "train2", 1),
-        (mine, TINY, "train2", 2),
-        (promised, TINY, "train2", 1),
-        (layouts.pure(partial(reading.scaled, factor=True)), TINY, "train2", 1),
-        (promised, partial(Own, width=5, depth=1), "train2", 2),
-        (promised, partial(Promised, width=5, depth=1), "train2", 1),
-        (layouts.adamw, partial(Inheriting, width=5, depth=1), "train2", 2),
+        (layouts.adamw, TINY, "train", 1),
+        (mine, TINY, "train", 2),
+        (promised, TINY, "train", 1),
+        (layouts.pure(partial(reading.scaled, factor=True)), TINY, "train", 1),
+        (promised, partial(Own, width=5, depth=1), "train", 2),
+        (promised, partial(Promised, width=5, depth=1), "train", 1),
+        (layouts.adamw, partial(Inheriting, width=5, depth=1), "train", 2),
         (promised, TINY, "train-save-swap-load-train", 2),
         (layouts.adamw, TINY, "train-save-swap-load-train", 2),
     ],
@@ -152,10 +152,11 @@ def test_every_part_promises(
 ) -> None:
     """Layout, workload and, after a swap, the other layout: each must promise, or nothing is kept.
 
-    A candidate without the promise is checked twice against one reference, which is recorded once
-    or twice. A subclass may override what its base has promised of itself.
+    A candidate is checked twice against one reference, which is recorded once or twice; where they
+    swap, it has no promise. A subclass may override what its base has promised of itself.
     """
-    candidate = partial(reading.scaled, factor=1.0)
+    own = "swap" in sequence or reference is promised
+    candidate = partial(reading.scaled, factor=1.0) if own else layouts.ddp
     for _ in range(2):
         assert check(candidate, reference, Cell(sequence=sequence), workload) == "pass"
     assert traces.recordings == recordings
@@ -194,11 +195,11 @@ def test_what_cannot_be_called_promises_nothing(nothing: Any) -> None:
 
 def test_within_a_check_a_run_is_recorded_once(pool: RankPool, traces: CountingCache) -> None:
     """All further runs of `repeat` are held to one first run, and nothing of it stays after it."""
-    parity = Parity("test", CELL, Settings(lines="off"), pool, traces)
-    parity.repeat(mine, workload=TINY, runs=4)
-    assert traces.recordings == 1
-    parity.repeat(mine, workload=TINY, runs=2)
-    assert traces.recordings == 2
+    with closing(RankPool("inline")) as inline:
+        for ranks, runs, recordings in ((inline, 4, 1), (pool, 2, 2), (pool, 2, 3)):
+            parity = Parity("test", CELL, Settings(lines="off"), ranks, traces)
+            parity.repeat(mine, workload=TINY, runs=runs)
+            assert traces.recordings == recordings
 
 
 def test_tests_change_the_process_of_inline_ranks(check: Check, traces: CountingCache) -> None:
@@ -336,7 +337,7 @@ def test_equal_values_of_an_axis_are_different_cells(
 ) -> None:
     """A reference of the axis value 1 serves neither 1.0 nor True, and one of 0.0 not -0.0."""
     for value in values:
-        cell = Cell(sequence="train2", extra=(("v", value),))
+        cell = Cell(sequence="train", extra=(("v", value),))
         assert check(partial(of_constant, value=value), of_axis, cell, pure=True) == "pass"
         other = partial(of_constant, value=values[0])
         expected = "pass" if value is values[0] else "fail"
@@ -354,6 +355,6 @@ def test_cells_are_equal_by_type_and_text() -> None:
 
 def test_the_same_layout_on_equal_values_is_compared(pool: RankPool, traces: CountingCache) -> None:
     """A reference cell with 1.0 in the place of 1 is another cell, not the same one again."""
-    parity = Parity("test", Cell(sequence="train2", extra=(("v", 1),)), Settings(), pool, traces)
+    parity = Parity("test", Cell(sequence="train", extra=(("v", 1),)), Settings(), pool, traces)
     with pytest.raises(ParityError, match="int64 here, float32 in the reference"):
         parity.check(of_axis, of_axis, workload=TINY, reference_cell=parity.cell.replace(v=1.0))

@@ -27,7 +27,7 @@ from pytest_precision.trace.update_log import UpdateLog
 
 ParityIn = Callable[[Cell], Parity]
 
-SLOWLY = partial(workloads.mlp, lr=1e-5)
+SLOWLY = partial(workloads.mlp, depth=1, lr=1e-5)
 """Updates far below half a unit in the last place of most bf16 weights."""
 
 BF16 = Cell("bf16", "bf16", sequence="train3")

@@ -52,17 +52,22 @@ def test_a_contract_that_is_kept_passes(parity_there: ParityIn) -> None:
     )
 
 
-def test_a_dtype_is_named(parity_there: ParityIn) -> None:
-    """Both sides keep bf16 moments, agree bit for bit, and the contract says fp32."""
+@pytest.mark.parametrize(
+    ("kind", "stored", "asked"),
+    [("exp_avg", "bfloat16", "float32"), ("master", "float32", "bfloat16")],
+)
+def test_a_dtype_is_named(parity_there: ParityIn, kind: str, stored: str, asked: str) -> None:
+    """Both sides keep bf16 moments of fp32 masters, agree, and the contract says the opposite."""
     low = {"exp_avg_dtype": "bf16"}
     outcome, reason = judged(
-        parity_there(Cell("bf16", sequence="train2")),
-        partial(layouts.grouped_experts, **low),
+        parity_there(Cell("bf16", sequence="train")),
+        partial(layouts.discrete_experts, bucket_size=1, **low),
         partial(layouts.discrete_experts, **low),
-        Contract(dtypes={"exp_avg": "float32"}),
+        Contract(dtypes={kind: asked}),
     )
     assert outcome == "fail"
-    assert "is bfloat16, the contract says float32 in the candidate" in reason
+    assert reason.startswith(f"test: {kind} ")
+    assert f"is {stored}, the contract says {asked} in the candidate" in reason
 
 
 def test_a_path_that_was_not_taken_proves_nothing(parity_there: ParityIn) -> None:
