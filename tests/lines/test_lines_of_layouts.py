@@ -109,7 +109,7 @@ def test_an_option_explains_no_load(parity_here: ParityIn) -> None:
     parity = parity_here(Cell(sequence="train1-save-load-train1"))
     forgets, right = of(wrong_engines.Forgets, foreach=True), of(wrong_engines.Right, foreach=False)
     with pytest.raises(ParityError, match="No line is named: the load computes nothing that the"):
-        parity.check(forgets, right, workload=workloads.mlp)
+        parity.check(forgets, right, workload=WORKLOAD)
 
 
 def test_another_constant_is_named_with_both(parity_here: ParityIn) -> None:
