@@ -25,6 +25,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return made
 
 
+@pytest.mark.long(reason="Each commit of the search is recorded, again for its line, and compared.")
 def test_the_commit_is_found(repository: Repository, capfd: pytest.CaptureFixture[str]) -> None:
     """With what it changed, and in which line; nothing is left."""
     guilty = repository.git("rev-parse", "HEAD~1")

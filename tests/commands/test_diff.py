@@ -49,6 +49,7 @@ def repository(original: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return made
 
 
+@pytest.mark.long(reason="It is the first of its worker, and starts the servers of both sides.")
 def test_a_commit_with_other_numbers_is_told(
     repository: Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,9 @@ MARKED = [(page, block) for page in PAGES for block in blocks(page) if block.mar
 
 def in_its_time(page: Path) -> Any:
     """Leave to the nightly run the pages whose commands other tests run."""
-    marks = pytest.mark.nightly if named(page) in NIGHTLY else ()
+    marks = [pytest.mark.nightly] if named(page) in NIGHTLY else []
+    if named(page) == "README.md":
+        marks.append(pytest.mark.long(reason="Its matrix compares Transformer Engine's layers."))
     return pytest.param(page, id=named(page), marks=marks)
 
 

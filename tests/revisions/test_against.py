@@ -138,6 +138,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Moved:
     return Moved(repository, status, done.stdout, cells(repository))
 
 
+@pytest.mark.long(reason="One session moves and drifts in each way, in ranks of two commits.")
 def test_each_way_to_move_has_its_verdict(moved: Moved) -> None:
     """What is not committed is this side; neither it nor the index is touched."""
     repository, found = moved.repository, moved.found

@@ -217,6 +217,7 @@ def facts_of(folder: Path, ranks: int, side: str = "") -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.long(reason="Python, torchrun, `record` and a cell are what it holds alike.")
 def test_a_file_finds_the_process_that_python_makes_for_it(
     parity_by: Callable[..., Parity], folder: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
