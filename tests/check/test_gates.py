@@ -8,8 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from pytest_precision import Cell, Parity, ParityError, layouts, ulp, unchecked, workloads
+from pytest_precision import (
+    Cell,
+    Engine,
+    Parity,
+    ParityError,
+    close,
+    layouts,
+    ulp,
+    unchecked,
+    workloads,
+)
 from pytest_precision.check.baselines import golden
 from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gate import gate
@@ -106,3 +117,36 @@ def test_what_a_side_cannot_show_is_no_choice_of_the_test(parity_there: ParityIn
     )
     assert "grad" in verdict.left_out
     assert verdict.status == "pass"
+
+
+class MovesInEval(Engine):
+    """An evaluation moves a weight by less than the tolerance of the check."""
+
+    def evaluate(self) -> None:
+        super().evaluate()
+        with torch.no_grad():
+            next(iter(self.model.parameters())).add_(1e-6)
+
+
+def moving(workload: Any, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    return MovesInEval(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+def still(workload: Any, cell: Cell) -> Engine:
+    model = workload.model(cell)
+    return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
+
+
+@pytest.mark.parametrize(
+    ("sides", "disturbed"), [((moving, still), "candidate"), ((still, moving), "reference")]
+)
+def test_either_side_may_be_disturbed(
+    parity_there: ParityIn, sides: tuple[Any, Any], disturbed: str
+) -> None:
+    """Within a tolerance both agree, and what an operation leaves alone is held bit for bit."""
+    parity = parity_there(Cell(sequence="train1-eval1"))
+    with pytest.raises(ParityError) as failure:
+        parity.check(*sides, workload=workloads.mlp, criterion=close(rtol=0, atol=1e-3))
+    verdict = failure.value.verdict
+    assert (verdict.gate, disturbed in verdict.reason) == ("undisturbed", True), verdict.reason
