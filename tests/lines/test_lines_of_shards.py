@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import sharded_engines
 from sharded_engines import chosen
-from wrong_engines import WORKLOAD
 
-from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, layouts
+from pytest_precision import Cell, Engine, Parity, ParityError, Verdict, layouts, workloads
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -23,7 +22,7 @@ def verdict(parity_in: ParityIn, name: str, ranks: int) -> Verdict:
     plain = Cell(sequence="train1", world_size=ranks)
     parity = parity_in(replace(plain, extra=(("engine", name),)))
     with pytest.raises(ParityError) as failure:
-        parity.check(chosen, layouts.adamw, workload=WORKLOAD, reference_cell=plain)
+        parity.check(chosen, layouts.adamw, workload=workloads.mlp, reference_cell=plain)
     return failure.value.verdict
 
 
