@@ -14,6 +14,7 @@ from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
 from pytest_precision.parity.explain.locate import locate
+from pytest_precision.trace.digests import UNDIGESTED_BYTES, digested
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Trace
 
@@ -92,6 +93,20 @@ def test_every_kind_of_difference_has_words(
         write_trace(run([], [ours])), write_trace(run([], [param(1, 2)])), Criteria.of(None)
     )
     assert words in headline(judgement)
+
+
+@pytest.mark.parametrize("by_digest", [False, True])
+def test_the_same_bytes_in_another_dtype_are_another_tensor(
+    write_trace: Write, by_digest: bool
+) -> None:
+    """Zeros have the same bytes in bf16 and in fp16, and so the same digest."""
+    sides = []
+    for dtype in (torch.bfloat16, torch.float16):
+        zeros = whole("exp_avg", "w", torch.zeros(UNDIGESTED_BYTES, dtype=dtype))
+        sides.append(write_trace(run([], [digested(zeros) if by_digest else zeros])))
+    first = judge(*sides, Criteria.of(None)).first
+    assert first is not None
+    assert first.problem == "dtype"
 
 
 NAN, INF = float("nan"), float("inf")
