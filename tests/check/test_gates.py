@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,28 @@ def test_either_side_may_be_disturbed(
         parity.check(*sides, workload=workloads.mlp, criterion=close(rtol=0, atol=1e-3))
     verdict = failure.value.verdict
     assert (verdict.gate, disturbed in verdict.reason) == ("undisturbed", True), verdict.reason
+
+
+class HalvesMomentsOnSkip(Engine):
+    """A step that is skipped forgets half of a moment."""
+
+    def optimizer_step(self) -> None:
+        state = next(iter(self.optimizer.state.values()), {})
+        steps = float(state.get("step", 0))
+        super().optimizer_step()
+        if state and float(state["step"]) == steps:
+            state["exp_avg"].mul_(0.5)
+
+
+def halving(workload: Any, cell: Cell, **options: Any) -> Engine:
+    model = workload.model(cell)
+    optimizer = torch.optim.AdamW(workload.groups(model), **options)
+    return HalvesMomentsOnSkip(workload, cell, model, optimizer)
+
+
+def test_a_skipped_step_leaves_moments_alone(parity_there: ParityIn) -> None:
+    """Where both sides change them alike, each side by itself shows it."""
+    parity = parity_there(Cell("fp16", "fp32", sequence="train-skip-train"))
+    with pytest.raises(ParityError, match="exp_avg") as failure:
+        parity.check(partial(halving, foreach=False), halving, workload=workloads.mlp)
+    assert failure.value.verdict.gate == "undisturbed"
