@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pytest_precision.__main__ import main
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.needs import Needs
+from pytest_precision.ranks.process.rendezvous import reserved_port
 from pytest_precision.revisions.run_servers import run_servers
 
 SCRIPT = """
@@ -79,6 +81,26 @@ def on_two_ranks(
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         command = [sys.executable, *launch, "-m", "pytest_precision", *words]
         subprocess.run(command, check=True, timeout=120)
+
+    return run
+
+
+@pytest.fixture
+def here_and_beside(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
+    """Run the command line on two ranks: this process, and a new interpreter beside it."""
+
+    def run(words: list[str]) -> None:
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+        with reserved_port() as port, monkeypatch.context() as patch:
+            for name, value in (place | {"RANK": "0", "MASTER_PORT": str(port)}).items():
+                patch.setenv(name, value)
+            command = [sys.executable, "-m", "pytest_precision", *words]
+            with subprocess.Popen(command, env=os.environ | {"RANK": "1"}) as other:
+                try:
+                    assert main(words) == 0
+                    assert other.wait(timeout=100) == 0
+                finally:
+                    other.kill()  # else a failure of one would wait for the other without an end
 
     return run
 

@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_precision.__main__ import main
-from pytest_precision.ranks.process.rendezvous import reserved_port
 
 SETUP = """
 import argparse
@@ -267,21 +266,16 @@ def expect_one_voice(printed: str) -> None:
 
 
 def test_ranks_speak_with_one_voice(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here_and_beside: Callable[[list[str]], None],
+    in_folder: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """The first one, which is this process, prints what any of them found."""
     (in_folder / "audited_stages.py").write_text(STAGES)
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-    with reserved_port() as port, monkeypatch.context() as patch:
-        for name, value in (place | {"RANK": "0", "MASTER_PORT": str(port)}).items():
-            patch.setenv(name, value)
-        words = [sys.executable, "-m", "pytest_precision", *AUDIT_STAGES]
-        with subprocess.Popen(words, env=os.environ | {"RANK": "1"}) as other:
-            try:
-                assert main(AUDIT_STAGES) == 0
-            finally:
-                sys.modules.pop("audited_stages", None)
-            assert other.wait(timeout=100) == 0
+    try:
+        here_and_beside(AUDIT_STAGES)
+    finally:
+        sys.modules.pop("audited_stages", None)
     expect_one_voice(capfd.readouterr().out)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from repository import SCALED, TRAIN, Repository
 
 from pytest_precision.__main__ import main
 from pytest_precision._folder_owners import sweep
-from pytest_precision.ranks.process.rendezvous import reserved_port
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -268,20 +268,13 @@ def ran(repository: Repository, tmp_path: Path) -> Path:
 
 @pytest.mark.long(reason="Each of two ranks has a process for each side, which no server forks.")
 def test_each_side_of_a_launch_has_processes_of_its_own(
+    here_and_beside: Callable[[list[str]], None],
     repository: Repository,
     ran: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Two ranks, of which the first one is this process; both sides begin a process group."""
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-    with reserved_port() as port, monkeypatch.context() as patch:
-        for name, value in (place | {"RANK": "0", "MASTER_PORT": str(port)}).items():
-            patch.setenv(name, value)
-        words = [sys.executable, "-m", "pytest_precision", *DIFF]
-        with subprocess.Popen(words, env=os.environ | {"RANK": "1"}) as other:
-            assert main(DIFF) == 0
-            assert other.wait(timeout=100) == 0
+    here_and_beside(DIFF)
     assert "tensors in 2 steps agree" in capfd.readouterr().out
     expect_processes_of_their_own(repository, ran)
 
