@@ -52,9 +52,9 @@ def add_force(parser: argparse.ArgumentParser, files: str) -> None:
 
 
 def usage_error() -> type[Exception]:
-    """Return pytest's error of a wrong usage, once something is to be compared with it.
+    """Return `pytest.UsageError`; import pytest only here, where an error is to be named.
 
-    To import pytest takes half the start of a command.
+    A command that ends well then starts without pytest.
     """
     import pytest
 

@@ -66,7 +66,7 @@ def expect_reports_free(folder: Path, option: str, force: bool | None = None) ->
 
 def unusable(folder: Path, option: str, error: OSError) -> pytest.UsageError:
     """Return the error that says why a report cannot be written into a folder."""
-    import pytest  # takes half the start of a command, and hardly any needs it
+    import pytest  # only here, so that commands that end well start without it
 
     if isinstance(error, NotReplaceableError):
         return pytest.UsageError(f"{option}={folder}: {error}")

@@ -108,7 +108,7 @@ def test_an_option_explains_no_load(parity_here: ParityIn) -> None:
     """The sides are meant to differ in it from the start, and a step agreed with it."""
     parity = parity_here(Cell(sequence="train1-save-load-train1"))
     forgets, right = of(wrong_engines.Forgets, foreach=True), of(wrong_engines.Right, foreach=False)
-    with pytest.raises(ParityError, match="No line is named: the load computes nothing that the"):
+    with pytest.raises(ParityError, match="No line is named: every operation of the load made"):
         parity.check(forgets, right, workload=WORKLOAD)
 
 

@@ -227,7 +227,7 @@ def _excess(
         limit = np.where(bound < 2.0**64, bound, 0).astype(np.uint64)
         limit[bound >= 2.0**64] = UINT64_MAX
         return np.where(distance > limit, np.maximum(over, TINY), np.minimum(over, 0))
-    # What float64 cannot hold, whose difference would be NaN; of what is not finite, nobody asks.
+    # Finite values whose distance float64 cannot hold; NaN and infinities are counted elsewhere.
     beyond = ~(np.isfinite(distance) & np.isfinite(bound)) & np.isfinite(c) & np.isfinite(r)
     if beyond.any():
         wide = np.result_type(c, np.longdouble)

@@ -200,9 +200,9 @@ def _shows(kind: str, name: str, what: str) -> bool:
 
 
 def _order(wrong: Wrong) -> tuple[bool, int, bool, int, int]:
-    """Return a sort key: what leads to the tensor that differs first, and the earliest of it.
+    """Return a sort key: operations that lead to the tensor that differs first come first.
 
-    Operations come before the collective that spreads their values.
+    Among them the order is that of the calls, with a collective after what it spreads.
     """
     call = wrong.call
     spread = wrong.collectives, call.operation.is_collective

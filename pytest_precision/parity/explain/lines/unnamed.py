@@ -35,7 +35,7 @@ def unnamed(
         return f"No line is named: the first {cut} operations made values that the reference has"
     if operation not in OPTIONS_ACT_IN:
         return (
-            f"No line is named: the {operation} computes nothing that the reference does not, and "
-            "what it leaves out or drops is no operation"
+            f"No line is named: every operation of the {operation} made values that the reference "
+            "has, and a value that it drops or leaves out shows in no operation"
         )
     return "No line is named: every operation made values that the reference has"
