@@ -71,6 +71,14 @@ def test_a_tag_is_all_that_a_release_needs(tagged: Runner) -> None:
     assert (tagged.workspace / "release-notes.md").read_text() == "\n- later\n"
 
 
+def test_a_fragment_that_is_left_is_refused(tagged: Runner) -> None:
+    """What it says would be missing from the notes."""
+    (tagged.workspace / "changelog.d").mkdir()
+    (tagged.workspace / "changelog.d" / "7.added.md").write_text("A new option.\n")
+    assert not tagged.job(WORKFLOW, "build")
+    assert "expected no fragment in changelog.d but got changelog.d/7.added.md" in tagged.log
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [

@@ -10,7 +10,6 @@ import pytest
 from pytest_precision import RankError
 from pytest_precision.ranks import RankPool, local
 
-
 SECONDS = 8.0
 COLLECTIVE_SHARE = 0.5
 AFTER_COLLECTIVES = 0.55
