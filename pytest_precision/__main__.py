@@ -31,16 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     named = argparse.Namespace(script=words[end + 1 :], words=words)
     _expect_no_empty(parser, words[:end])
-    given, others = parser.parse_known_args(words[:end], named)
+    options, others = parser.parse_known_args(words[:end], named)
     if others:
         takes_script = words[0] in RUN_A_SCRIPT and "--" not in words
         if takes_script and not others[0].startswith("-"):
             advice = f"write `-- {shlex.join(others)}` after the options of {words[0]}"
-            given.parser.error(expected_but_got("a script after `--`", others[0], advice))
+            options.parser.error(expected_but_got("a script after `--`", others[0], advice))
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     sweep_temporary_folder()  # of a command that was killed
     with WholeTorch().watching():
-        return int(given.run(given))
+        return int(options.run(options))
 
 
 def _expect_no_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -50,9 +50,9 @@ def _expect_no_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> N
         if not equals or value.strip():
             continue
         before = words[place - 1] if place else ""
-        what = option or (before if before.startswith("-") else "an argument")
+        label = option or (before if before.startswith("-") else "an argument")
         advice = "leave it out for the default; a variable in its place may not be set"
-        parser.error(expected_but_got(f"a value for {what}", f"{value!r}", advice))
+        parser.error(expected_but_got(f"a value for {label}", f"{value!r}", advice))
 
 
 if __name__ == "__main__":

@@ -114,11 +114,11 @@ class Destination:
     def _target(self) -> Path:
         return Path(os.path.realpath(self.path)) if self.path.is_symlink() else self.path
 
-    def _refused(self, what: str) -> NotReplaceableError:
+    def _refused(self, problem: str) -> NotReplaceableError:
         expected = f"a new file, or one that {MAKER} has made,"
         force = ", or replace it with --force" if self.force is not None else ""
         advice = f"move it away, or name another place{force}"
-        return NotReplaceableError(expected_but_got(expected, f"{self.path}, {what}", advice))
+        return NotReplaceableError(expected_but_got(expected, f"{self.path}, {problem}", advice))
 
 
 def head_of(path: Path) -> bytes:

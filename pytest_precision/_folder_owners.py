@@ -131,13 +131,13 @@ def remove_left(folder: Path, process: int | None) -> None:
 
 
 def _folders(parent: str) -> list[Path]:
-    found = []
+    folders = []
     for folder in Path(parent).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # gone
             status = folder.lstat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
-                found.append(folder)
-    return found
+                folders.append(folder)
+    return folders
 
 
 def _is_going(folder: Path) -> bool:

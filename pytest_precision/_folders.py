@@ -114,13 +114,13 @@ class SharedFolder:
     def _make(self) -> None:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
-        found = self.path.lstat()
-        mode = stat.S_IMODE(found.st_mode)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & 0o077:
+        status = self.path.lstat()
+        mode = stat.S_IMODE(status.st_mode)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or mode & 0o077:
             raise PermissionError(
                 expected_but_got(
                     f"a folder that only user {os.getuid()} can enter",
-                    f"{self.path} of user {found.st_uid} with mode {mode:o}",
+                    f"{self.path} of user {status.st_uid} with mode {mode:o}",
                     "remove it, or set TMPDIR to another one",
                 )
             )
@@ -153,11 +153,11 @@ TRIES = 100
 def _is_there(folder: Path, lock: int | None) -> bool:
     """Return whether a folder is the one whose lock this process has; without locks, any folder."""
     try:
-        there = (folder / LOCK).stat()
+        lock_status = (folder / LOCK).stat()
         opened = os.fstat(-1 if lock is None else lock)
     except OSError:
         return lock is None and folder.is_dir()
-    return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
+    return (lock_status.st_dev, lock_status.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 LONGEST_PATH = 107
@@ -174,20 +174,20 @@ def folders_of_controllers() -> set[str]:
     return {temporary, short_folder(temporary)}
 
 
-def short_folder(wanted: str, others: tuple[str, ...] = SHORT_FOLDERS) -> str:
-    """Return the first writable one of `wanted` and `others` whose path leaves room for a socket.
+def short_folder(tmpdir: str, others: tuple[str, ...] = SHORT_FOLDERS) -> str:
+    """Return the first writable one of `tmpdir` and `others` whose path leaves room for a socket.
 
     Raises:
         OSError: none of the paths does.
     """
-    for folder in (wanted, *others):
+    for folder in (tmpdir, *others):
         if len(os.fsencode(folder)) + BELOW <= LONGEST_PATH and os.access(folder, os.W_OK):
             return folder
     raise OSError(
         expected_but_got(
             f"a temporary folder whose path has at most {LONGEST_PATH - BELOW} bytes, for "
             "a socket,",
-            f"{wanted!r}",
+            f"{tmpdir!r}",
             "set TMPDIR to a shorter one",
         )
     )

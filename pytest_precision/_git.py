@@ -56,8 +56,8 @@ def _of_a_repository() -> frozenset[str]:
 
     In CI, the configuration by variables is where `safe.directory` comes from.
     """
-    found = _done(("git", "rev-parse", "--local-env-vars"), None, None).stdout.split()
-    return frozenset(name for name in found if not name.startswith("GIT_CONFIG"))
+    names = _done(("git", "rev-parse", "--local-env-vars"), None, None).stdout.split()
+    return frozenset(name for name in names if not name.startswith("GIT_CONFIG"))
 
 
 def _done(
@@ -74,8 +74,8 @@ def _done(
             timeout=seconds,
         )
     except subprocess.TimeoutExpired as error:
-        wanted = f"git to answer within {seconds:g} s"
-        raise RevisionError(expected_but_got(wanted, "no answer", "try again")) from error
+        expected = f"git to answer within {seconds:g} s"
+        raise RevisionError(expected_but_got(expected, "no answer", "try again")) from error
     except OSError as error:
         raise RevisionError(
             expected_but_got("git to start", f"{error.strerror}", "install git")

@@ -25,23 +25,23 @@ def exports(
         renamed: old name of an export to its new one. It works for one more minor version, with a
             DeprecationWarning, and is in neither `__dir__` nor `__all__`.
     """
-    found = {}
+    origins = {}
     for module, names in homes.items():
         for text in names:
             attribute, _, alias = text.partition(" as ")
-            found[alias or attribute] = f"{package}.{module}", attribute
+            origins[alias or attribute] = f"{package}.{module}", attribute
 
     def getattribute(name: str) -> Any:
         new = (renamed or {}).get(name)
         if new is not None:
-            told = f"{package}.{name} will be removed in the next minor version"
-            warnings.warn(f"{told}; write {package}.{new}", DeprecationWarning, stacklevel=2)
+            notice = f"{package}.{name} will be removed in the next minor version"
+            warnings.warn(f"{notice}; write {package}.{new}", DeprecationWarning, stacklevel=2)
             name = new
-        if name not in found:
+        if name not in origins:
             raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(found))}"
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(origins))}"
             )
-        module, attribute = found[name]
+        module, attribute = origins[name]
         return getattr(import_module(module), attribute)
 
-    return getattribute, lambda: sorted(found)
+    return getattribute, lambda: sorted(origins)

@@ -20,5 +20,5 @@ _COMMAND = re.compile(r"^(\s*):(?=:)|(?<=#)()#(?=\[|vso\[)", re.MULTILINE)
 
 def visible(text: str) -> str:
     """Return a text with control characters, and commands to a CI runner, written as escapes."""
-    shown = _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
-    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\x{ord(found[0][-1]):02x}", shown)
+    shown = _HIDDEN.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+    return _COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[0][-1]):02x}", shown)

@@ -18,7 +18,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 def path_within(
     folder: Path,
     name: str,
-    what: str,
+    role: str,
     *,
     follow: bool = False,
     advice: str = "",
@@ -31,7 +31,7 @@ def path_within(
     Args:
         folder: in which the path must lie.
         name: the path as others wrote it, with `/` between its parts.
-        what: what the text is, for the message, such as `a submodule`.
+        role: what the text is, for the message, such as `a submodule`.
         follow: whether a part may be a link that leads to somewhere in the folder.
         advice: the next step, for the message.
         error: type of the exception.
@@ -42,8 +42,8 @@ def path_within(
     """
     fault = fault_of(name) or (_way_out if follow else _link_on_the_way)(folder, name)
     if fault:
-        wanted = f"{what} whose path lies in {folder}"
-        raise error(expected_but_got(wanted, f"{named('path', name)}, {fault}", advice))
+        expected = f"{role} whose path lies in {folder}"
+        raise error(expected_but_got(expected, f"{named('path', name)}, {fault}", advice))
     return folder / name
 
 

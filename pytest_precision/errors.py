@@ -23,15 +23,15 @@ class InputMessage(str):
     __slots__ = ()
 
 
-def expected_but_got(what: str, got: object, advice: str = "") -> InputMessage:
+def expected_but_got(expected: str, got: object, advice: str = "") -> InputMessage:
     """Return the message `expected … but got …; advice` for bad input.
 
     Args:
-        what: what would have been right.
+        expected: what would have been right.
         got: what was given instead; for a value use `named`.
         advice: the next step.
     """
-    return InputMessage(f"expected {what} but got {got}{'; ' * bool(advice)}{advice}")
+    return InputMessage(f"expected {expected} but got {got}{'; ' * bool(advice)}{advice}")
 
 
 def undecodable_byte(error: UnicodeDecodeError) -> str:
@@ -46,7 +46,7 @@ def is_bad_input(excinfo: Any) -> bool:
     Of any other error, each frame may matter.
     """
     error = excinfo.value
-    return any(isinstance(one, InputMessage) for one in getattr(error, "args", ()))
+    return any(isinstance(argument, InputMessage) for argument in getattr(error, "args", ()))
 
 
 __tracebackhide__ = is_bad_input
@@ -58,7 +58,7 @@ def named(name: str, value: object) -> str:
 
 
 def expect_type(
-    name: str, value: object, kind: type | tuple[type, ...], what: str, advice: str
+    name: str, value: object, kind: type | tuple[type, ...], expected: str, advice: str
 ) -> None:
     """Raise TypeError unless a value has one of the expected types.
 
@@ -66,19 +66,21 @@ def expect_type(
         TypeError: `value` is no `kind`.
     """
     if not isinstance(value, kind):
-        raise TypeError(expected_but_got(what, named(name, value), advice))
+        raise TypeError(expected_but_got(expected, named(name, value), advice))
 
 
-def expect_one_of(name: str, value: object, known: Iterable[object], advice: str = "") -> None:
+def expect_one_of(
+    name: str, value: object, allowed_choices: Iterable[object], advice: str = ""
+) -> None:
     """Raise ValueError unless a value is one of those allowed; `True` does not count as 1.
 
     Raises:
-        ValueError: `value` is none of `known`, which the message lists.
+        ValueError: `value` is none of `allowed_choices`, which the message lists.
     """
-    choices = [*known]
+    choices = [*allowed_choices]
     if not any(value == choice and type(value) is type(choice) for choice in choices):
-        what = f"{name} to be one of {', '.join(map(str, choices))}"
-        raise ValueError(expected_but_got(what, named(name, value), advice))
+        expected = f"{name} to be one of {', '.join(map(str, choices))}"
+        raise ValueError(expected_but_got(expected, named(name, value), advice))
 
 
 def expect_count(name: str, value: object, least: int, advice: str = "") -> None:
@@ -159,9 +161,9 @@ class SideFailed(Exception):  # noqa: N818, it reads as what happened
     """
 
     def __init__(self, side: str, cause: Exception) -> None:
-        what, *self.details = (str(cause) or repr(cause)).splitlines()
-        remedies = [f"; {remedy}" for text, remedy in _REMEDIES.items() if text in what]
-        self.reason = f"the {side} failed: {what}{''.join(remedies)}"
+        first_line, *self.details = (str(cause) or repr(cause)).splitlines()
+        remedies = [f"; {remedy}" for text, remedy in _REMEDIES.items() if text in first_line]
+        self.reason = f"the {side} failed: {first_line}{''.join(remedies)}"
         super().__init__(self.reason)
 
 
@@ -200,18 +202,18 @@ class WorldSizeError(RuntimeError):
     """Fewer ranks can run in this environment than were requested: a reason to skip the test.
 
     Attributes:
-        asked: number of ranks that were requested.
+        world_size: number of ranks that were requested.
         available: largest number of ranks that could run.
     """
 
-    def __init__(self, asked: int, available: int, limit: str) -> None:
+    def __init__(self, world_size: int, available: int, limit: str) -> None:
         most = (
             f"at most {available} ranks, {limit},"
             if available
             else "a CUDA GPU, and none is visible,"
         )
-        super().__init__(f"expected {most} but got world_size={asked}")
-        self.asked = asked
+        super().__init__(f"expected {most} but got world_size={world_size}")
+        self.world_size = world_size
         self.available = available
 
 

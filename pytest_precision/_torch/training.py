@@ -29,11 +29,11 @@ def global_hooks() -> Iterator[tuple[str, str, object]]:
     from torch.nn.modules import module
     from torch.optim import optimizer
 
-    for what, holder in (("modules", module), ("optimizers", optimizer)):
+    for target, holder in (("modules", module), ("optimizers", optimizer)):
         for name, hooks in vars(holder).items():
             if name.startswith("_global_") and name.endswith("hooks") and isinstance(hooks, dict):
                 for hook in hooks.values():
-                    yield what, name.removeprefix("_global_"), hook
+                    yield target, name.removeprefix("_global_"), hook
 
 
 def call_first(module: nn.Module, handle: Any) -> None:

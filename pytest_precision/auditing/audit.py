@@ -22,18 +22,18 @@ from pytest_precision.errors import AuditError, NoSetupError, expect_one_of, exp
 CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
     updates.updates,
     updates.states,
-    updates.doubled,
+    updates.doubled_masters,
     updates.lost_decay,
-    membership.foreign,
-    membership.stale,
-    membership.missing,
-    membership.twice,
+    membership.foreign_tensors,
+    membership.stale_masters,
+    membership.ungrouped_parameters,
+    membership.doubly_grouped_parameters,
     group_options.decay_on_vectors,
     group_options.ignored_options,
     policies.reductions,
     policies.rounded_outputs,
     policies.stages,
-    schedules.endless,
+    schedules.endless_schedules,
     schedules.other_optimizer,
     membership.ties,
     membership.broken_ties,
@@ -62,8 +62,8 @@ class Audit:
     @classmethod
     def of(cls, facts: SetupFacts) -> Audit:
         """Search the facts about a model and optimizer for known problems; return the audit."""
-        found = worst_first(finding for check in CHECKS for finding in check(facts))
-        return cls(tuple(found), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
+        findings = worst_first(finding for check in CHECKS for finding in check(facts))
+        return cls(tuple(findings), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
 
     def at_least(self, severity: Severity) -> list[AuditFinding]:
         """Return the findings of this severity and of worse ones."""
@@ -77,7 +77,7 @@ class Audit:
         return cls(
             tuple(worst_first(finding for part in parts for finding in part.findings)),
             *(
-                tuple(dict.fromkeys(one for part in parts for one in getattr(part, name)))
+                tuple(dict.fromkeys(fact for part in parts for fact in getattr(part, name)))
                 for name in ("rows", "units", "stages")
             ),
         )
@@ -110,10 +110,10 @@ def checked(model: Any, optimizer: Any, *more: Any, fail_on: Severity = "error")
     """
     __tracebackhide__ = True
     expect_one_of("fail_on", fail_on, SEVERITIES)
-    found = audit(model, optimizer, *more)
-    if found.at_least(fail_on):
-        raise AuditError(str(found))
-    return found
+    setup_audit = audit(model, optimizer, *more)
+    if setup_audit.at_least(fail_on):
+        raise AuditError(str(setup_audit))
+    return setup_audit
 
 
 def audit(model: Any, optimizer: Any, *more: Any) -> Audit:
@@ -147,8 +147,8 @@ def audit_built(build: Callable[[], Any]) -> Audit:
     try:
         parts = build()
     except (Exception, SystemExit) as error:
-        found = group_options.refused_option(error) or schedules.unknown_length(error)
-        if found is None:
+        finding = group_options.refused_option(error) or schedules.unknown_length(error)
+        if finding is None:
             raise NoSetupError(
                 expected_but_got(
                     "a function that returns a model and its optimizer",
@@ -156,7 +156,7 @@ def audit_built(build: Callable[[], Any]) -> Audit:
                     "its traceback says where",
                 )
             ) from error
-        return Audit((found,), (), (), ())
+        return Audit((finding,), (), (), ())
     return Audit.of(SetupFacts.of(parts))
 
 

@@ -77,8 +77,10 @@ class SetupFacts:
         """
         setup = TrainingSetup.of(*parts)
         ownership = Ownership(setup)
-        sharded = [found for model in setup.models for found in units(model)]
-        unit_of = {id(parameter): unit for unit, own in sharded for parameter in own}
+        sharded = [
+            unit_with_parameters for model in setup.models for unit_with_parameters in units(model)
+        ]
+        unit_of = {id(parameter): unit for unit, parameters in sharded for parameter in parameters}
         stages = [*map(StageOutput.of, setup.stages)]
         rows = [*_table_rows(setup, ownership, unit_of)]
         return cls(setup, ownership, [unit for unit, _ in sharded], stages, rows)
@@ -117,22 +119,26 @@ def _table_rows(
             yield TableRow(name, "buffer", buffer.numel(), short_dtype(buffer.dtype))
 
 
-def _updated(one: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
+def _updated(updated: Updated) -> tuple[str, tuple[tuple[str, str], ...], str]:
     """Return a tensor's columns in the audit: master, state dtypes and name of its optimizer."""
-    states = one.holder.states(one.tensor, one.group) or {}
+    states = updated.holder.states(updated.tensor, updated.group) or {}
     return (
-        _master(one, states),
+        _master(updated, states),
         tuple((k, short_dtype(d)) for k, d in states.items()),
-        one.holder.name,
+        updated.holder.name,
     )
 
 
-def _master(one: Updated, states: Mapping[str, torch.dtype]) -> str:
-    if one.relation != "own":
-        return f"{short_dtype(one.tensor.dtype)} in the optimizer's groups"
-    kept = next((dtype for name, dtype in states.items() if "master" in name), None)
-    if kept is not None and one.tensor.dtype not in PRECISE:
-        whole = "fp32 as 16 more bits" if not kept.is_floating_point else short_dtype(kept)
+def _master(updated: Updated, states: Mapping[str, torch.dtype]) -> str:
+    if updated.relation != "own":
+        return f"{short_dtype(updated.tensor.dtype)} in the optimizer's groups"
+    master_dtype = next((dtype for name, dtype in states.items() if "master" in name), None)
+    if master_dtype is not None and updated.tensor.dtype not in PRECISE:
+        whole = (
+            "fp32 as 16 more bits"
+            if not master_dtype.is_floating_point
+            else short_dtype(master_dtype)
+        )
         return f"{whole} in the optimizer's state"
     ways = {"master": "the parameter itself", "compensated": "the parameter and its compensation"}
-    return ways.get(one.holder.rounding(one.tensor, one.group), "none")
+    return ways.get(updated.holder.rounding(updated.tensor, updated.group), "none")

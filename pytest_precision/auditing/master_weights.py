@@ -60,17 +60,20 @@ class Ownership:
 
     def __init__(self, setup: TrainingSetup) -> None:
         self.parameters = dict(setup.parameters())
-        self.holders = [holder for one in setup.optimizers for holder in Holder.of(one)]
-        self._own = {id(parameter): name for name, parameter in self.parameters.items()}
+        self.holders = [holder for optimizer in setup.optimizers for holder in Holder.of(optimizer)]
+        self._parameter_names = {id(parameter): name for name, parameter in self.parameters.items()}
         # Megatron's optimizers say of each parameter which tensor is its master.
-        masters = {name: getattr(own, "main_param", None) for name, own in self.parameters.items()}
+        masters = {
+            name: getattr(parameter, "main_param", None)
+            for name, parameter in self.parameters.items()
+        }
         self._linked = {id(main): name for name, main in masters.items() if main is not None}
         # In the order in which they are looked for: those of which a master was found come last.
         self._left = dict.fromkeys(self.parameters)
         self._hidden = [
             part
-            for one in setup.optimizers
-            for part in getattr(one, "fp32_partitioned_groups_flat", ())
+            for optimizer in setup.optimizers
+            for part in getattr(optimizer, "fp32_partitioned_groups_flat", ())
         ]
 
     @cached_property
@@ -81,11 +84,11 @@ class Ownership:
     @cached_property
     def by_name(self) -> dict[str, list[Updated]]:
         """The tensors that optimizers update for each parameter, by the parameter's name."""
-        found: dict[str, list[Updated]] = {}
-        for one in self.updated:
-            for name in one.names:
-                found.setdefault(name, []).append(one)
-        return found
+        tensors_by_name: dict[str, list[Updated]] = {}
+        for updated in self.updated:
+            for name in updated.names:
+                tensors_by_name.setdefault(name, []).append(updated)
+        return tensors_by_name
 
     def _updated(self) -> Iterator[Updated]:
         for holder in self.holders:
@@ -100,35 +103,35 @@ class Ownership:
                     yield Updated(tensor, holder, group, where, relation, names)
 
     def _relation(self, holder: Holder, tensor: Tensor) -> tuple[Relation, tuple[str, ...]]:
-        if id(tensor) in self._own:
-            return "own", (self._own[id(tensor)],)
+        if id(tensor) in self._parameter_names:
+            return "own", (self._parameter_names[id(tensor)],)
         if id(tensor) in self._linked:
             name = self._linked[id(tensor)]
             return ("master" if holds(tensor, self.parameters[name]) else "stale"), (name,)
-        names = tuple(self._found(tensor))
+        names = tuple(self._names_rounded_to(tensor))
         if len(names) == 1 and not holder.in_framework and self._is_copy(tensor, names[0]):
             return "copy", ()
         if names:
             return "master", names
         # What is stored as bytes was quantized from its master, and is no rounding of it.
-        coded = [name for name, own in self.parameters.items() if is_coded(own)]
+        coded = [name for name, parameter in self.parameters.items() if is_coded(parameter)]
         return ("master", tuple(coded)) if coded else ("foreign", ())
 
-    def _found(self, tensor: Tensor) -> Iterator[str]:
+    def _names_rounded_to(self, tensor: Tensor) -> Iterator[str]:
         """Yield the names of the parameters whose values an optimizer's tensor rounds to."""
         for name in [*self._left]:
-            own = self.parameters[name]
-            if holds(tensor, own):
+            parameter = self.parameters[name]
+            if holds(tensor, parameter):
                 self._left[name] = self._left.pop(name)
                 yield name
-                if tensor.numel() <= own.numel():
+                if tensor.numel() <= parameter.numel():
                     return
 
     def _is_copy(self, tensor: Tensor, name: str) -> bool:
         """Return whether a tensor is a separate copy of a parameter, in its dtype and shape."""
-        own = self.parameters[name]
-        alike = (tensor.dtype, tensor.shape) == (own.dtype, own.shape)
-        return alike and _flat(tensor).data_ptr() != _flat(own).data_ptr()
+        parameter = self.parameters[name]
+        alike = (tensor.dtype, tensor.shape) == (parameter.dtype, parameter.shape)
+        return alike and _flat(tensor).data_ptr() != _flat(parameter).data_ptr()
 
 
 def is_coded(parameter: Tensor) -> bool:
@@ -138,15 +141,19 @@ def is_coded(parameter: Tensor) -> bool:
 
 def holds(master: Tensor, parameter: Tensor) -> bool:
     """Return whether a tensor rounds to a parameter's values, or to a part of them."""
-    own = _flat(parameter)
+    flat_parameter = _flat(parameter)
     rounded = _flat(master).to(parameter.dtype)
-    if not own.numel() or not rounded.numel() or own.device != rounded.device:
+    if not flat_parameter.numel() or not rounded.numel() or flat_parameter.device != rounded.device:
         return False
-    if own.is_meta:  # without values, only sizes can be compared
-        return own.numel() == rounded.numel()
-    if own.numel() == rounded.numel():
-        return bool(torch.equal(own, rounded))
-    longer, other = (own, rounded) if own.numel() > rounded.numel() else (rounded, own)
+    if flat_parameter.is_meta:  # without values, only sizes can be compared
+        return flat_parameter.numel() == rounded.numel()
+    if flat_parameter.numel() == rounded.numel():
+        return bool(torch.equal(flat_parameter, rounded))
+    longer, other = (
+        (flat_parameter, rounded)
+        if flat_parameter.numel() > rounded.numel()
+        else (rounded, flat_parameter)
+    )
     return any(_occurs(run, longer) for run in _runs(other))
 
 

@@ -81,15 +81,15 @@ class Holder:
 
     def states(self, tensor: Tensor, group: Mapping[str, Any]) -> dict[str, torch.dtype] | None:
         """Return the dtypes of a tensor's optimizer state; None if unknown."""
-        kept = self.optimizer.state.get(tensor, {})
-        if kept:
+        state = self.optimizer.state.get(tensor, {})
+        if state:
             return {
                 key: stored_dtype(value)
-                for key, value in kept.items()
+                for key, value in state.items()
                 if isinstance(value, Tensor) and value.shape == tensor.shape and key != "step"
             }
-        for known in (_own, _transformer_engine, _any_precision, _torch):
-            declared: dict[str, torch.dtype] | None = known(self.optimizer, tensor, group)
+        for dtypes_of in (_declared_by_optimizer, _transformer_engine, _any_precision, _torch):
+            declared: dict[str, torch.dtype] | None = dtypes_of(self.optimizer, tensor, group)
             if declared is not None:
                 return declared
         return None
@@ -121,7 +121,9 @@ def stored_dtype(tensor: Tensor) -> torch.dtype:
     return min(inner, key=lambda dtype: dtype.itemsize)
 
 
-def _own(optimizer: Any, tensor: Tensor, _group: Any) -> dict[str, torch.dtype] | None:
+def _declared_by_optimizer(
+    optimizer: Any, tensor: Tensor, _group: Any
+) -> dict[str, torch.dtype] | None:
     if not hasattr(optimizer, "state_dtypes"):
         return None
     dtypes: dict[str, torch.dtype] = optimizer.state_dtypes(tensor)
@@ -136,11 +138,11 @@ def _transformer_engine(
     dtypes = getattr(optimizer, "name_to_dtype_map", None)
     if not isinstance(dtypes, Mapping) or "exp_avg" not in dtypes:
         return None
-    kept = {name: dtypes[name] for name in ("exp_avg", "exp_avg_sq")}
+    state_dtypes = {name: dtypes[name] for name in ("exp_avg", "exp_avg_sq")}
     if getattr(optimizer, "master_weights", False):
         remainders = optimizer.store_param_remainders and tensor.dtype == torch.bfloat16
-        kept["master_param"] = torch.int16 if remainders else dtypes["master_param"]
-    return kept
+        state_dtypes["master_param"] = torch.int16 if remainders else dtypes["master_param"]
+    return state_dtypes
 
 
 def _any_precision(
@@ -148,10 +150,10 @@ def _any_precision(
 ) -> dict[str, torch.dtype] | None:
     if not {"momentum_dtype", "variance_dtype"} <= group.keys():
         return None
-    kept = {"exp_avg": group["momentum_dtype"], "exp_avg_sq": group["variance_dtype"]}
+    state_dtypes = {"exp_avg": group["momentum_dtype"], "exp_avg_sq": group["variance_dtype"]}
     if group.get("use_kahan_summation"):
-        kept["compensation"] = group["compensation_buffer_dtype"]
-    return kept
+        state_dtypes["compensation"] = group["compensation_buffer_dtype"]
+    return state_dtypes
 
 
 def _torch(

@@ -41,10 +41,14 @@ def units(model: nn.Module) -> Iterator[tuple[ShardingUnit, list[Tensor]]]:
     for name, module in model.named_modules():
         policy = sharding_policy(module)
         if policy is not None:
-            inner = [own for own in module.modules() if own is not module and sharding_policy(own)]
-            beneath = {id(p) for own in inner for p in own.parameters()}
-            own = [p for p in module.parameters() if id(p) not in beneath]
-            yield _unit(unwrapped(name), own, *policy), own
+            inner = [
+                child
+                for child in module.modules()
+                if child is not module and sharding_policy(child)
+            ]
+            beneath = {id(p) for child in inner for p in child.parameters()}
+            parameters = [p for p in module.parameters() if id(p) not in beneath]
+            yield _unit(unwrapped(name), parameters, *policy), parameters
 
 
 def _unit(name: str, parameters: list[Tensor], kind: str, policy: Any) -> ShardingUnit:

@@ -43,27 +43,27 @@ class TrainingSetup:
             NoSetupError: a part is none of these, there is no model or no optimizer, or a
                 parameter has no shape yet.
         """
-        found = cls()
+        setup = cls()
         for place, part in enumerate(parts):
-            found._take(part, f"part {place}")
-        found.models += [
+            setup._take(part, f"part {place}")
+        setup.models += [
             stage.submod
-            for stage in found.stages
-            if not any(stage.submod in [*model.modules()] for model in found.models)
+            for stage in setup.stages
+            if not any(stage.submod in [*model.modules()] for model in setup.models)
         ]
-        for what, own in (("model", found.models), ("optimizer", found.optimizers)):
-            if not own:
-                given = [found.models, found.optimizers, found.schedulers]
-                given += [found.stages, found.dataloaders]
+        for role, role_parts in (("model", setup.models), ("optimizer", setup.optimizers)):
+            if not role_parts:
+                all_parts = [setup.models, setup.optimizers, setup.schedulers]
+                all_parts += [setup.stages, setup.dataloaders]
                 raise NoSetupError(
                     expected_but_got(
-                        f"at least one {what}",
-                        ", ".join(type(part).__name__ for parts in given for part in parts)
+                        f"at least one {role}",
+                        ", ".join(type(part).__name__ for parts in all_parts for part in parts)
                         or "nothing",
                         "give audit the model and the optimizer of your training loop",
                     )
                 )
-        if any(is_lazy(own) for model in found.models for own in model.parameters()):
+        if any(is_lazy(parameter) for model in setup.models for parameter in model.parameters()):
             raise NoSetupError(
                 expected_but_got(
                     "a model whose parameters have shapes",
@@ -71,12 +71,12 @@ class TrainingSetup:
                     "call the model once before audit",
                 )
             )
-        alone = len(found.models) == 1
-        found.names.add(
-            found.models[0] if alone else {f"model{n}": m for n, m in enumerate(found.models)}
+        alone = len(setup.models) == 1
+        setup.names.add(
+            setup.models[0] if alone else {f"model{n}": m for n, m in enumerate(setup.models)}
         )
-        found.names.settle(())
-        return found
+        setup.names.settle(())
+        return setup
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each parameter once, with the name that it has without wrappers."""

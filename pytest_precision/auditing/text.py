@@ -19,10 +19,10 @@ def audit_lines(
 ) -> Iterator[str]:
     """Yield what an audit prints, as lines: findings, then tensors, sharded modules and stages."""
     for finding in findings:
-        yield from map(visible, _found(finding))
-    counts = [sum(one.severity == severity for one in findings) for severity in SEVERITIES]
-    found = [_count(n, word) for n, word in zip(counts, SEVERITIES, strict=True) if n]
-    yield ", ".join(found) or "nothing was found"
+        yield from map(visible, _finding_lines(finding))
+    counts = [sum(finding.severity == severity for finding in findings) for severity in SEVERITIES]
+    counted = [_count(n, word) for n, word in zip(counts, SEVERITIES, strict=True) if n]
+    yield ", ".join(counted) or "nothing was found"
     if rows:
         yield ""
     yield from map(visible, _stored(rows))
@@ -34,7 +34,7 @@ def audit_lines(
         yield f"{stage.name}: computes in {short_dtype(stage.computes)}, sends {sent or unknown}"
 
 
-def _found(finding: AuditFinding) -> Iterator[str]:
+def _finding_lines(finding: AuditFinding) -> Iterator[str]:
     yield f"{finding.severity}: {finding.reason} [{finding.rule}]"
     if finding.names:
         yield f"  at: {finding.where}"
@@ -48,8 +48,8 @@ def _stored(rows: Sequence[TableRow]) -> Iterator[str]:
     for kind, several in alike.items():
         size = sum(row.size for row in several)
         names = several[0].name + (f" and {len(several) - 1} more" if len(several) > 1 else "")
-        what = "frozen parameter" if kind.kind == "frozen" else kind.kind
-        yield f"{_count(len(several), what)} in {kind.stored}, {size:,} elements: {names}"
+        label = "frozen parameter" if kind.kind == "frozen" else kind.kind
+        yield f"{_count(len(several), label)} in {kind.stored}, {size:,} elements: {names}"
         if kind.computes:
             yield f"  computed in {kind.computes}, reduced in {kind.reduces}"
         if kind.kind == "parameter":
@@ -59,9 +59,9 @@ def _stored(rows: Sequence[TableRow]) -> Iterator[str]:
 def _updated(row: TableRow) -> str:
     if not row.optimizer:
         return "updated by nothing here"
-    kept = ", ".join(f"{name} in {dtype}" for name, dtype in row.states)
+    states = ", ".join(f"{name} in {dtype}" for name, dtype in row.states)
     master = "without a master" if row.master == "none" else f"master: {row.master}"
-    return "; ".join(filter(None, (f"updated by {row.optimizer}", master, kept)))
+    return "; ".join(filter(None, (f"updated by {row.optimizer}", master, states)))
 
 
 def _count(number: int, noun: str) -> str:

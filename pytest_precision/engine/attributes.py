@@ -36,7 +36,7 @@ Leaves = Iterator[tuple[str, Any]]
 
 def own_class(module: nn.Module) -> type:
     """Return a module's original class, not the subclass that `fully_shard` (FSDP2) substitutes."""
-    bases = (one for one in type(module).__mro__ if not one.__module__.startswith(SHARDING))
+    bases = (base for base in type(module).__mro__ if not base.__module__.startswith(SHARDING))
     return next(bases)
 
 
@@ -54,28 +54,28 @@ def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
     Args:
         modules: with their names; a wrapper has the name of the module in it.
     """
-    known: set[int] = set()
+    visited_ids: set[int] = set()
     for name, module in dict(modules).items():
         if not of_torch(module):
             fields = {key: value for key, value in vars(module).items() if key not in OWN}
-            yield from _named(fields, name or WHOLE, known)
+            yield from _named(fields, name or WHOLE, visited_ids)
 
 
 def hooks_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
     """Yield how many hooks of each sort each module has; see `attributes_of_modules`."""
     for name, module in dict(modules).items():
         for key in HOOKS:
-            held = vars(module).get(key)
-            if isinstance(held, Mapping):
-                what = key.strip("_").replace("_", " ")
-                yield f"number of {what} of {name or WHOLE}", len(held)
+            hooks = vars(module).get(key)
+            if isinstance(hooks, Mapping):
+                hook_kind = key.strip("_").replace("_", " ")
+                yield f"number of {hook_kind} of {name or WHOLE}", len(hooks)
 
 
-def numbers_of(held: object) -> Leaves:
+def numbers_of(holder: object) -> Leaves:
     """Yield (name, value) for an object's attributes that are numbers or tensors."""
-    for key, value in vars(held).items():
+    for key, value in vars(holder).items():
         if isinstance(value, (bool, int, float, Tensor)):
-            yield f"{key.strip('_')} of {type(held).__name__}", value
+            yield f"{key.strip('_')} of {type(holder).__name__}", value
 
 
 def optimizers_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
@@ -85,9 +85,9 @@ def optimizers_in(optimizer: Any) -> Iterator[tuple[str, Any]]:
     no container is yielded alone.
     """
     parts = [] if isinstance(optimizer, Optimizer) else getattr(optimizer, "optimizers", [])
-    chained = parts and all(isinstance(one, Optimizer) for one in parts)
-    for number, one in enumerate(parts if chained else [optimizer], 1):
-        yield f" {number}" * (number > 1), one
+    chained = parts and all(isinstance(part, Optimizer) for part in parts)
+    for number, part in enumerate(parts if chained else [optimizer], 1):
+        yield f" {number}" * (number > 1), part
 
 
 def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
@@ -104,14 +104,14 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
 
 def observed(kind: str, name: str, leaf: Any) -> Observation:
     """Convert a number, text or tensor to an observation of an unsharded tensor."""
-    held = as_tensor(leaf)
-    assert held is not None
-    return whole(kind, name, held)
+    tensor = as_tensor(leaf)
+    assert tensor is not None
+    return whole(kind, name, tensor)
 
 
-def _named(own: Mapping[str, Any], name: str, known: set[int]) -> Leaves:
-    for key, value in own.items():
-        yield from ((f"{key}{path} of {name}", leaf) for path, leaf in leaves(value, known))
+def _named(attributes: Mapping[str, Any], name: str, visited_ids: set[int]) -> Leaves:
+    for key, value in attributes.items():
+        yield from ((f"{key}{path} of {name}", leaf) for path, leaf in leaves(value, visited_ids))
 
 
 def saves_more(module: nn.Module) -> bool:
@@ -129,26 +129,28 @@ def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observatio
         if saves_more(module):
             of = name or WHOLE
             for path, leaf in leaves(module.get_extra_state()):
-                held = as_tensor(leaf)
-                assert held is not None
-                begins = _bytes(held[:2]) if held.dim() == 1 and held.element_size() == 1 else b""
+                tensor = as_tensor(leaf)
+                assert tensor is not None
+                begins = (
+                    _bytes(tensor[:2]) if tensor.dim() == 1 and tensor.element_size() == 1 else b""
+                )
                 if not begins.startswith(OPAQUE):
-                    yield whole("extra_state", f"extra state{path} of {of}", held, local=True)
+                    yield whole("extra_state", f"extra state{path} of {of}", tensor, local=True)
                     continue
-                unpickled = _unpickled(held)
-                parts = [("", held)] if unpickled is None else leaves(unpickled)
+                unpickled = _unpickled(tensor)
+                parts = [("", tensor)] if unpickled is None else leaves(unpickled)
                 for inner, part in parts:
                     yield observed("attribute", f"extra state{path}{inner} of {of}", part)
 
 
-def _bytes(held: Tensor) -> bytes:
-    return bytes(held.view(torch.uint8).tolist())
+def _bytes(tensor: Tensor) -> bytes:
+    return bytes(tensor.view(torch.uint8).tolist())
 
 
-def _unpickled(held: Tensor) -> Any:
+def _unpickled(tensor: Tensor) -> Any:
     """Unpickle bytes; return None if that fails."""
     try:
-        return pickle.loads(_bytes(held))
+        return pickle.loads(_bytes(tensor))
     except Exception:  # whatever a class of the user's own raises
         return None
 
@@ -160,8 +162,8 @@ def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observatio
         optimizer: the optimizer to read.
         number: ends its name, where an engine's is made of several.
     """
-    kept: dict[Any, Any] = optimizer.state  # by parameter, says torch
-    for key, value in kept.items():
+    state: dict[Any, Any] = optimizer.state  # by parameter, says torch
+    for key, value in state.items():
         if isinstance(key, str):
             for path, leaf in leaves(value):
                 yield observed("extra_state", f"{key}{path} of the optimizer{number}", leaf)

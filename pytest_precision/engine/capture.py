@@ -57,9 +57,9 @@ class Capture:
         """
         if not self._keeps:
             return
-        kept = self._kept.setdefault(kind, {})
-        if name not in kept:
-            kept[name] = [self._snapshot(one) for one in seen]
+        by_name = self._kept.setdefault(kind, {})
+        if name not in by_name:
+            by_name[name] = [self._snapshot(observation) for observation in seen]
 
     def drop(self, kind: str, name: str) -> None:
         """Remove the buffered observations of this kind and name."""
@@ -69,16 +69,19 @@ class Capture:
         """Rename every buffered observation by a function from old to new name."""
         self._kept = {
             kind: {
-                named(name): [replace(one, name=named(one.name)) for one in seen]
-                for name, seen in kept.items()
+                named(name): [
+                    replace(observation, name=named(observation.name))
+                    for observation in observations
+                ]
+                for name, observations in by_name.items()
             }
-            for kind, kept in self._kept.items()
+            for kind, by_name in self._kept.items()
         }
 
     def kept(self, kind: str) -> Iterator[Observation]:
         """Yield the buffered observations of this kind, in order of arrival."""
-        for seen in self._kept.get(kind, {}).values():
-            yield from seen
+        for observations in self._kept.get(kind, {}).values():
+            yield from observations
 
 
 class ModuleHook:
@@ -95,10 +98,10 @@ class ModuleHook:
     def __init__(self, call: Callable[..., None] | None = None) -> None:
         self._call = call
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *arguments: Any) -> None:
         """Call the hook's function, and return None, so that the module's output is unchanged."""
         if self._call is not None:
-            self._call(*given)
+            self._call(*arguments)
 
     def __reduce__(self) -> tuple[type[ModuleHook], tuple[()]]:
         """Return a hook without a function, for copies and pickles of the hooked module."""

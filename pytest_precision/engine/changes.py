@@ -17,7 +17,7 @@ from pytest_precision.engine.attributes import observed
 from pytest_precision.engine.observation import Observation
 from pytest_precision.engine.values import fingerprint, start_of
 
-HeldLeaves = Iterable[tuple[str, Any]]
+NamedLeaves = Iterable[tuple[str, Any]]
 
 
 class Changes:
@@ -42,16 +42,16 @@ class Changes:
         self._described: dict[object, str] = {}
         self.begun = False
 
-    def begin(self, held: HeldLeaves) -> None:
+    def begin(self, leaves: NamedLeaves) -> None:
         """Store each named value before the first update, unless the name is stored already."""
         self.begun = True
-        for name, leaf in held:
+        for name, leaf in leaves:
             if name not in self._start:
                 self._store(name, leaf, fingerprint(leaf))
 
-    def observe(self, held: HeldLeaves) -> Iterator[Observation]:
+    def observe(self, leaves: NamedLeaves) -> Iterator[Observation]:
         """Yield an observation of each value that has changed since before the first update."""
-        for name, leaf in held:
+        for name, leaf in leaves:
             if self.differs(name, leaf):
                 yield observed(self.kind, name, leaf)
 
@@ -59,18 +59,19 @@ class Changes:
         """Return whether a value has changed since `begin` saved it; False for a new name."""
         if not self.begun:
             return False
-        now = fingerprint(leaf)
+        leaf_fingerprint = fingerprint(leaf)
         if name not in self._start:
-            self._store(name, leaf, now)
-        return self._start[name] != now
+            self._store(name, leaf, leaf_fingerprint)
+        return self._start[name] != leaf_fingerprint
 
-    def _store(self, name: str, leaf: Any, now: object) -> None:
-        self._start[name] = now
+    def _store(self, name: str, leaf: Any, leaf_fingerprint: object) -> None:
+        self._start[name] = leaf_fingerprint
         if isinstance(leaf, bool) and not self._switches_advance:
             return
-        if now not in self._described:  # most of a model's thousand attributes have few values
-            self._described[now] = start_of(leaf)
-        self.starts[name] = self._described[now]
+        # Most of a model's thousand attributes have few values.
+        if leaf_fingerprint not in self._described:
+            self._described[leaf_fingerprint] = start_of(leaf)
+        self.starts[name] = self._described[leaf_fingerprint]
 
 
 class Since:

@@ -104,20 +104,20 @@ class Dealing(Restorable):
             )
         # One logical vector with an element per microbatch, so that it can be compared between
         # world sizes: which rank computed an element is no part of the mathematics.
-        seen = Observation(
+        observation = Observation(
             "loss",
             "microbatches",
             full(loss.detach()).reshape(1),
             (self._microbatches,),
             Span(number, number + 1),
         )
-        self.capture.keep("loss", str(number), [seen])
+        self.capture.keep("loss", str(number), [observation])
 
     def _keep_of_microbatch(self, kind: str, name: str, tensor: Tensor) -> None:
         """Copy a tensor of the current microbatch, before the next one overwrites it."""
         numbered = TensorKey(name, microbatch=self.microbatch).name(kind)
-        seen = self.show(kind, numbered, tensor, self.capture, split=False, local=True)
-        self.capture.keep(kind, numbered, seen)
+        observations = self.show(kind, numbered, tensor, self.capture, split=False, local=True)
+        self.capture.keep(kind, numbered, observations)
 
     def start(self, capture: Capture) -> None:
         """Register the hook that records the model's discrete decisions, such as experts chosen.
@@ -130,8 +130,8 @@ class Dealing(Restorable):
 
     def _keep_decisions(self, *_call: Any) -> None:
         if self._computed is not None:  # else nobody knows of which microbatch the forward was
-            made = decisions(self.workload.decisions(self.model), self._computed)
-            self.capture.keep("decision", str(self._computed), made)
+            observations = decisions(self.workload.decisions(self.model), self._computed)
+            self.capture.keep("decision", str(self._computed), observations)
 
     def expect_even_shares(self) -> None:
         """Raise, before training, if a step's microbatches do not divide evenly among ranks.
@@ -167,41 +167,41 @@ class Dealing(Restorable):
             )
 
 
-def expect_sum(workload: str, given: object) -> None:
+def expect_sum(workload: str, loss_pair: object) -> None:
     """Raise unless a workload's `loss` returned a pair of a scalar tensor and a number of tokens.
 
     Raises:
         TypeError: with the name of the workload, and what a trainer that averages has to return.
     """
-    if isinstance(given, tuple) and len(given) == 2:
-        loss = given[0]
+    if isinstance(loss_pair, tuple) and len(loss_pair) == 2:
+        loss = loss_pair[0]
         if isinstance(loss, Tensor) and loss.numel() == 1:
             return
     raise TypeError(
         expected_but_got(
             f"{workload}.loss() to return (sum, tokens), a scalar tensor and a number,",
-            named("loss", given),
+            named("loss", loss_pair),
             "sum the loss over tokens; for a mean of the means of microbatches return (mean, 1), "
             "and 1 from tokens()",
         )
     )
 
 
-def data_parallel_of(given: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
-    """Return the data-parallel (rank, size): `given`, checked, or the rank among all ranks if None.
+def data_parallel_of(data_parallel: tuple[int, int] | None, world_size: int) -> tuple[int, int]:
+    """Return the data-parallel (rank, size): `data_parallel`, or the rank among all ranks if None.
 
     Raises:
         ValueError: the size does not divide the number of ranks, or the rank is not below it.
     """
-    if given is None:
+    if data_parallel is None:
         return dist.get_rank(), world_size
-    rank, size = given
+    rank, size = data_parallel
     if size < 1 or world_size % size or not 0 <= rank < size:
         raise ValueError(
             expected_but_got(
                 f"(rank, size) with a size that divides {world_size} ranks, and a rank below it,",
-                named("data_parallel", given),
+                named("data_parallel", data_parallel),
                 "give the rank and the size of the data-parallel dimension of the mesh",
             )
         )
-    return given
+    return data_parallel

@@ -22,9 +22,9 @@ Decisions = Mapping[str, tuple[Tensor, Tensor]]
 """Name to what was chosen and the margins, one row for each thing that it was chosen for."""
 
 
-def decisions(given: Decisions, microbatch: int | None = None) -> Iterator[Observation]:
+def decisions(choices: Decisions, microbatch: int | None = None) -> Iterator[Observation]:
     """Yield observations of discrete choices, such as experts chosen, and of their margins."""
-    for name, (chosen, margin) in given.items():
+    for name, (chosen, margin) in choices.items():
         key = TensorKey(unwrapped(name), microbatch=microbatch)
         yield whole("decision", key.name("decision"), chosen.detach().long())
         yield whole("margin", key.name("margin"), margin.detach().double())
@@ -34,7 +34,7 @@ def of_step(norm: Tensor, max_norm: float | None) -> Decisions:
     """Return whether a gradient norm makes the step clip or skip, and by what margin."""
     norm = full(norm.detach()).double().reshape(())
     finite = torch.isfinite(norm)
-    made = {"step is skipped": (~finite, torch.where(finite, torch.inf, 0.0))}
+    choices = {"step is skipped": (~finite, torch.where(finite, torch.inf, 0.0))}
     if max_norm is not None:
-        made[CLIPPED] = (finite & (norm > max_norm), (norm / max_norm - 1).abs())
-    return made
+        choices[CLIPPED] = (finite & (norm > max_norm), (norm / max_norm - 1).abs())
+    return choices

@@ -182,9 +182,9 @@ class Engine(Dealing):
             ValueError: `loss` counts other tokens than `tokens`.
         """
         for number, microbatch in self.my_microbatches(step):
-            given = self.workload.loss(self.forward_model, microbatch)
-            expect_sum(type(self.workload).__name__, given)
-            loss, tokens = given
+            loss_pair = self.workload.loss(self.forward_model, microbatch)
+            expect_sum(type(self.workload).__name__, loss_pair)
+            loss, tokens = loss_pair
             expected = self.workload.tokens(microbatch)
             if tokens != expected:
                 raise ValueError(

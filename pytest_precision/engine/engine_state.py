@@ -80,15 +80,19 @@ class EngineState(TrainingState):
         engine = self._engine
         names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
         for optimizer in self._further_optimizers():
-            own = ((names[id(p)], p) for _, held in groups.group_members(optimizer) for p in held)
-            yield from self._of(optimizer, own)
+            named_parameters = (
+                (names[id(p)], p) for _, members in groups.group_members(optimizer) for p in members
+            )
+            yield from self._of(optimizer, named_parameters)
         # A wrapper may save more than tensors, too, so that none of the two is left out.
         modules = ((unwrapped(path), module) for path, module in engine.model.named_modules())
         yield from attributes.extra_state(modules)
         for number, optimizer in attributes.optimizers_in(engine.optimizer):
             yield from attributes.state_by_name(optimizer, number)
-        known = {id(p) for p in engine.model.parameters()} | {id(p) for _, p in engine.masters()}
-        for name, module in further.further_modules(vars(engine), known):
+        trained_ids = {id(p) for p in engine.model.parameters()} | {
+            id(p) for _, p in engine.masters()
+        }
+        for name, module in further.further_modules(vars(engine), trained_ids):
             for path, tensor in further.average(name, module):
                 yield whole("average", path, tensor)
 
@@ -105,10 +109,13 @@ class EngineState(TrainingState):
             yield from attributes.attributes_of_optimizer(optimizer, number)
             yield from ((name + number, leaf) for name, leaf in groups.own_steps(optimizer))
         packages = {package_of(kind) for kind in type(engine).__mro__} - {"builtins"}
-        for name, held in (("the engine", engine), ("the workload", vars(engine).get("workload"))):
-            if held is not None:
+        for name, holder in (
+            ("the engine", engine),
+            ("the workload", vars(engine).get("workload")),
+        ):
+            if holder is not None:
                 elsewhere = engine.passing | ENGINE_ELSEWHERE
-                yield from further.plain_values(name, vars(held), elsewhere, packages)
+                yield from further.plain_values(name, vars(holder), elsewhere, packages)
 
     def means(self) -> Leaves:
         """Yield (name, value) for numbers of hooks and switches such as `foreach`."""
@@ -119,8 +126,8 @@ class EngineState(TrainingState):
     def gets_gradients(self) -> dict[str, bool]:
         """Return the `requires_grad` of each parameter and optimizer-updated tensor, by name."""
         engine = self._engine
-        held = chain(engine.optimized_model.named_parameters(), engine.masters())
-        masters = ((f"the master of {unwrapped(name)}", master) for name, master in held)
+        updated = chain(engine.optimized_model.named_parameters(), engine.masters())
+        masters = ((f"the master of {unwrapped(name)}", master) for name, master in updated)
         weights = ((unwrapped(name), weight) for name, weight in engine.model.named_parameters())
         return trained(weights) | trained(masters)
 
@@ -143,7 +150,7 @@ class EngineState(TrainingState):
     def _updated(self, optimizer: Optimizer, name: str, parameter: Tensor) -> UpdatedTensor:
         engine = self._engine
         capture = self._capture
-        names = [own for own, _ in engine.logical_parts(name, parameter)]
+        names = [part_name for part_name, _ in engine.logical_parts(name, parameter)]
 
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
             # A step counter or a scale is no tensor of the parameter's elements. A counter is that
@@ -151,8 +158,8 @@ class EngineState(TrainingState):
             if tensor.shape == parameter.shape:
                 yield from engine.show(kind, name + suffix, tensor, capture)
                 return
-            for own in names if len(names) == 1 or kind == "step" else [name]:
-                yield from engine.show(kind, own + suffix, tensor, capture, split=False)
+            for part_name in names if len(names) == 1 or kind == "step" else [name]:
+                yield from engine.show(kind, part_name + suffix, tensor, capture, split=False)
 
         def show_weight() -> Iterator[Observation]:
             first = optimizer is engine.optimizer
@@ -169,7 +176,7 @@ class EngineState(TrainingState):
         members = [*groups.group_members(optimizer)]
         updated = (
             [name for name, _ in engine.logical_parts(names[id(parameter)], parameter)]
-            for _, own in members
-            for parameter in own
+            for _, parameters in members
+            for parameter in parameters
         )
         return groups.groups_with_names(members, updated)

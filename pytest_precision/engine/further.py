@@ -18,35 +18,39 @@ from pytest_precision.engine.values import leaves
 from pytest_precision.matrix.tensor_key import TensorKey
 
 
-def optimizers(held: Mapping[str, Any], first: Optimizer, own: set[int]) -> Iterator[Optimizer]:
+def optimizers(
+    attributes: Mapping[str, Any], first: Optimizer, parameter_ids: set[int]
+) -> Iterator[Optimizer]:
     """Yield optimizers among an engine's attributes that update parameters the main one does not.
 
     Args:
-        held: attributes of an engine.
+        attributes: attributes of an engine.
         first: its optimizer.
-        own: ids of the parameters of the model.
+        parameter_ids: ids of the parameters of the model.
     """
     taken = {id(p) for p in updated_tensors(first)}
-    for value in held.values():
-        for one in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(one, Optimizer) and one is not first:
-                ids = {id(p) for p in updated_tensors(one)}
-                if ids and ids <= own - taken:
+    for value in attributes.values():
+        for optimizer in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(optimizer, Optimizer) and optimizer is not first:
+                ids = {id(p) for p in updated_tensors(optimizer)}
+                if ids and ids <= parameter_ids - taken:
                     taken |= ids
-                    yield one
+                    yield optimizer
 
 
-def further_modules(held: Mapping[str, Any], known: set[int]) -> Iterator[tuple[str, nn.Module]]:
+def further_modules(
+    attributes: Mapping[str, Any], trained_ids: set[int]
+) -> Iterator[tuple[str, nn.Module]]:
     """Yield (name, module) for an engine's attributes that share no parameter with its model.
 
     Args:
-        held: attributes of an engine.
-        known: ids of the parameters of the model and of what the optimizer updates.
+        attributes: attributes of an engine.
+        trained_ids: ids of the parameters of the model and of what the optimizer updates.
     """
-    for name, value in held.items():
+    for name, value in attributes.items():
         if isinstance(value, nn.Module):
             parameters = {id(parameter) for parameter in value.parameters()}
-            if parameters and not parameters & known:
+            if parameters and not parameters & trained_ids:
                 yield name, value
 
 
@@ -61,15 +65,15 @@ def average(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 )
 
 
-def policies(held: Iterable[object]) -> Leaves:
-    """Yield (name, value) for the attributes of each learning rate scheduler in `held`."""
+def policies(objects: Iterable[object]) -> Leaves:
+    """Yield (name, value) for the attributes of each learning rate scheduler in `objects`."""
     numbers: dict[str, int] = {}
-    for one in held:
-        if isinstance(one, LRScheduler):
-            name = type(one).__name__
+    for scheduler in objects:
+        if isinstance(scheduler, LRScheduler):
+            name = type(scheduler).__name__
             numbers[name] = numbers.get(name, 0) + 1
             name += f" {numbers[name]}" if numbers[name] > 1 else ""
-            yield from ((f"{path} of {name}", leaf) for path, leaf in scheduler_leaves(one))
+            yield from ((f"{path} of {name}", leaf) for path, leaf in scheduler_leaves(scheduler))
 
 
 def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
@@ -78,35 +82,35 @@ def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
     The rates that it keeps to tell them are those of its optimizer's groups, whose order may be
     another one on each side. So it is shown whether they are stale.
     """
-    held = vars(scheduler)
-    if SCHEDULER_RATES in held:
+    attributes = vars(scheduler)
+    if SCHEDULER_RATES in attributes:
         rates = [group["lr"] for group in scheduler.optimizer.param_groups]
-        yield "stale rates", rates != held[SCHEDULER_RATES]
-    for key, value in held.items():
+        yield "stale rates", rates != attributes[SCHEDULER_RATES]
+    for key, value in attributes.items():
         if key not in ("optimizer", SCHEDULER_RATES):
             inner = value if isinstance(value, (list, tuple)) else ()
-            for place, one in enumerate(inner):
-                if isinstance(one, LRScheduler):
-                    for path, leaf in scheduler_leaves(one):
+            for place, part in enumerate(inner):
+                if isinstance(part, LRScheduler):
+                    for path, leaf in scheduler_leaves(part):
                         yield f"{key}.{place}.{path}", leaf
             yield from ((f"{key}{path}", leaf) for path, leaf in leaves(value))
 
 
 def plain_values(
-    name: str, held: Mapping[str, Any], without: Iterable[str], packages: Collection[str]
+    name: str, attributes: Mapping[str, Any], without: Iterable[str], packages: Collection[str]
 ) -> Leaves:
     """Yield (name, value) for the numbers and texts in an object's public attributes.
 
     Args:
         name: of the object.
-        held: its attributes.
+        attributes: its attributes.
         without: names of some of them.
         packages: those whose objects are looked into; frameworks count a lot by which nothing is
             computed.
     """
-    known: set[int] = set()
-    for key, value in held.items():
+    visited_ids: set[int] = set()
+    for key, value in attributes.items():
         if not key.startswith("_") and key not in without:
-            for path, leaf in leaves(value, known, packages):
+            for path, leaf in leaves(value, visited_ids, packages):
                 if isinstance(leaf, (bool, int, float, str)):
                     yield f"{key}{path} of {name}", leaf

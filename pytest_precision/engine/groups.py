@@ -49,7 +49,7 @@ def group_members(optimizer: Optimizer) -> Members:
 
 def updated_tensors(optimizer: Optimizer) -> list[Tensor]:
     """List the tensors that an optimizer updates."""
-    return [parameter for _, own in group_members(optimizer) for parameter in own]
+    return [parameter for _, parameters in group_members(optimizer) for parameter in parameters]
 
 
 def places(members: Members) -> Iterator[tuple[str, Tensor]]:
@@ -94,7 +94,7 @@ def own_steps(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     for place, (group, parameters) in enumerate(group_members(optimizer)):
         if group.get("step") is None:
             continue
-        states = [state_of(optimizer, one) for one in parameters]
+        states = [state_of(optimizer, parameter) for parameter in parameters]
         if not any(states) or any("step" in state for state in states):
             yield f"step of group {place} of {type(optimizer).__name__}", group["step"]
 
@@ -135,20 +135,20 @@ def _options_of(group: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 def unshown(optimizer: Optimizer) -> dict[str, str]:
     """Return an optimizer's options and state that cannot become tensors, with their classes."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     kind = type(optimizer).__name__
     for group, parameters in group_members(optimizer):
         for key in OWN_KINDS:
             if group.get(key) is not None and _number(group[key]) is None:
-                found[f"{key} of the groups"] = f"{kind} has a {type(group[key]).__name__} there"
+                reasons[f"{key} of the groups"] = f"{kind} has a {type(group[key]).__name__} there"
         for key in group.keys() - GROUP_ELSEWHERE - SWITCHES:
             if not _is_empty(group[key]) and not _options(group[key]):
-                found[f"hyper {key}"] = f"{kind} has a {type(group[key]).__name__} there"
+                reasons[f"hyper {key}"] = f"{kind} has a {type(group[key]).__name__} there"
         for parameter in parameters:
             for key, value in state_of(optimizer, parameter).items():
-                for what in unshown_in(value):
-                    found[f"what is no tensor in {key}"] = f"{kind} keeps {what} there"
-    return found
+                for part in unshown_in(value):
+                    reasons[f"what is no tensor in {key}"] = f"{kind} keeps {part} there"
+    return reasons
 
 
 def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
@@ -188,6 +188,6 @@ def _is_empty(value: Any) -> bool:
 
 def _options(value: Any) -> list[tuple[str, Tensor]]:
     """List (path, tensor) for the values in a parameter group's option; empty if over 64 values."""
-    found = [(path, number(leaf)) for path, leaf in islice(leaves(value), MANY + 1)]
-    shown = [(path, held) for path, held in found if held is not None]
-    return shown if len(found) <= MANY else []
+    numbers = [(path, number(leaf)) for path, leaf in islice(leaves(value), MANY + 1)]
+    shown = [(path, tensor) for path, tensor in numbers if tensor is not None]
+    return shown if len(numbers) <= MANY else []

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
             the whole `kind`, as an engine may that shows its state in a way of its own; or whether
             the `value` may be another one, or none, where it has not agreed before.
         optional_beside: the kind that a side shows beside a tensor which the other side may lack.
-        told: whether it only says more about another kind, and is not compared.
+        explanatory: whether it only says more about another kind, and is not compared.
         made_late: whether an optimizer may make it in its first step, so that a load may add it to
             what was saved before.
         discrete: whether its values are choices, of which none is close to another.
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
     weight: bool = False
     optional: Literal["", "tensor", "kind", "value"] = ""
     optional_beside: str = ""
-    told: bool = False
+    explanatory: bool = False
     made_late: bool = False
     discrete: bool = False
     of_groups: bool = False
@@ -79,7 +79,7 @@ KINDS = {
         "the margin by which a choice was made; not compared",
         "float64",
         lasts="passing",
-        told=True,
+        explanatory=True,
     ),
     "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing", summed=True),
     "grad": Kind(
@@ -99,7 +99,7 @@ KINDS = {
         "the limit of a norm, where it is infinite, so that nothing is clipped; not compared",
         "float64",
         lasts="passing",
-        told=True,
+        explanatory=True,
     ),
     "final_grad": Kind(
         "each gradient as the optimizer reads it; of a script alone",

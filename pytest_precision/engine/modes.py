@@ -27,7 +27,7 @@ ModuleSettings = Mapping[str, Mapping[str, Any]]
 
 def module_settings(modules: Iterable[tuple[str, nn.Module]]) -> ModuleSettings:
     """Return, by module, the settings of torch's modules, such as a dropout probability."""
-    return {name: own for name, module in modules if (own := _settings(module))}
+    return {name: settings for name, module in modules if (settings := _settings(module))}
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
@@ -67,15 +67,15 @@ def modes(
             mode = "training" if module.training else "evaluation"
             yield whole("flag", f"{name} in {mode} mode", torch.tensor(module.training))
         before = (start or {}).get(name, {})
-        now = _settings(module) if before else {}
-        for key in now.keys() & before.keys():
-            if repr(now[key]) != repr(before[key]):
-                yield _changed(name, module, key, now[key], before[key])
+        settings = _settings(module) if before else {}
+        for key in settings.keys() & before.keys():
+            if repr(settings[key]) != repr(before[key]):
+                yield _changed(name, module, key, settings[key], before[key])
 
 
-def _changed(name: str, module: nn.Module, key: str, now: Any, before: Any) -> Observation:
-    what = "dropout " if isinstance(module, DROPOUT) else f"{type(module).__name__} "
-    change = f"{what}{name} with {key}={_short(now)} instead of {_short(before)}"
+def _changed(name: str, module: nn.Module, key: str, setting: Any, before: Any) -> Observation:
+    module_kind = "dropout " if isinstance(module, DROPOUT) else f"{type(module).__name__} "
+    change = f"{module_kind}{name} with {key}={_short(setting)} instead of {_short(before)}"
     return whole("flag", change, torch.tensor(True))
 
 
@@ -88,9 +88,9 @@ def trained(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, bool]:
     return {name: parameter.requires_grad for name, parameter in parameters}
 
 
-def thawed(now: Mapping[str, bool], start: Mapping[str, bool]) -> Iterator[Observation]:
+def thawed(requires_grad: Mapping[str, bool], start: Mapping[str, bool]) -> Iterator[Observation]:
     """Yield an observation for each parameter that was frozen or thawed since the start."""
-    for name, own in now.items():
-        if own != start.get(name, own):
-            change = "is trained since" if own else "is frozen since"
-            yield whole("flag", f"{name} {change} the start", torch.tensor(own))
+    for name, is_trained in requires_grad.items():
+        if is_trained != start.get(name, is_trained):
+            change = "is trained since" if is_trained else "is frozen since"
+            yield whole("flag", f"{name} {change} the start", torch.tensor(is_trained))

@@ -69,8 +69,8 @@ class Observable:
         self.capture = capture
         named = [*self.model.named_parameters()]
         if any(unwrapped(name) != name for name, _ in named):
-            own = (self.logical(name, parameter) for name, parameter in named)
-            expect_one_name_each(name for parts in own for name, _ in parts)
+            logical_parts = (self.logical(name, parameter) for name, parameter in named)
+            expect_one_name_each(name for parts in logical_parts for name, _ in parts)
         self._since.settings = module_settings(self.named_modules())
         self._since.trained = self._training_state(capture).gets_gradients()
         for prefix, module in self.model.named_modules():
@@ -192,7 +192,7 @@ class Observable:
 
     def logical_parts(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield (name without wrappers, tensor) for the parts of a fused tensor such as QKV."""
-        return ((unwrapped(own), part) for own, part in self.logical(name, tensor))
+        return ((unwrapped(part_name), part) for part_name, part in self.logical(name, tensor))
 
     def piece(self, kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
         """Return an observation of this rank's shard, with its place in the unsharded tensor."""
@@ -220,13 +220,15 @@ class Observable:
         """
         if kind in self.unobservable:
             return
-        for held in stored(kind, tensor):
-            apart = split and held.tensor.shape == tensor.shape
-            whole = [(unwrapped(name), held.tensor)]
-            parts = self.logical_parts(name, held.tensor) if apart else whole
+        for stored_part in stored(kind, tensor):
+            apart = split and stored_part.tensor.shape == tensor.shape
+            whole = [(unwrapped(name), stored_part.tensor)]
+            parts = self.logical_parts(name, stored_part.tensor) if apart else whole
             for logical_name, part in parts:
                 shown = full(part.detach()) if capture.gathers_shards else part.detach()
-                yield self.piece(held.kind, logical_name, shown, local=local or held.local)
+                yield self.piece(
+                    stored_part.kind, logical_name, shown, local=local or stored_part.local
+                )
 
     def reads(self, prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) for each parameter that the forward of `module` is about to read."""
@@ -236,8 +238,8 @@ class Observable:
         if capturing():  # nothing can be read, and replays of the CUDA graph call no hook
             return
         for name, read in self.reads(prefix, module):
-            seen = self.show("used_param", name, read, self.capture)
-            self.capture.keep("used_param", name, seen)
+            observations = self.show("used_param", name, read, self.capture)
+            self.capture.keep("used_param", name, observations)
 
     def _observe_grads(
         self, kind: str, capture: Capture, *, factor: float = 1.0, local: bool = False

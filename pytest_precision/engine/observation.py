@@ -69,12 +69,12 @@ class Observation:
             object.__setattr__(self, "local", True)
 
 
-def cloned(seen: Observation) -> Observation:
+def cloned(observation: Observation) -> Observation:
     """Return an observation with its tensor copied to the CPU, safe from later writes.
 
     The copy is on the host: a device has little more memory than the run itself needs.
     """
-    return replace(seen, tensor=seen.tensor.to("cpu", copy=True))
+    return replace(observation, tensor=observation.tensor.to("cpu", copy=True))
 
 
 def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:
@@ -119,7 +119,7 @@ def index_within(piece: Observation, place: int) -> tuple[int, ...]:
     if isinstance(piece.place, Chunk):
         inside = torch.unravel_index(torch.tensor(place), piece.place.sizes)
         return tuple(
-            int(own) + offset for own, offset in zip(inside, piece.place.offsets, strict=True)
+            int(index) + offset for index, offset in zip(inside, piece.place.offsets, strict=True)
         )
     whole = torch.unravel_index(torch.tensor(piece.place.start + place), piece.shape)
     return tuple(map(int, whole))
@@ -131,12 +131,12 @@ def tensors_in(value: Any) -> Iterator[tuple[str, Tensor]]:
     Numbers become 0-dim tensors in Python's own precision; None holds nothing. What cannot be shown
     as a tensor is left out; `unshown_in` names it.
     """
-    return ((path, held) for path, held in _leaves(value) if isinstance(held, Tensor))
+    return ((path, leaf) for path, leaf in _leaves(value) if isinstance(leaf, Tensor))
 
 
 def unshown_in(value: Any) -> Iterator[str]:
     """Yield a description of each part of an optimizer's state that cannot become a tensor."""
-    return (held for _, held in _leaves(value) if isinstance(held, str))
+    return (leaf for _, leaf in _leaves(value) if isinstance(leaf, str))
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Tensor | str]]:
@@ -155,7 +155,7 @@ def _leaves(value: Any) -> Iterator[tuple[str, Tensor | str]]:
     elif isinstance(value, (list, tuple, deque, Mapping)):
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in items:
-            for path, held in _leaves(entry):
-                yield f".{key}{path}", held
+            for path, leaf in _leaves(entry):
+                yield f".{key}{path}", leaf
     elif value is not None:
         yield "", f"a {type(value).__name__}"

@@ -42,23 +42,27 @@ def stored(kind: str, tensor: Tensor) -> Iterator[Stored]:
     Any other tensor is its own value, a sparse one with its zeros. A subclass without `dequantize`
     has inner tensors only.
     """
-    held = tensor.to_local() if is_dtensor(tensor) else tensor
-    if held.layout in WITHOUT_ZEROS:
-        yield Stored(kind, with_zeros(held))
+    local_tensor = tensor.to_local() if is_dtensor(tensor) else tensor
+    if local_tensor.layout in WITHOUT_ZEROS:
+        yield Stored(kind, with_zeros(local_tensor))
         return
-    if held.is_quantized:
-        yield Stored(kind, held.int_repr())
-        yield from _quantization(kind, held)
+    if local_tensor.is_quantized:
+        yield Stored(kind, local_tensor.int_repr())
+        yield from _quantization(kind, local_tensor)
         return
-    if is_dtensor(held) or not hasattr(held, "__tensor_flatten__") or held.is_nested:
+    if (
+        is_dtensor(local_tensor)
+        or not hasattr(local_tensor, "__tensor_flatten__")
+        or local_tensor.is_nested
+    ):
         yield Stored(kind, tensor)
         return
-    if type(held).dequantize is not Tensor.dequantize:
-        yield Stored(kind, _like(tensor, held.dequantize()))
-    names, _ = held.__tensor_flatten__()
+    if type(local_tensor).dequantize is not Tensor.dequantize:
+        yield Stored(kind, _like(tensor, local_tensor.dequantize()))
+    names, _ = local_tensor.__tensor_flatten__()
     for name in names:
-        for part in stored(inner_kind(kind, name), getattr(held, name)):
-            yield part._replace(local=part.local or held is not tensor)
+        for part in stored(inner_kind(kind, name), getattr(local_tensor, name)):
+            yield part._replace(local=part.local or local_tensor is not tensor)
 
 
 def with_zeros(tensor: Tensor) -> Tensor:
@@ -99,12 +103,14 @@ def unreadable(tensor: Tensor) -> str:
 
     The parts of a subclass are looked at when they are shown.
     """
-    if is_dtensor(tensor) and any(own.is_partial() for own in tensor.placements):
+    if is_dtensor(tensor) and any(placement.is_partial() for placement in tensor.placements):
         return "a partial sum"
-    held = tensor.to_local() if is_dtensor(tensor) else tensor
-    if held.layout in WITHOUT_ZEROS or (hasattr(held, "__tensor_flatten__") and not held.is_nested):
+    local_tensor = tensor.to_local() if is_dtensor(tensor) else tensor
+    if local_tensor.layout in WITHOUT_ZEROS or (
+        hasattr(local_tensor, "__tensor_flatten__") and not local_tensor.is_nested
+    ):
         return ""
-    return _problem(held)
+    return _problem(local_tensor)
 
 
 def expect_known(model: nn.Module) -> None:

@@ -133,10 +133,12 @@ class Restorable(Observable):
         return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
 
     def _expect_state_by_parameter(self) -> None:
-        own = {id(parameter) for parameter in self.optimized_model.parameters()}
-        foreign = [one for one in updated_tensors(self.optimizer) if id(one) not in own]
+        parameter_ids = {id(parameter) for parameter in self.optimized_model.parameters()}
+        foreign = [
+            tensor for tensor in updated_tensors(self.optimizer) if id(tensor) not in parameter_ids
+        ]
         if foreign:
-            shapes = ", ".join(str([*one.shape]) for one in foreign[:3])
+            shapes = ", ".join(str([*tensor.shape]) for tensor in foreign[:3])
             raise ValueError(
                 expected_but_got(
                     "an optimizer of parameters of the engine's model alone, by which a checkpoint "
@@ -216,16 +218,16 @@ def _without_gradients(optimizer: Optimizer) -> Iterator[None]:
 
     Those of another dtype or shape than their parameter's, which cannot be put back, stay.
     """
-    kept = [
+    gradients = [
         (parameter, gradient)
         for parameter in updated_tensors(optimizer)
         if (gradient := parameter.grad) is not None
         and (gradient.dtype, gradient.shape) == (parameter.dtype, parameter.shape)
     ]
-    for parameter, _ in kept:
+    for parameter, _ in gradients:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, gradient in kept:
+        for parameter, gradient in gradients:
             parameter.grad = gradient

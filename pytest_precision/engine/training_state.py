@@ -52,7 +52,7 @@ class TrainingState(ABC):
         How it is computed is left out, so that a comparison takes it for what one side alone has.
         """
         changes = self.since.policies, self.since.generators, self.since.attributes
-        return {one.kind: dict(one.starts) for one in changes}
+        return {kind_changes.kind: dict(kind_changes.starts) for kind_changes in changes}
 
     @abstractmethod
     def optimizers_state(self) -> Iterator[Observation]:
@@ -117,13 +117,13 @@ def of_optimizer(
         grouped: its groups, whose steps are shown where they count them for their parameters.
     """
     counted: set[str] = set()
-    for one in updated:
-        for key, value in groups.state_of(optimizer, one.tensor).items():
+    for updated_tensor in updated:
+        for key, value in groups.state_of(optimizer, updated_tensor.tensor).items():
             if key == "step":
-                counted.update(one.names)
+                counted.update(updated_tensor.names)
             for suffix, tensor in tensors_in(value):
-                yield from one.show(key, suffix, tensor)
-        yield from one.show_weight()
+                yield from updated_tensor.show(key, suffix, tensor)
+        yield from updated_tensor.show_weight()
     yield from groups.counters(grouped, counted)
 
 

@@ -48,7 +48,7 @@ _OPAQUE = (
 
 
 def leaves(
-    value: Any, known: set[int] | None = None, packages: Collection[str] = ()
+    value: Any, visited_ids: set[int] | None = None, packages: Collection[str] = ()
 ) -> Iterator[tuple[str, Any]]:
     """Yield (path, value) for the numbers, texts and tensors in a nested value.
 
@@ -57,25 +57,27 @@ def leaves(
 
     Args:
         value: anything.
-        known: ids of objects that were looked into before, to which its own are added.
+        visited_ids: ids of objects that were looked into before, to which its own are added.
         packages: those whose objects are looked into; all but torch unless given.
     """
-    yield from islice(_leaves(value, 0, set() if known is None else known, packages), MOST_LEAVES)
+    yield from islice(
+        _leaves(value, 0, set() if visited_ids is None else visited_ids, packages), MOST_LEAVES
+    )
 
 
 def _leaves(
-    value: Any, depth: int, seen: set[int], packages: Collection[str]
+    value: Any, depth: int, visited_ids: set[int], packages: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, _OPAQUE) or id(value) in seen:
+    if isinstance(value, _OPAQUE) or id(value) in visited_ids:
         return
     if _is_leaf(value):
         yield "", value
         return
     entries = _entries(value, packages)
     if entries and depth < DEEPEST:
-        seen.add(id(value))
+        visited_ids.add(id(value))
         for key, entry in entries.items():
-            for path, leaf in _leaves(entry, depth + 1, seen, packages):
+            for path, leaf in _leaves(entry, depth + 1, visited_ids, packages):
                 yield f".{key}{path}", leaf
 
 
@@ -138,8 +140,8 @@ def _readable(value: Tensor) -> Tensor | None:
     """Return this rank's shard as a plain tensor; None without memory or in an autograd graph."""
     if in_graph(value) or unreadable(value):
         return None
-    held = value.detach()
-    local = held.to_local() if is_dtensor(held) else held
+    tensor = value.detach()
+    local = tensor.to_local() if is_dtensor(tensor) else tensor
     return next(stored("", local)).tensor
 
 
@@ -163,8 +165,8 @@ def _whole(state: object) -> str:
 
 def text_bytes(value: str | bytes | bytearray) -> Tensor:
     """Return the bytes of a text as a uint8 tensor; one zero byte for an empty text."""
-    held = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-    return torch.frombuffer(bytearray(held or b"\0"), dtype=torch.uint8)
+    content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)
 
 
 def number(value: Any) -> Tensor | None:
@@ -172,14 +174,16 @@ def number(value: Any) -> Tensor | None:
 
     None gives None: it stands for what an optimizer then chooses.
     """
-    given = None if value is None else as_tensor(value)
-    if given is None or given.dtype in (torch.bool, torch.uint8) or given.is_complex():
-        return given
-    given = given.reshape(()) if given.numel() == 1 else given
+    tensor = None if value is None else as_tensor(value)
+    if tensor is None or tensor.dtype in (torch.bool, torch.uint8) or tensor.is_complex():
+        return tensor
+    tensor = tensor.reshape(()) if tensor.numel() == 1 else tensor
     small = (
-        given.is_floating_point() or not given.numel() or int(given.abs().max()) <= EXACT_INTEGERS
+        tensor.is_floating_point()
+        or not tensor.numel()
+        or int(tensor.abs().max()) <= EXACT_INTEGERS
     )
-    return given.to(torch.float64) if small else given
+    return tensor.to(torch.float64) if small else tensor
 
 
 def plain_number(value: Any) -> Any:
@@ -195,8 +199,8 @@ def fingerprint(leaf: Any) -> object:
     """Return a hashable value that two objects share only if they have equal type and bits."""
     if isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
         return type(leaf), repr(leaf)
-    held = as_tensor(leaf)
-    return None if held is None else _tensor_fingerprint(held)
+    tensor = as_tensor(leaf)
+    return None if tensor is None else _tensor_fingerprint(tensor)
 
 
 def start_of(leaf: Any) -> str:
@@ -204,10 +208,10 @@ def start_of(leaf: Any) -> str:
 
     It is empty for a value that cannot become a tensor.
     """
-    held = as_tensor(leaf)
-    if held is None:
+    tensor = as_tensor(leaf)
+    if tensor is None:
         return ""
-    dtype, shape, digest = _tensor_fingerprint(held)
+    dtype, shape, digest = _tensor_fingerprint(tensor)
     return described(dtype_name(dtype), shape, digest.hex())
 
 
@@ -222,6 +226,10 @@ def described(dtype: str, shape: Sequence[int], digest: str) -> str:
     return f"{dtype}{[*shape]} {digest}"
 
 
-def _tensor_fingerprint(held: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
-    flat = memory_on_cpu(held).resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return held.dtype, held.shape, xxhash.xxh3_128_digest(flat.view(torch.uint8).numpy().tobytes())
+def _tensor_fingerprint(tensor: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+    flat = memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return (
+        tensor.dtype,
+        tensor.shape,
+        xxhash.xxh3_128_digest(flat.view(torch.uint8).numpy().tobytes()),
+    )

@@ -52,33 +52,33 @@ class Choice(NamedTuple):
         return f"{self.backend}: {self.reason}"
 
 
-def choose(asked: str, precision: str, machine: Machine) -> Choice:
+def choose(requested_backend: str, precision: str, machine: Machine) -> Choice:
     """Choose "emulated" or "native" quantization for a precision on a given machine.
 
     Args:
-        asked: `auto`, `emulated` or `native`.
+        requested_backend: `auto`, `emulated` or `native`.
         precision: a quantized precision.
         machine: the machine that the cell runs on.
 
     Raises:
         BackendError: `native` was requested, and the machine cannot quantize this precision.
     """
-    if asked == "emulated":
+    if requested_backend == "emulated":
         return Choice("emulated", "it was requested")
     if _has(precision, machine):
         return Choice("native", str(machine))
-    if asked == "native":
+    if requested_backend == "native":
         raise BackendError(native_refusal(precision, str(machine)))
     return Choice("emulated", f"native {precision} needs {_needs(precision)}; here is {machine}")
 
 
-def decide(asked: str, precision: str, device: str) -> Choice:
+def decide(requested_backend: str, precision: str, device: str) -> Choice:
     """Choose "emulated" or "native" quantization for a precision on this process's machine.
 
     Transformer Engine is imported only if its version and the GPU allow the native backend.
 
     Args:
-        asked: `auto`, `emulated` or `native`.
+        requested_backend: `auto`, `emulated` or `native`.
         precision: a quantized precision.
         device: `cpu` or `cuda`.
 
@@ -86,17 +86,17 @@ def decide(asked: str, precision: str, device: str) -> Choice:
         BackendError: `native` was requested, and this process cannot quantize natively.
     """
     machine = Machine(installed_version(), None)
-    if device == "cuda" and asked != "emulated":
+    if device == "cuda" and requested_backend != "emulated":
         import torch
 
         machine = machine._replace(capability=torch.cuda.get_device_capability())
-    choice = choose(asked, precision, machine)
+    choice = choose(requested_backend, precision, machine)
     if choice.backend == "native":
         try:
             import_module("transformer_engine.pytorch")
         except Exception as error:  # its import looks for CUDA's libraries, and has assertions
             problem = f"{type(error).__name__}: {error}".partition("\n")[0]
-            return choose(asked, precision, Machine(None, machine.capability, problem))
+            return choose(requested_backend, precision, Machine(None, machine.capability, problem))
     return choice
 
 
@@ -134,10 +134,10 @@ def _has(precision: str, machine: Machine) -> bool:
     if engine is None or capability is None:
         return False
     return any(
-        one.since <= release_of(engine)
-        and one.first <= capability
-        and (one.until is None or capability < one.until)
-        for one in PRECISIONS[precision].native
+        support.since <= release_of(engine)
+        and support.first <= capability
+        and (support.until is None or capability < support.until)
+        for support in PRECISIONS[precision].native
     )
 
 

@@ -24,13 +24,13 @@ def amaxes_of_blocks(
     Returns:
         The amaxes, fp32, flat: row by row for the first block size, then for the next one.
     """
-    found = x.new_zeros(sum(map(prod, _grids(x, blocks))), dtype=torch.float32)
-    places = by_block(found, x, blocks)
+    amaxes = x.new_zeros(sum(map(prod, _grids(x, blocks))), dtype=torch.float32)
+    places = by_block(amaxes, x, blocks)
     for tile in tiles(x, (max(rows for rows, _ in blocks), max(across for _, across in blocks))):
         for block, place in places.items():
             region = tile.of_blocks(place, block)
             region.copy_(tile.amax(block, keep_nan=keep_nan)[: region.shape[0], : region.shape[1]])
-    return found
+    return amaxes
 
 
 def by_block(

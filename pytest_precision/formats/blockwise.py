@@ -47,7 +47,10 @@ class BlockScaling(InBlocks):
         return replace(self, if_infinite=FP32_MAXIMUM)
 
     def _quantize(
-        self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
+        self,
+        x: torch.Tensor,
+        usage: Usage,
+        block_amaxes: Mapping[Block, torch.Tensor] | None = None,
     ) -> QuantizedTensor:
         rowwise, columnwise = checked_usage(usage)
         parts: dict[str, BlockOperand] = {}
@@ -60,7 +63,7 @@ class BlockScaling(InBlocks):
                 x, self.element, (FP8_BLOCK, 1), torch.float32, transposed=True
             )
         block = (max(part.block[0] for part in parts.values()), FP8_BLOCK)
-        for tile in tiles(x, block, known):
+        for tile in tiles(x, block, block_amaxes):
             scales = [self._scale(tile.amax(part.block), x.dtype) for part in parts.values()]
             for part, scale in zip(parts.values(), scales, strict=True):
                 part.fill(tile, scale.reciprocal(), scale)

@@ -91,7 +91,7 @@ def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
         sums = _in_sixteens(total, 1 - across)
         while len(sums) > 1:
             half = len(sums) // 2
-            sums = [one + other for one, other in zip(sums[:half], sums[half:], strict=True)]
+            sums = [upper + lower for upper, lower in zip(sums[:half], sums[half:], strict=True)]
         (total,) = sums
     return total
 

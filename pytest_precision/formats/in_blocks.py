@@ -78,9 +78,12 @@ class InBlocks(Reducible):
 
     @abstractmethod
     def _quantize(
-        self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
+        self,
+        x: torch.Tensor,
+        usage: Usage,
+        block_amaxes: Mapping[Block, torch.Tensor] | None = None,
     ) -> QuantizedTensor:
-        """Quantize a matrix by the amaxes in `known`, or computed ones if that is None."""
+        """Quantize a matrix by the amaxes in `block_amaxes`, or computed ones if that is None."""
 
 
 class BlockOperand:

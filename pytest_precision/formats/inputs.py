@@ -36,10 +36,10 @@ def checked_matrix(x: Any, multiple: int = 1) -> torch.Tensor:
             expected_but_got("a torch.Tensor", named("x", x), "wrap it with torch.as_tensor")
         )
     if x.dtype not in INPUT_DTYPES:
-        known = ", ".join(map(str, INPUT_DTYPES))
+        dtypes = ", ".join(map(str, INPUT_DTYPES))
         raise TypeError(
             expected_but_got(
-                f"x of a dtype in ({known})", f"x.dtype={x.dtype} (dtype)", "cast x first"
+                f"x of a dtype in ({dtypes})", f"x.dtype={x.dtype} (dtype)", "cast x first"
             )
         )
     if x.dim() != 2:
@@ -115,9 +115,9 @@ def checked_random_bits(random_bits: Any, x: torch.Tensor, usage: Usage, name: s
                 "torch.randint(0, 256, ...)",
             )
         )
-    wanted = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
+    sides = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
     for (side, needed), bits, shape in zip(
-        wanted, random_bits, (x.shape, x.shape[::-1]), strict=True
+        sides, random_bits, (x.shape, x.shape[::-1]), strict=True
     ):
         if not needed:
             continue
@@ -176,8 +176,8 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "margin": ("an integer", lambda value: isinstance(value, int)),
     "reduce_amax": ("None or a callable", lambda value: value is None or callable(value)),
     **{
-        option: (f"one of {', '.join(map(str, known))}", known.__contains__)
-        for option, known in _CHOICES.items()
+        option: (f"one of {', '.join(map(str, choices))}", choices.__contains__)
+        for option, choices in _CHOICES.items()
     },
 }
 

@@ -41,7 +41,10 @@ class Mxfp8(InBlocks):
     rounding: Literal["ceil", "floor"] = "ceil"
 
     def _quantize(
-        self, x: torch.Tensor, usage: Usage, known: Mapping[Block, torch.Tensor] | None = None
+        self,
+        x: torch.Tensor,
+        usage: Usage,
+        block_amaxes: Mapping[Block, torch.Tensor] | None = None,
     ) -> QuantizedTensor:
         rowwise, columnwise = checked_usage(usage)
         parts: dict[str, BlockOperand] = {}
@@ -51,7 +54,7 @@ class Mxfp8(InBlocks):
             parts["columnwise"] = BlockOperand(x, self.element, (MXFP8_BLOCK, 1), torch.uint8)
         rows = MXFP8_BLOCK if columnwise or self.two_dimensional else 1
         columns = MXFP8_BLOCK if rowwise or self.two_dimensional else 1
-        for tile in tiles(x, (rows, columns), known):
+        for tile in tiles(x, (rows, columns), block_amaxes):
             scales = [self._scales(tile, part.block) for part in parts.values()]
             for part, (scale, multiplier) in zip(parts.values(), scales, strict=True):
                 part.fill(tile, scale, multiplier)

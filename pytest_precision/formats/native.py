@@ -121,8 +121,10 @@ class Native(Format):
             )
         with torch.no_grad(), _on(x.device, random_bits):
             operands = kernel_operands(format, x)
-        kept = {side: made for side, made in operands.items() if usage in ("both", side)}
-        return QuantizedTensor(self.name, (x.shape[0], x.shape[1]), kept)
+        returned_operands = {
+            side: operand for side, operand in operands.items() if usage in ("both", side)
+        }
+        return QuantizedTensor(self.name, (x.shape[0], x.shape[1]), returned_operands)
 
 
 @contextmanager

@@ -28,25 +28,25 @@ def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
     # The kernel takes the maximum with what is in it.
     amax = torch.zeros(1, dtype=torch.float32, device=x.device)
     kernel = _quantizer("float8_tensor", "Float8Quantizer")
-    made = kernel(format.scale, amax, _element(format.element))(x)
+    te_tensor = kernel(format.scale, amax, _element(format.element))(x)
     format.record(amax)
-    return _per_tensor(made, format.element, amax)
+    return _per_tensor(te_tensor, format.element, amax)
 
 
 def _current(format: CurrentScaling, x: torch.Tensor) -> dict[str, Operand]:
     kernel = _quantizer("float8_tensor", "Float8CurrentScalingQuantizer")
-    made = kernel(
+    te_tensor = kernel(
         _element(format.element),
         device=x.device,
         force_pow_2_scales=format.power_of_two,
         amax_epsilon=format.epsilon,
     )(x)
-    return _per_tensor(made, format.element, tensor_amax(x))  # the kernel's own is not kept
+    return _per_tensor(te_tensor, format.element, tensor_amax(x))  # the kernel's own is not kept
 
 
 def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
     kernel = _quantizer("float8_blockwise_tensor", "Float8BlockQuantizer")
-    made = kernel(
+    te_tensor = kernel(
         _element(format.element),
         rowwise=True,
         columnwise=True,
@@ -56,7 +56,7 @@ def _block(format: BlockScaling, x: torch.Tensor) -> dict[str, Operand]:
     )(x)
     block = (FP8_BLOCK if format.two_dimensional else 1, FP8_BLOCK)
     storages = [Storage(format.element, "fp32", block, side) for side in (False, True)]
-    return _blocks(made, storages, (None, None), x)
+    return _blocks(te_tensor, storages, (None, None), x)
 
 
 def _mxfp8(format: Mxfp8, x: torch.Tensor) -> dict[str, Operand]:
@@ -64,21 +64,21 @@ def _mxfp8(format: Mxfp8, x: torch.Tensor) -> dict[str, Operand]:
     options = {"with_2d_quantization": True} if format.two_dimensional else {}
     padding = (0, -x.shape[1] % mxfp8.MXFP8_BLOCK, 0, -x.shape[0] % mxfp8.MXFP8_BLOCK)
     kernel = _quantizer("mxfp8_tensor", "MXFP8Quantizer")
-    made = kernel(_element(format.element), **options)(F.pad(x, padding))
+    te_tensor = kernel(_element(format.element), **options)(F.pad(x, padding))
     blocks = ((1, mxfp8.MXFP8_BLOCK), (mxfp8.MXFP8_BLOCK, 1))
     storages = [Storage(format.element, "e8m0", block) for block in blocks]
-    return _blocks(made, storages, (None, None), x)
+    return _blocks(te_tensor, storages, (None, None), x)
 
 
 def _nvfp4(format: Nvfp4, x: torch.Tensor) -> dict[str, Operand]:
-    made = _quantizer("nvfp4_tensor", "NVFP4Quantizer")(
+    te_tensor = _quantizer("nvfp4_tensor", "NVFP4Quantizer")(
         with_rht=format.hadamard,
         with_post_rht_amax=format.hadamard,
         with_2d_quantization=format.two_dimensional,
         stochastic_rounding=format.stochastic,
     )(x)
     storages = [Storage(E2M1, "nvfp4", (1, packed.NVFP4_BLOCK), side) for side in (False, True)]
-    return _blocks(made, storages, (made._amax_rowwise, made._amax_columnwise), x)
+    return _blocks(te_tensor, storages, (te_tensor._amax_rowwise, te_tensor._amax_columnwise), x)
 
 
 class _Quantizer(NamedTuple):
@@ -86,11 +86,11 @@ class _Quantizer(NamedTuple):
 
     Attributes:
         call: returns the operands "rowwise" and "columnwise" of a matrix.
-        told: fields of the format that `call` tells the kernel; any other must have its default.
+        options: fields of the format that `call` tells the kernel; any other must have its default.
     """
 
     call: Callable[[Any, torch.Tensor], dict[str, Operand]]
-    told: frozenset[str]
+    options: frozenset[str]
 
 
 # The quantizers have neither torchao's and the OCP document's arithmetic, nor the cast of masters,
@@ -112,13 +112,13 @@ def expect_quantizer(format: Format) -> None:
     Raises:
         ValueError: it has none for formats of this class, or none that knows a field's value.
     """
-    found = _quantizer_of(format)
-    if found is None:
+    quantizer = _quantizer_of(format)
+    if quantizer is None:
         raise _no_quantizer(f"{format.name} ({type(format).__name__})")
-    made: Any = format  # that of delayed scaling has no fields, but a state
-    for field in fields(made) if is_dataclass(made) else ():
-        value = getattr(made, field.name)
-        if field.name not in {"name", *found.told} and value != field.default:
+    any_format: Any = format  # that of delayed scaling has no fields, but a state
+    for field in fields(any_format) if is_dataclass(any_format) else ():
+        value = getattr(any_format, field.name)
+        if field.name not in {"name", *quantizer.options} and value != field.default:
             raise _no_quantizer(f"{format.name} with {named(field.name, value)}")
 
 
@@ -129,9 +129,9 @@ def kernel_operands(format: Format, x: torch.Tensor) -> dict[str, Operand]:
         format: a format that `expect_quantizer` takes.
         x: fp32, bf16 or fp16 [rows, columns], on the GPU; `Native.quantize` has checked it.
     """
-    found = _quantizer_of(format)
-    assert found is not None
-    return found.call(format, x)
+    quantizer = _quantizer_of(format)
+    assert quantizer is not None
+    return quantizer.call(format, x)
 
 
 def _no_quantizer(got: str) -> ValueError:
@@ -140,25 +140,25 @@ def _no_quantizer(got: str) -> ValueError:
 
 
 def _quantizer_of(format: Format) -> _Quantizer | None:
-    known = (one for kind, one in _QUANTIZERS.items() if isinstance(format, kind))
-    return next(known, None)
+    quantizers = (quantizer for kind, quantizer in _QUANTIZERS.items() if isinstance(format, kind))
+    return next(quantizers, None)
 
 
-def _per_tensor(made: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:
+def _per_tensor(te_tensor: Any, element: Element, amax: torch.Tensor) -> dict[str, Operand]:
     """Return the rowwise and columnwise operands in a Transformer Engine `Float8Tensor`."""
-    transpose = made._transpose
+    transpose = te_tensor._transpose
     if transpose is None:  # on GPUs whose GEMM reads both orders
-        transpose = made._data.t().contiguous()
+        transpose = te_tensor._data.t().contiguous()
     return {
-        "rowwise": Operand(made._data, made._scale_inv, amax, Storage(element, "fp32")),
+        "rowwise": Operand(te_tensor._data, te_tensor._scale_inv, amax, Storage(element, "fp32")),
         "columnwise": Operand(
-            transpose, made._scale_inv, amax, Storage(element, "fp32", transposed=True)
+            transpose, te_tensor._scale_inv, amax, Storage(element, "fp32", transposed=True)
         ),
     }
 
 
 def _blocks(
-    made: Any,
+    te_tensor: Any,
     storages: list[Storage],
     amaxes: tuple[torch.Tensor | None, torch.Tensor | None],
     x: torch.Tensor,
@@ -166,8 +166,8 @@ def _blocks(
     """Return the rowwise and columnwise operands in a block-scaled Transformer Engine tensor."""
     return {
         side: valid(
-            getattr(made, f"_{side}_data"),
-            getattr(made, f"_{side}_scale_inv"),
+            getattr(te_tensor, f"_{side}_data"),
+            getattr(te_tensor, f"_{side}_scale_inv"),
             amax,
             storage,
             (x.shape[0], x.shape[1]),

@@ -123,8 +123,8 @@ class Nvfp4(Reducible):
                 x, self._amax(x, transposed=False), self._kind, bits[0], transposed=False
             )
         if columnwise:
-            known = rowwise and turned is x and not self.row_scaled
-            amax = operands["rowwise"].amax if known else self._amax(turned, transposed=True)
+            shares_amax = rowwise and turned is x and not self.row_scaled
+            amax = operands["rowwise"].amax if shares_amax else self._amax(turned, transposed=True)
             operands["columnwise"] = PackedOperand(
                 turned, amax, self._kind, bits[1], transposed=True
             )
@@ -180,14 +180,14 @@ class Nvfp4(Reducible):
         """
         x = self._read_as_it_is(x)
         amax = amaxes[:1]
-        known = by_block(amaxes[1:], x, self._blocks)
-        wanted = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
+        block_amaxes = by_block(amaxes[1:], x, self._blocks)
+        sides = zip(("rowwise", "columnwise"), checked_usage(usage), strict=True)
         operands = {
             side: PackedOperand(x, amax, self._kind, None, transposed=side == "columnwise")
-            for side, needed in wanted
+            for side, needed in sides
             if needed
         }
-        self._fill(x, list(operands.values()), known)
+        self._fill(x, list(operands.values()), block_amaxes)
         return QuantizedTensor(
             self.name,
             (x.shape[0], x.shape[1]),
@@ -233,10 +233,10 @@ class Nvfp4(Reducible):
         self,
         source: torch.Tensor,
         operands: list[PackedOperand],
-        known: Mapping[Block, torch.Tensor] | None = None,
+        block_amaxes: Mapping[Block, torch.Tensor] | None = None,
     ) -> None:
         scaling_of = nvfp4_scaling_torchao if self.scaling == "torchao" else nvfp4_scaling
-        for tile in tiles(source, (NVFP4_BLOCK, NVFP4_BLOCK), known):
+        for tile in tiles(source, (NVFP4_BLOCK, NVFP4_BLOCK), block_amaxes):
             codes = scale = None
             for operand in operands:
                 block = (NVFP4_BLOCK, NVFP4_BLOCK) if self.two_dimensional else operand.block

@@ -50,13 +50,13 @@ def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = F
     """Return a @ b in fp32, with a transposed first if `turn_a`, and b if `turn_b`."""
     left, right = (a.values.t() if turn_a else a.values), (b.values.t() if turn_b else b.values)
     with as_written(left):
-        amaxes = [one.amax for one in (a, b) if one.amax is not None]
+        amaxes = [factor.amax for factor in (a, b) if factor.amax is not None]
         if not amaxes:
             return left @ right
         sums = left.new_zeros(left.shape[0], right.shape[1])
         for start in range(0, left.shape[1], BLOCK):
-            here = slice(start, start + BLOCK)
-            sums.addmm_(left[:, here], right[here])
+            span = slice(start, start + BLOCK)
+            sums.addmm_(left[:, span], right[span])
         whole = amaxes[0] if len(amaxes) == 1 else amaxes[0] * amaxes[1]
         return sums.mul_(whole * torch.full_like(whole, a.range * b.range).reciprocal_())
 

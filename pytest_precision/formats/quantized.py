@@ -92,8 +92,8 @@ class Operand:
         return 256.0 * 6.0 if self.storage.scale == "nvfp4_256" else NVFP4_RANGE
 
     def _is_scaled_last(self) -> bool:
-        one = self.amax is not None and self.amax.numel() == 1
-        return one and self.storage.scale in ("nvfp4", "nvfp4_256")
+        has_one_amax = self.amax is not None and self.amax.numel() == 1
+        return has_one_amax and self.storage.scale in ("nvfp4", "nvfp4_256")
 
     def _decoded(
         self,
@@ -114,11 +114,11 @@ class Operand:
             if block is None:
                 torch.mul(values, factors(self.scale, down), out=product)
             else:
-                here = self.scale[
+                block_scales = self.scale[
                     down.start // block[0] : -(-down.stop // block[0]),
                     across.start // block[1] : -(-across.stop // block[1]),
                 ]
-                _multiply_blocks(values, factors(here, down), block, product)
+                _multiply_blocks(values, factors(block_scales, down), block, product)
             if product is not target:
                 target.copy_(product)
         return out.t() if self.storage.transposed else out
@@ -193,11 +193,11 @@ class QuantizedTensor:
 
     def _operand(self, side: str) -> Operand:
         if side not in self.operands:
-            made = ", ".join(self.operands)
+            sides = ", ".join(self.operands)
             raise ValueError(
                 expected_but_got(
                     f"a {side} operand",
-                    named("usage", made),
+                    named("usage", sides),
                     f"quantize with usage='both' or usage={side!r}",
                 )
             )

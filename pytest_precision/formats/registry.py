@@ -17,7 +17,7 @@ _FORMATS: Makers = dict(
 )
 
 _IN_NAMES = {
-    field for made in _FORMATS.values() if isinstance(made, partial) for field in made.keywords
+    field for make in _FORMATS.values() if isinstance(make, partial) for field in make.keywords
 }
 """Fields that a name determines; for a field that the name does not mention, it is the default."""
 
@@ -67,16 +67,16 @@ def recipe(precision: str, element: str | None = None) -> Recipe:
     Raises:
         ValueError: the precision or the element is unknown; the message lists the known ones.
     """
-    known = {name: row.recipe for name, row in PRECISIONS.items() if row.recipe is not None}
-    expect_one_of("precision", precision, known)
-    found = known[precision]
-    choices = OPERAND_ELEMENTS if found.element else {}
+    recipes = {name: row.recipe for name, row in PRECISIONS.items() if row.recipe is not None}
+    expect_one_of("precision", precision, recipes)
+    template = recipes[precision]
+    choices = OPERAND_ELEMENTS if template.element else {}
     expect_one_of("element", element, [None, *choices], f"{precision} has no others")
-    chosen = found.element if element is None else element
+    chosen = template.element if element is None else element
     forward, gradient = choices.get(chosen, ("", ""))
     return Recipe(
-        found.input.format(forward),
-        found.weight.format(forward),
-        found.gradient.format(gradient),
+        template.input.format(forward),
+        template.weight.format(forward),
+        template.gradient.format(gradient),
         chosen,
     )

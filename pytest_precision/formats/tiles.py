@@ -65,12 +65,12 @@ FLOAT_BITS = {
 }
 
 
-class _Kept(threading.local):
+class _Scratch(threading.local):
     def __init__(self) -> None:
         self.buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
 
-_kept = _Kept()
+_thread_scratch = _Scratch()
 
 
 def empty_scratch(
@@ -83,12 +83,12 @@ def empty_scratch(
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=like.device)
     needed = prod(shape)
-    buffer = _kept.buffers.get((name, dtype))
+    buffer = _thread_scratch.buffers.get((name, dtype))
     if buffer is None or buffer.numel() < needed:
         # A tensor that was made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
             buffer = torch.empty(needed, dtype=dtype, device="cpu")
-        _kept.buffers[name, dtype] = buffer
+        _thread_scratch.buffers[name, dtype] = buffer
     return buffer[:needed].view(shape)
 
 
@@ -108,7 +108,7 @@ class Tile:
         rows: slice,
         columns: slice,
         block: Block,
-        known: Mapping[Block, torch.Tensor] | None = None,
+        block_amaxes: Mapping[Block, torch.Tensor] | None = None,
     ) -> None:
         self.rows = rows
         self.columns = columns
@@ -116,7 +116,7 @@ class Tile:
         self.has_nan = False
         self._shape = tuple(map(_whole, self.source.shape, block))
         self._magnitudes: torch.Tensor | None = None
-        self._known = known
+        self._block_amaxes = block_amaxes
 
     def amax(self, block: Block, *, keep_nan: bool = False) -> torch.Tensor:
         """Compute the largest magnitude of each block, fp32 [blocks of rows, blocks of columns].
@@ -140,9 +140,9 @@ class Tile:
             self._magnitudes.masked_fill_(self._magnitudes > bits.infinity, 0)
             peaks = _block_amax(self._magnitudes, block)
         amaxes = peaks.view(self.source.dtype).float()
-        if self._known is not None:
-            given = self.of_blocks(self._known[block], block)
-            amaxes[: given.shape[0], : given.shape[1]] = given
+        if self._block_amaxes is not None:
+            known_amaxes = self.of_blocks(self._block_amaxes[block], block)
+            amaxes[: known_amaxes.shape[0], : known_amaxes.shape[1]] = known_amaxes
         return amaxes
 
     def of_blocks(self, matrix: torch.Tensor, block: Block) -> torch.Tensor:
@@ -165,8 +165,8 @@ class Tile:
         return padded[: self.source.shape[0], : self.source.shape[1]]
 
     def _scratch(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        made = empty_scratch(name, self._shape, self.source, dtype)
-        return made.zero_() if self.source.shape != self._shape else made
+        scratch = empty_scratch(name, self._shape, self.source, dtype)
+        return scratch.zero_() if self.source.shape != self._shape else scratch
 
 
 def split_blocks(matrix: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
@@ -176,17 +176,18 @@ def split_blocks(matrix: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
 
 
 def tiles(
-    x: torch.Tensor, block: Block, known: Mapping[Block, torch.Tensor] | None = None
+    x: torch.Tensor, block: Block, block_amaxes: Mapping[Block, torch.Tensor] | None = None
 ) -> Iterator[Tile]:
     """Yield the tiles of a matrix; each is valid until the next one is requested.
 
     Args:
         x: the matrix.
         block: rows and columns that must not be split: powers of two, at most 128.
-        known: block size to the amaxes of all blocks of the matrix, to use instead of its own.
+        block_amaxes: block size to the amaxes of all blocks of the matrix, to use instead of its
+            own.
     """
     for rows, columns in tile_spans(x.shape[0], x.shape[1], x.device, block[0]):
-        yield Tile(x, rows, columns, block, known)
+        yield Tile(x, rows, columns, block, block_amaxes)
 
 
 def own_transpose(matrix: torch.Tensor) -> torch.Tensor:

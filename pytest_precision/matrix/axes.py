@@ -60,16 +60,20 @@ def build(
                 "write precision_matrix(axis=[value, ...])",
             )
         )
-    given = {name: values for name, values in keywords.items() if name not in options}
-    environment = _variables(given.pop("environment", {}))
-    own = [name for name in given if name not in BUILT_IN_AXES]
-    for name in own:
-        _check_name(name, given[name], options)
+    axis_values = {name: values for name, values in keywords.items() if name not in options}
+    environment = _variables(axis_values.pop("environment", {}))
+    user_axes = [name for name in axis_values if name not in BUILT_IN_AXES]
+    for name in user_axes:
+        _check_name(name, axis_values[name], options)
     # Ids must not depend on the order in which a marker happens to name the built-in axes.
-    axes = {name: _values(name, given[name], options) for name in BUILT_IN_AXES if name in given}
+    axes = {
+        name: _values(name, axis_values[name], options)
+        for name in BUILT_IN_AXES
+        if name in axis_values
+    }
     built_in = tuple(axes)
-    axes.update({name: _values(name, given[name], options) for name in own})
-    return _crossed(axes, built_in, tuple(own), environment)
+    axes.update({name: _values(name, axis_values[name], options) for name in user_axes})
+    return _crossed(axes, built_in, tuple(user_axes), environment)
 
 
 def axis_text(value: AxisValue) -> str:
@@ -81,7 +85,7 @@ def axis_text(value: AxisValue) -> str:
 def _crossed(
     axes: Mapping[str, tuple[AxisValue, ...]],
     built_in: tuple[str, ...],
-    own: tuple[str, ...],
+    user_axes: tuple[str, ...],
     environment: Variables,
 ) -> Matrix:
     tokens = product(*([_token(name, value) for value in axes[name]] for name in axes))
@@ -89,7 +93,7 @@ def _crossed(
     not_made: Counter[str] = Counter()
     for point, words in zip(product(*axes.values()), tokens, strict=True):
         fields: dict[str, Any] = dict(zip(built_in, point, strict=False))
-        extra = tuple(zip(own, point[len(built_in) :], strict=True))
+        extra = tuple(zip(user_axes, point[len(built_in) :], strict=True))
         cell = Cell(**fields, extra=extra, environment=environment)
         reason = next((why for holds, why in NONSENSE if holds(cell)), None)
         if reason is not None:
@@ -116,9 +120,9 @@ def _crossed(
     return Matrix(tuple(cells.values()), tuple(cells), not_made)
 
 
-def _variables(given: object) -> Variables:
+def _variables(environment: object) -> Variables:
     try:
-        return plain_variables(given)
+        return plain_variables(environment)
     except (TypeError, ValueError) as error:
         raise MatrixError(f"{error}") from None
 
@@ -141,19 +145,19 @@ def _check_name(name: str, values: object, options: Sequence[str]) -> None:
             )
         )
     # An axis that merely looks like a built-in one would run every cell at the default.
-    known = _meant(name, BUILT_IN_AXES)
-    if known is None:
+    intended_name = _intended_name(name, BUILT_IN_AXES)
+    if intended_name is None:
         # Options have no lists of values, so that a plural with one is a word of the user's.
         others = [*options, "environment"]
         listed = isinstance(values, (list, tuple))
-        known = _meant(name, others, plurals=not listed)
-    if known is not None:
+        intended_name = _intended_name(name, others, plurals=not listed)
+    if intended_name is not None:
         raise MatrixError(
             expected_but_got(
                 f"one of the axes {', '.join(BUILT_IN_AXES)}, one of the options "
                 f"{', '.join(options)}, environment, or an axis of your own,",
                 name,
-                f"write {known}, or give an axis of your own another name",
+                f"write {intended_name}, or give an axis of your own another name",
             )
         )
 
@@ -195,10 +199,10 @@ def _check_value(name: str, value: Any) -> None:
         )
     if name in BUILT_IN_AXES:
         try:
-            known = getattr(Cell(**{name: value}), name)
+            cell_value = getattr(Cell(**{name: value}), name)
         except ValueError as error:
             raise MatrixError(f"{error}") from None
-        if known != value:
+        if cell_value != value:
             raise MatrixError(
                 expected_but_got(
                     f"a value for {name}",
@@ -222,19 +226,19 @@ def _token(name: str, value: AxisValue) -> str:
     return re.sub(r"[^A-Za-z0-9_.+=-]", "_", f"{name}_{axis_text(value)}")
 
 
-def _meant(name: str, known: Iterable[str], *, plurals: bool = True) -> str | None:
+def _intended_name(name: str, known_names: Iterable[str], *, plurals: bool = True) -> str | None:
     """Return the known name of which `name` is probably a misspelling; None if there is none.
 
     Args:
         name: what somebody has written.
-        known: names that mean something.
+        known_names: names that mean something.
         plurals: whether the plural of a known name counts, too.
     """
-    for one in known:
-        if plurals and _folded(name) == _folded(one):
-            return one
-        if _slipped(name, one):
-            return one
+    for known_name in known_names:
+        if plurals and _folded(name) == _folded(known_name):
+            return known_name
+        if _is_misspelt(name, known_name):
+            return known_name
     return None
 
 
@@ -242,15 +246,15 @@ LEAST_LETTERS = 6
 """Letters of a name from which one slip is told from another word: `bank` and `rank` are words."""
 
 
-def _slipped(name: str, known: str) -> bool:
+def _is_misspelt(name: str, known_name: str) -> bool:
     """Return whether two words differ by one typing error: a letter, or two exchanged letters.
 
     More slips than one are the distance between words: `decision` has two letters other than
     `precision`. Who writes a known name whole, with something added, means that: `precision_b`.
     """
-    if re.search(rf"(?<![a-z]){known}(?![a-z])", name):
+    if re.search(rf"(?<![a-z]){known_name}(?![a-z])", name):
         return False
-    ours, theirs = _folded(name), _folded(known)
+    ours, theirs = _folded(name), _folded(known_name)
     if min(len(ours), len(theirs)) < LEAST_LETTERS or ours == theirs:
         return False
     if len(ours) == len(theirs):

@@ -16,12 +16,12 @@ _open: list[set[str]] = []
 @contextmanager
 def axes_read() -> Iterator[set[str]]:
     """Collect which user-defined matrix axes the `with` block reads, to find misspelt ones."""
-    found: set[str] = set()
-    _open.append(found)
+    read_axes: set[str] = set()
+    _open.append(read_axes)
     try:
-        yield found
+        yield read_axes
     finally:
-        _open[:] = [one for one in _open if one is not found]
+        _open[:] = [axis_set for axis_set in _open if axis_set is not read_axes]
 
 
 def so_far() -> tuple[str, ...]:
@@ -32,5 +32,5 @@ def so_far() -> tuple[str, ...]:
 def note(names: Iterable[str]) -> None:
     """Add axis names to the set of each open `axes_read` block."""
     names = tuple(names)
-    for found in _open:
-        found.update(names)
+    for read_axes in _open:
+        read_axes.update(names)

@@ -114,16 +114,16 @@ class Cell:
         if "environment" in axes:
             variables = plain_variables(axes.pop("environment"))
             return replace(self.replace(**axes), environment=variables)
-        own = dict(self.extra)
-        unknown = [name for name in axes if name not in BUILT_IN_AXES and name not in own]
+        user_axes = dict(self.extra)
+        unknown = [name for name in axes if name not in BUILT_IN_AXES and name not in user_axes]
         if unknown:
-            known = ", ".join([*BUILT_IN_AXES, *own])
-            raise ValueError(expected_but_got(f"one of the axes {known}", unknown[0]))
-        note(name for name in axes if name in own)
-        own.update({name: axes.pop(name) for name in list(axes) if name in own})
+            axis_names = ", ".join([*BUILT_IN_AXES, *user_axes])
+            raise ValueError(expected_but_got(f"one of the axes {axis_names}", unknown[0]))
+        note(name for name in axes if name in user_axes)
+        user_axes.update({name: axes.pop(name) for name in list(axes) if name in user_axes})
         # Not by `dataclasses.replace`, whose source would stand in each traceback of a wrong value.
-        kept = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Cell(**{**kept, "extra": tuple(own.items()), **axes})
+        field_values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Cell(**{**field_values, "extra": tuple(user_axes.items()), **axes})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cell):
@@ -139,12 +139,12 @@ class Cell:
         return tuple(repr(getattr(self, field.name)) for field in fields(self))
 
     def __getattr__(self, name: str) -> Any:
-        own = dict(self.extra)
-        if name in own:
+        user_axes = dict(self.extra)
+        if name in user_axes:
             note([name])
-            return own[name]
-        known = ", ".join([*BUILT_IN_AXES, *own])
-        raise AttributeError(InputMessage(f"this cell has no axis {name!r}; it has {known}"))
+            return user_axes[name]
+        axis_names = ", ".join([*BUILT_IN_AXES, *user_axes])
+        raise AttributeError(InputMessage(f"this cell has no axis {name!r}; it has {axis_names}"))
 
 
 NO_AXES = ("extra", "device", "backend", "environment", "shared_by")

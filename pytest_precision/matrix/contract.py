@@ -74,10 +74,10 @@ class Contract:
                         "correct it, or leave it out",
                     )
                 )
-        for name, given in (("dtypes", self.dtypes), ("some", self.some)):
+        for name, dtypes in (("dtypes", self.dtypes), ("some", self.some)):
             advice = f"write {name}={{'master': 'float32'}}"
-            expect_type(name, given, Mapping, "a mapping from kind to dtype", advice)
-            for kind, dtype in given.items():
+            expect_type(name, dtypes, Mapping, "a mapping from kind to dtype", advice)
+            for kind, dtype in dtypes.items():
                 _expect_dtype(kind, dtype)
 
     @classmethod

@@ -46,9 +46,11 @@ class Declared:
         patterns = [a for a in _attributes(functions, "may_leave") if isinstance(a, tuple)]
         return cls(
             plain_variables(environment),
-            any(found is True for found in _attributes(functions, "fresh_ranks")),
+            any(declaration is True for declaration in _attributes(functions, "fresh_ranks")),
             tuple(chain.from_iterable(patterns)),
-            any(found is True for found in _attributes(functions, "transformer_engine")),
+            any(
+                declaration is True for declaration in _attributes(functions, "transformer_engine")
+            ),
         )
 
     def allowing(self, patterns: tuple[str, ...]) -> Declared:

@@ -27,11 +27,11 @@ def cells(written: Sequence[Cell]) -> SearchStrategy[Cell]:
     """
     from hypothesis import strategies
 
-    own = [cell.sequence for cell in written]
+    written_sequences = [cell.sequence for cell in written]
     drawn = strategies.lists(
-        strategies.sampled_from(drawable(own)), min_size=1, max_size=LONGEST_DRAWN
+        strategies.sampled_from(drawable(written_sequences)), min_size=1, max_size=LONGEST_DRAWN
     )
-    sequences = drawn.map(partial(sequence, save_first=any(map(saves_first, own))))
+    sequences = drawn.map(partial(sequence, save_first=any(map(saves_first, written_sequences))))
     return strategies.builds(_with_sequence, strategies.sampled_from(written), sequences)
 
 
@@ -40,9 +40,9 @@ def drawable(sequences: Iterable[str]) -> list[str]:
 
     Other numbers of ranks, and operations that are `asked_for`, are those of `sequences`.
     """
-    own = {word for sequence in sequences for word in parse(sequence)}
-    plain = [name for name, row in OPERATIONS.items() if name in own or not row.asked_for]
-    return plain + sorted(word for word in own if "@" in word)
+    words = {word for sequence in sequences for word in parse(sequence)}
+    plain = [name for name, row in OPERATIONS.items() if name in words or not row.asked_for]
+    return plain + sorted(word for word in words if "@" in word)
 
 
 def saves_first(sequence: str) -> bool:
@@ -60,13 +60,13 @@ def sequence(operations: Sequence[str], *, save_first: bool = False) -> str:
         save_first: whether a save before the first step is kept. torch's `get_state_dict` counts
             such a save as a step, so that each sequence with one would show that and nothing else.
     """
-    kept: list[str] = []
+    words: list[str] = []
     for operation in operations if "train" in operations else ["train", *operations]:
-        if OPERATIONS[name_of(operation)].needs_save and "save" not in kept:
+        if OPERATIONS[name_of(operation)].needs_save and "save" not in words:
             continue
-        if operation != "save" or save_first or "train" in kept:
-            kept.append(operation)
-    return unparse(tuple(kept))
+        if operation != "save" or save_first or "train" in words:
+            words.append(operation)
+    return unparse(tuple(words))
 
 
 def marker(cell: Cell) -> str:

@@ -38,22 +38,23 @@ def unselectable(select: Select, cells: Iterable[Cell]) -> list[str]:
     if not select:
         return []
     cells = list(cells)
-    known: dict[str, dict[str, None]] = {}
+    values_by_axis: dict[str, dict[str, None]] = {}
     for cell in cells:
         for axis, value in axes_of(cell).items():
-            known.setdefault(axis, {})[axis_text(value)] = None
+            values_by_axis.setdefault(axis, {})[axis_text(value)] = None
     wrong = []
     for axis, values in select:
-        if axis not in known:
+        if axis not in values_by_axis:
             wrong.append(
-                f"--precision-select: expected one of the axes {', '.join(known)} but got {axis}; "
-                "these are the axes of the collected cells"
+                f"--precision-select: expected one of the axes {', '.join(values_by_axis)} but got "
+                f"{axis}; these are the axes of the collected cells"
             )
         wrong += [
-            f"--precision-select: expected {axis} to be one of {', '.join(known[axis])} but got "
+            f"--precision-select: expected {axis} to be one of "
+            f"{', '.join(values_by_axis[axis])} but got "
             f"{axis}={value}; these are the values of the collected cells"
             for value in values
-            if axis in known and axis_text(value) not in known[axis]
+            if axis in values_by_axis and axis_text(value) not in values_by_axis[axis]
         ]
     if not wrong and not any(matches(cell, select) for cell in cells):
         together = " and ".join(f"{axis}={','.join(values)}" for axis, values in select)

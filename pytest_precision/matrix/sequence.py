@@ -204,8 +204,8 @@ def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _refused(text: str, position: int, problem: str) -> SequenceError:
-    what = f"sequence {text!r}, position {position}: {problem}. Expected {GRAMMAR}."
-    return SequenceError(InputMessage(what))
+    message = f"sequence {text!r}, position {position}: {problem}. Expected {GRAMMAR}."
+    return SequenceError(InputMessage(message))
 
 
 class Segment(NamedTuple):

@@ -55,8 +55,8 @@ class TensorKey(NamedTuple):
     @classmethod
     def of(cls, kind: str, name: str) -> TensorKey:
         """Split a recorded tensor's name into owner (such as a parameter), part and microbatch."""
-        found = _MICROBATCH.match(name)
-        microbatch, rest = (int(found[1]), name[found.end() :]) if found else (None, name)
+        match = _MICROBATCH.match(name)
+        microbatch, rest = (int(match[1]), name[match.end() :]) if match else (None, name)
         if kind == "hyper":
             part, _, owner = rest.partition(" of ")
         elif kind == "average":
@@ -117,14 +117,14 @@ class OperandPart(NamedTuple):
 
 def slot_of(weight: str) -> str:
     """Return the name of a weight's delayed scaling state; empty if the name is not a weight's."""
-    found = _WEIGHT.fullmatch(weight)
-    return f"{found[1] or ''}quantizers.{found[2] or 0}.weight" if found else ""
+    match = _WEIGHT.fullmatch(weight)
+    return f"{match[1] or ''}quantizers.{match[2] or 0}.weight" if match else ""
 
 
 def role_of(slot: str) -> str:
     """Return which GEMM operand a delayed scaling state is of, such as `input`; empty if none."""
-    found = _SLOT.fullmatch(slot)
-    return found[1] if found else ""
+    match = _SLOT.fullmatch(slot)
+    return match[1] if match else ""
 
 
 def inner_kind(kind: str, attribute: str) -> str:
@@ -185,11 +185,13 @@ def expect_one_name_each(names: Iterable[str]) -> None:
         ValueError: a child of the user's own has the name that a wrapper's child has, and a tensor
             beside it has the name of one in it.
     """
-    known: dict[str, str] = {}
+    original_names: dict[str, str] = {}
     for name in names:
-        first = known.setdefault(unwrapped(name), name)
+        first = original_names.setdefault(unwrapped(name), name)
         if first != name:
-            wrappers = [one for one in sorted(WRAPPER_NAMES) if one in f"{first} {name}"]
+            wrappers = [
+                wrapper for wrapper in sorted(WRAPPER_NAMES) if wrapper in f"{first} {name}"
+            ]
             child = " and ".join(wrappers)
             raise ValueError(
                 expected_but_got(

@@ -76,13 +76,13 @@ class Option(NamedTuple):
             return "/".join(map(str, value)) or "none"
         return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
-    def parsed(self, given: Sequence[object], name: str, where: str) -> Any:
+    def parsed(self, entries: Sequence[object], name: str, where: str) -> Any:
         """Parse what one source, such as the ini file, gives for this option.
 
         All values count if the option is repeatable, else the last.
 
         Args:
-            given: text, or a typed value if the source has types.
+            entries: text, or a typed value if the source has types.
             name: name by which the source calls the option.
             where: the source, for messages.
 
@@ -90,7 +90,7 @@ class Option(NamedTuple):
             pytest.UsageError: a value is invalid.
         """
         values = []
-        for entry in given:
+        for entry in entries:
             try:
                 values.append(self.parse(str(entry)))
             except ValueError:

@@ -45,10 +45,12 @@ def read_options(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: a value is invalid; the message names its source.
     """
-    given = {
-        option.field: value for option in (*OPTIONS, *FORMER) for value in _given(option, config)
+    settings = {
+        option.field: value
+        for option in (*OPTIONS, *FORMER)
+        for value in _from_first_source(option, config)
     }
-    return Settings(**given)
+    return Settings(**settings)
 
 
 def cells_are_asked_for(config: pytest.Config) -> bool:
@@ -58,7 +60,7 @@ def cells_are_asked_for(config: pytest.Config) -> bool:
         pytest.UsageError: the value is invalid; the message names its source.
     """
     matrix = next(option for option in OPTIONS if option.field == "enabled")
-    return next(_given(matrix, config), Settings().enabled)
+    return next(_from_first_source(matrix, config), Settings().enabled)
 
 
 def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) -> Settings:
@@ -80,13 +82,13 @@ def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) 
     return replace(settings, **overridden) if overridden else settings
 
 
-def _given(option: Option, config: pytest.Config) -> Iterator[Any]:
+def _from_first_source(option: Option, config: pytest.Config) -> Iterator[Any]:
     """Yield the parsed value of an option from the first source that has one, if any."""
-    for given, name, where, folder in _sources(option, config):
+    for entries, name, where, folder in _sources(option, config):
         if option.instead and (name != option.key or option in FORMER):
             words = f"{where}: {name} will be removed in the next release; write {option.instead}"
             warnings.warn(pytest.PytestDeprecationWarning(words), stacklevel=2)
-        value = option.parsed(given, name, where)
+        value = option.parsed(entries, name, where)
         yield folder / value if isinstance(value, Path) else value
         return
 
@@ -95,18 +97,18 @@ def _sources(
     option: Option, config: pytest.Config
 ) -> Iterator[tuple[Sequence[object], str, str, Path]]:
     """Yield (values, name, source, base folder) of an option, highest precedence first."""
-    here = config.invocation_params.dir
-    given = config.getoption(option.key)
-    if given is None:  # before any conftest.py is imported, only this has what is known
-        given = getattr(config.known_args_namespace, option.key, None)
-    if given is not None:
-        yield _several(given), option.flag, "command line", here
+    invocation_dir = config.invocation_params.dir
+    argument = config.getoption(option.key)
+    if argument is None:  # before any conftest.py is imported, only this has what is known
+        argument = getattr(config.known_args_namespace, option.key, None)
+    if argument is not None:
+        yield _several(argument), option.flag, "command line", invocation_dir
     variable = os.environ.get(option.variable)
     if variable is not None:
         split = REPEATABLE.get(option.ini_type)
         # An empty text is no list without entries: what was to be in it may not have been set.
         several = [variable] if split is None else split(variable) or [variable]
-        yield several, option.variable, "environment", here
+        yield several, option.variable, "environment", invocation_dir
     ini_file = str(config.inipath or "ini")
     try:
         entry = config.getini(option.key)
@@ -117,5 +119,5 @@ def _sources(
         yield _several(entry), option.key, ini_file, config.rootpath
 
 
-def _several(given: object) -> list[object]:
-    return given if isinstance(given, list) else [given]
+def _several(argument: object) -> list[object]:
+    return argument if isinstance(argument, list) else [argument]

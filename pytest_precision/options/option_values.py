@@ -22,14 +22,14 @@ def flag(text: str) -> bool:
     return _FLAGS[text.lower()]
 
 
-def one_of(*known: str) -> tuple[Callable[[str], str], str, str]:
+def one_of(*choices: str) -> tuple[Callable[[str], str], str, str]:
     """Return the parse function, the expected values and the metavar of an option with choices."""
 
     def parse(text: str) -> str:
-        _expect(text in known, text)
+        _expect(text in choices, text)
         return text
 
-    return parse, f"one of {', '.join(known)}", "|".join(known)
+    return parse, f"one of {', '.join(choices)}", "|".join(choices)
 
 
 def selection(text: str) -> tuple[str, tuple[str, ...]]:

@@ -87,7 +87,7 @@ class Settings:
     @property
     def of_repeat(self) -> str:
         """Return the command-line options with which a rerun of a failed check fails again."""
-        given = {
+        options = {
             "jitter": self.jitter,
             "mutate": "true" if self.mutate == 0 else self.mutate,
             "against": self.against,
@@ -98,7 +98,7 @@ class Settings:
             "against_build": self.against_build if self.against else None,
             "baseline_dir": self.baseline_dir,
         }
-        words = [f"--precision-{name}={value}" for name, value in given.items() if value]
+        words = [f"--precision-{name}={value}" for name, value in options.items() if value]
         for name, value in keys.items():
             words += ["-o", f"precision_{name}={value}"] if value else []
         return shlex.join(words)

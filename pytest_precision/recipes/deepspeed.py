@@ -33,9 +33,9 @@ def locate(engine: Any) -> Locate:
     names = {parameter: name for name, parameter in engine.module.named_parameters()}
     kind = type(engine.optimizer).__name__
     if kind not in OPTIMIZER_CLASSES and not isinstance(engine.optimizer, Optimizer):
-        known = "one of torch's optimizers, " + " or ".join(OPTIMIZER_CLASSES)
-        raise TypeError(expected_but_got(known, named("engine.optimizer", engine.optimizer)))
-    pieces = dict(OPTIMIZER_CLASSES.get(kind, _nothing)(engine.optimizer, names))
+        expected = "one of torch's optimizers, " + " or ".join(OPTIMIZER_CLASSES)
+        raise TypeError(expected_but_got(expected, named("engine.optimizer", engine.optimizer)))
+    pieces = dict(OPTIMIZER_CLASSES.get(kind, _no_pieces)(engine.optimizer, names))
     return lambda tensor: [] if _is_released(tensor) else pieces.get(tensor)
 
 
@@ -44,7 +44,7 @@ def _is_released(tensor: Any) -> bool:
     return hasattr(tensor, "ds_tensor") and not tensor.numel()
 
 
-def _nothing(optimizer: Any, names: Names) -> Flat:
+def _no_pieces(optimizer: Any, names: Names) -> Flat:
     """Yield nothing, since ZeRO 0 without masters updates the model's parameters themselves."""
     return iter(())
 
@@ -52,8 +52,8 @@ def _nothing(optimizer: Any, names: Names) -> Flat:
 def _copies(optimizer: Any, names: Names) -> Flat:
     """Yield each fp32 master weight of ZeRO 0 with its parameter's name and shape."""
     for masters, group in zip(optimizer.fp32_groups, optimizer.fp16_groups, strict=True):
-        for master, own in zip(masters, group, strict=True):
-            yield master, [(names[own], tuple(own.shape), 0, own.numel())]
+        for master, parameter in zip(masters, group, strict=True):
+            yield master, [(names[parameter], tuple(parameter.shape), 0, parameter.numel())]
 
 
 def _partitions(optimizer: Any, names: Names) -> Flat:
@@ -64,11 +64,15 @@ def _partitions(optimizer: Any, names: Names) -> Flat:
         end = (rank + 1) * partition.numel()
         group = optimizer.round_robin_bit16_groups[number]
         pieces: list[PieceFields] = []
-        for own, offset in zip(group, optimizer.round_robin_bit16_offsets[number], strict=True):
-            start, stop = max(position, offset), min(end, offset + own.numel())
+        for parameter, offset in zip(
+            group, optimizer.round_robin_bit16_offsets[number], strict=True
+        ):
+            start, stop = max(position, offset), min(end, offset + parameter.numel())
             if start < stop:
                 pieces.append((None, (), 0, start - position))
-                pieces.append((names[own], tuple(own.shape), start - offset, stop - offset))
+                pieces.append(
+                    (names[parameter], tuple(parameter.shape), start - offset, stop - offset)
+                )
                 position = stop
         yield partition, [*pieces, (None, (), 0, end - position)]
 

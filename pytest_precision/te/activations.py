@@ -91,19 +91,19 @@ def _forward(activation: Activation) -> Callable[..., Any]:
 
 def _backward(activation: Activation) -> Callable[..., Any]:
     def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any = None, **options: float) -> Any:
-        (made,) = gradients_of(lambda x: activation(x, **options), grad, fwd_input)
-        return _rounded(made, fwd_input.dtype, quantizer)
+        (input_grad,) = gradients_of(lambda x: activation(x, **options), grad, fwd_input)
+        return _rounded(input_grad, fwd_input.dtype, quantizer)
 
     return backward
 
 
 def _backward_with_bias(activation: Activation) -> Callable[..., Any]:
     def backward(grad: Tensor, fwd_input: Tensor, quantizer: Any = None) -> tuple[Tensor, Any]:
-        (made,) = gradients_of(activation, grad, fwd_input)
+        (input_grad,) = gradients_of(activation, grad, fwd_input)
         at_once = type(quantizer).__name__ in ("Float8Quantizer", "MXFP8Quantizer")
-        summed = made if at_once else made.to(fwd_input.dtype).float()
+        summed = input_grad if at_once else input_grad.to(fwd_input.dtype).float()
         of_bias = matrix(summed).sum(0).to(fwd_input.dtype)
-        return of_bias, _rounded(made, fwd_input.dtype, quantizer)
+        return of_bias, _rounded(input_grad, fwd_input.dtype, quantizer)
 
     return backward
 
@@ -116,8 +116,8 @@ def _scaled_forward(activation: Activation) -> Callable[..., Any]:
         glu_interleave_size: int = 0,
         **options: float,
     ) -> Any:
-        made = activation(_in_halves(input.float(), glu_interleave_size), **options)
-        return _rounded(made * act_scales.float().unsqueeze(-1), input.dtype, quantizer)
+        output = activation(_in_halves(input.float(), glu_interleave_size), **options)
+        return _rounded(output * act_scales.float().unsqueeze(-1), input.dtype, quantizer)
 
     return forward
 
@@ -133,11 +133,11 @@ def _scaled_backward(activation: Activation) -> Callable[..., Any]:
         **options: float,
     ) -> tuple[Any, Tensor | None]:
         def scaled(x: Tensor, scales: Tensor) -> Tensor:
-            made = activation(_in_halves(x, glu_interleave_size), **options)
-            return made * scales.unsqueeze(-1)
+            output = activation(_in_halves(x, glu_interleave_size), **options)
+            return output * scales.unsqueeze(-1)
 
-        made, of_scales = gradients_of(scaled, grad, fwd_input, act_scales)
-        rounded = _rounded(made, fwd_input.dtype, quantizer)
+        input_grad, of_scales = gradients_of(scaled, grad, fwd_input, act_scales)
+        rounded = _rounded(input_grad, fwd_input.dtype, quantizer)
         return rounded, of_scales.to(act_scales.dtype) if compute_scale_grad else None
 
     return backward
@@ -147,13 +147,13 @@ def gradients_of(function: Activation, gradient: Tensor, *inputs: Tensor) -> tup
     """Return the gradients of a function's inputs in fp32, from the gradient of its result."""
     with torch.enable_grad():
         exact = [tensor.detach().float().requires_grad_() for tensor in inputs]
-        made = function(*exact)
-        return torch.autograd.grad(made, exact, gradient.detach().float().view(made.shape))
+        output = function(*exact)
+        return torch.autograd.grad(output, exact, gradient.detach().float().view(output.shape))
 
 
-def _rounded(made: Tensor, dtype: torch.dtype, quantizer: Any) -> Any:
-    rounded = made.to(dtype)
-    return rounded if quantizer is None else quantize(rounded, quantizer, exact=made)
+def _rounded(exact: Tensor, dtype: torch.dtype, quantizer: Any) -> Any:
+    rounded = exact.to(dtype)
+    return rounded if quantizer is None else quantize(rounded, quantizer, exact=exact)
 
 
 def _in_halves(x: Tensor, interleave: int) -> Tensor:
@@ -166,16 +166,16 @@ def _in_halves(x: Tensor, interleave: int) -> Tensor:
 
 
 def _functions() -> dict[str, Callable[..., Any]]:
-    made = {}
+    functions = {}
     for name, activation in _ALL.items():
         gradient = _GRADIENT_NAMES.get(name, f"d{name}")
-        made[name], made[gradient] = _forward(activation), _backward(activation)
+        functions[name], functions[gradient] = _forward(activation), _backward(activation)
         if name in _PLAIN:
-            made[f"dbias_{gradient}"] = _backward_with_bias(activation)
+            functions[f"dbias_{gradient}"] = _backward_with_bias(activation)
         if name in _SCALED:
-            made[f"scaled_{name}"] = _scaled_forward(activation)
-            made[f"scaled_{gradient}"] = _scaled_backward(activation)
-    return made
+            functions[f"scaled_{name}"] = _scaled_forward(activation)
+            functions[f"scaled_{gradient}"] = _scaled_backward(activation)
+    return functions
 
 
 FUNCTIONS = _functions()

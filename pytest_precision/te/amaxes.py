@@ -37,23 +37,26 @@ def fused_amax_and_scale_update_after_reduction(
     reduced = torch.split(amax_reduction_buffer[: sum(widths)], widths)
     for length in sorted({len(history) for history in amax_histories}):
         # Of many modules at once: their histories are small, and each operation takes as long.
-        held = [n for n, history in enumerate(amax_histories) if len(history) == length]
-        history = torch.cat([amax_histories[n] for n in held], 1)
-        scale = torch.cat([scales[n] for n in held])
-        newest = torch.cat([reduced[n] for n in held])
+        indices = [n for n, history in enumerate(amax_histories) if len(history) == length]
+        history = torch.cat([amax_histories[n] for n in indices], 1)
+        scale = torch.cat([scales[n] for n in indices])
+        newest = torch.cat([reduced[n] for n in indices])
         newest = torch.where(newest != 0, newest, history[0])
-        seen = newest != 0
+        was_quantized = newest != 0
         rolled = history.roll(-1, 0)
         rolled[-1] = newest
         amax = rolled.amax(0) if amax_compute_algo == "max" else newest
         rolled[0] = 0
-        rolled = torch.where(seen, rolled, history)
-        made = torch.full_like(amax, reach).div_(amax).clamp_(max=FP32_MAXIMUM)
-        usable = seen & (amax > 0) & amax.isfinite()
-        made = torch.where(usable, made, scale)
-        own = [widths[n] for n in held]
+        rolled = torch.where(was_quantized, rolled, history)
+        new_scale = torch.full_like(amax, reach).div_(amax).clamp_(max=FP32_MAXIMUM)
+        usable = was_quantized & (amax > 0) & amax.isfinite()
+        new_scale = torch.where(usable, new_scale, scale)
+        part_widths = [widths[n] for n in indices]
         for n, part, factor in zip(
-            held, torch.split(rolled, own, 1), torch.split(made, own), strict=True
+            indices,
+            torch.split(rolled, part_widths, 1),
+            torch.split(new_scale, part_widths),
+            strict=True,
         ):
             amax_histories[n].copy_(part)
             scales[n].copy_(factor)

@@ -38,7 +38,7 @@ def modules() -> dict[str, ModuleType]:
     """Return {module name: stand-in} for APEX's module; an empty dict if APEX is installed."""
     if find_spec(MODULE) is not None:
         return {}
-    made: Any = ModuleType(MODULE, "The stand-in for APEX's module, on the CPU.")
-    made.wgrad_gemm_accum_fp32 = wgrad_gemm_accum_fp32
-    made.wgrad_gemm_accum_fp16 = wgrad_gemm_accum_fp16
-    return {MODULE: made}
+    module: Any = ModuleType(MODULE, "The stand-in for APEX's module, on the CPU.")
+    module.wgrad_gemm_accum_fp32 = wgrad_gemm_accum_fp32
+    module.wgrad_gemm_accum_fp16 = wgrad_gemm_accum_fp16
+    return {MODULE: module}

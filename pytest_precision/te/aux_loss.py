@@ -33,10 +33,14 @@ def fused_score_for_moe_aux_loss_fwd(
     """
     exact = logits.float()
     raw = SCORES[score_function](exact)
-    kept = exact if score_function == "sqrtsoftplus" else raw
+    intermediate_output = exact if score_function == "sqrtsoftplus" else raw
     softmax = score_function == "softmax"
     scores = raw if softmax else raw / (raw.sum(-1, keepdim=True) + EPSILON)
-    return scores, routing_output(best(scores, topk), exact, routing_map_format), kept.clone()
+    return (
+        scores,
+        routing_output(best(scores, topk), exact, routing_map_format),
+        intermediate_output.clone(),
+    )
 
 
 def fused_score_for_moe_aux_loss_bwd(

@@ -86,7 +86,7 @@ def tp_post(
     total, *others = gathered_data_ptr.view(world_size, n_rows, 4).unbind(0)
     for part in others:
         largest = torch.maximum(total[:, 0], part[:, 0])
-        sums = [one[:, 1] * (one[:, 0] - largest).exp() for one in (total, part)]
+        sums = [stats[:, 1] * (stats[:, 0] - largest).exp() for stats in (total, part)]
         target = torch.maximum(total[:, 2], part[:, 2])
         total = torch.stack((largest, sums[0] + sums[1], target, total[:, 3] + part[:, 3]), 1)
     columns = n_cols * world_size
@@ -114,21 +114,23 @@ def backward(
     if reduce_loss:
         gradient = gradient / n_non_ignore_ptr
     largest, total = stats_ptr[:, :1], stats_ptr[:, 1:]
-    made = (logits.float() - largest).exp() / total - label_smoothing / (n_cols * world_size)
-    here = torch.arange(rank * n_cols, (rank + 1) * n_cols) == target.unsqueeze(1)
-    made = (made - here.float() * (1.0 - label_smoothing)) * gradient
-    logits.copy_(made.masked_fill((target == ignore_idx).unsqueeze(1), 0.0))
+    logits_grad = (logits.float() - largest).exp() / total - label_smoothing / (n_cols * world_size)
+    is_target = torch.arange(rank * n_cols, (rank + 1) * n_cols) == target.unsqueeze(1)
+    logits_grad = (logits_grad - is_target.float() * (1.0 - label_smoothing)) * gradient
+    logits.copy_(logits_grad.masked_fill((target == ignore_idx).unsqueeze(1), 0.0))
 
 
 def _statistics(logits: Tensor, target: Tensor, first_column: int) -> Tensor:
     """Return each row's largest logit, sum of exponentials, target logit and sum of logits."""
     exact = logits.float().reshape(-1, logits.shape[-1])
     column = target.reshape(-1, 1) - first_column
-    here = (column >= 0) & (column < exact.shape[1])
-    own = exact.gather(1, column.clamp(0, exact.shape[1] - 1)).masked_fill(~here, -INFINITY)
+    is_local = (column >= 0) & (column < exact.shape[1])
+    target_logit = exact.gather(1, column.clamp(0, exact.shape[1] - 1)).masked_fill(
+        ~is_local, -INFINITY
+    )
     largest = exact.amax(1, keepdim=True)
     sums = (exact - largest).exp().sum(1, keepdim=True), exact.sum(1, keepdim=True)
-    return torch.cat((largest, sums[0], own, sums[1]), 1)
+    return torch.cat((largest, sums[0], target_logit, sums[1]), 1)
 
 
 def _loss(
@@ -141,13 +143,13 @@ def _loss(
     label_smoothing: float,
 ) -> None:
     """Fill tensors with each row's loss (0 if ignored), largest logit and sum of exponentials."""
-    largest, total, own, logits = statistics.unbind(1)
+    largest, total, target_logit, logits = statistics.unbind(1)
     stats.copy_(statistics[:, :2])
-    made = largest + total.log() - own
+    row_loss = largest + total.log() - target_logit
     if label_smoothing > 0:
         even = label_smoothing * (largest + total.log()) - label_smoothing / columns * logits
-        made = made * (1.0 - label_smoothing) + even
-    loss.copy_(made.masked_fill(target.reshape(-1) == ignore_idx, 0.0))
+        row_loss = row_loss * (1.0 - label_smoothing) + even
+    loss.copy_(row_loss.masked_fill(target.reshape(-1) == ignore_idx, 0.0))
 
 
 KERNELS = {

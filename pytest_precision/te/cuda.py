@@ -99,12 +99,12 @@ def _answers(capability: tuple[int, int]) -> dict[str, Any]:
         "current_stream": main,
         "default_stream": main,
     }
-    made: dict[str, Any] = {name: _saying(value) for name, value in constant.items()}
-    made |= dict.fromkeys(
+    functions: dict[str, Any] = {name: _saying(value) for name, value in constant.items()}
+    functions |= dict.fromkeys(
         ("init", "set_device", "set_stream", "synchronize", "empty_cache"), _saying(None)
     )
-    made |= dict.fromkeys(("stream", "device", "device_of"), _saying(contextlib.nullcontext()))
-    return made | {"Stream": _Stream, "ExternalStream": _Stream, "Event": _Event}
+    functions |= dict.fromkeys(("stream", "device", "device_of"), _saying(contextlib.nullcontext()))
+    return functions | {"Stream": _Stream, "ExternalStream": _Stream, "Event": _Event}
 
 
 def _generators() -> dict[str, Any]:

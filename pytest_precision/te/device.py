@@ -113,13 +113,13 @@ def _patch_tensors() -> None:
 
     def device_of(tensor: Tensor) -> torch.device:
         if type(tensor) in marks.PLAIN:  # asked so often that it should cost less than a kernel
-            here = where(tensor)
-            marked = _state.plain or here != CPU or marks.is_marked(tensor)
-            return here if marked else HERE
+            device: torch.device = where(tensor)
+            marked = _state.plain or device != CPU or marks.is_marked(tensor)
+            return device if marked else HERE
         # The getter would hand a subclass the name `torch.Tensor.device`, which is this property.
         with without_torch_functions():
-            found: torch.device = where(tensor)
-        return HERE if found.type == "cpu" and _says_cuda(tensor) else found
+            device = where(tensor)
+        return HERE if device.type == "cpu" and _says_cuda(tensor) else device
 
     replaced = {
         "device": property(device_of),
@@ -140,16 +140,16 @@ def _patch_tensors() -> None:
 
 def _says_cuda(tensor: Tensor) -> bool:
     # Transformer Engine's own tensors are moved by its own code, which also runs within `plain()`.
-    told = _state.plain and type(tensor) in marks.PLAIN
-    return not told and not marks.is_marked(tensor)
+    shows_real_device = _state.plain and type(tensor) in marks.PLAIN
+    return not shows_real_device and not marks.is_marked(tensor)
 
 
-def _marked(made: Any, device: Any) -> Any:
+def _marked(tensor: Any, device: Any) -> Any:
     """Return a tensor, marked to report `cpu` if the caller asked for that device by name."""
     named = isinstance(device, (str, _device)) and _device(device).type == "cpu"
-    if named and isinstance(made, Tensor) and not _state.plain:
-        marks.mark(made)
-    return made
+    if named and isinstance(tensor, Tensor) and not _state.plain:
+        marks.mark(tensor)
+    return tensor
 
 
 def _copied(tensor: Tensor, device: Any) -> Any:
@@ -171,13 +171,15 @@ def _made_where(function: Callable[..., Any]) -> Callable[..., Any]:
             kwargs["device"] = real(device)
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        given: Any = args[0] if args else None
-        made = function(*args, **kwargs)
+        source: Any = args[0] if args else None
+        tensor = function(*args, **kwargs)
         if device is None:
-            return _marked(made, CPU) if made is not given and marks.passes_on(given) else made
-        if made is given and _says_cuda(made) == (_type(device) == "cuda"):
-            return made
-        return _marked(_copied(made, device) if made is given else made, device)
+            return (
+                _marked(tensor, CPU) if tensor is not source and marks.passes_on(source) else tensor
+            )
+        if tensor is source and _says_cuda(tensor) == (_type(device) == "cuda"):
+            return tensor
+        return _marked(_copied(tensor, device) if tensor is source else tensor, device)
 
     return make
 

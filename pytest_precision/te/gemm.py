@@ -81,10 +81,10 @@ def generic_gemm(
     if gelu_input is not None:
         gelu_input = gelu_input.reshape(product.shape)
     if quantizer is not None:
-        made = quantize(product.to(dtype), quantizer, D)
+        output = quantize(product.to(dtype), quantizer, D)
     else:
-        made = product.to(dtype) if D is None else D.copy_(product.reshape(D.shape))
-    return made, bias_grad, gelu_input, extra_output
+        output = product.to(dtype) if D is None else D.copy_(product.reshape(D.shape))
+    return output, bias_grad, gelu_input, extra_output
 
 
 def te_general_grouped_gemm(
@@ -163,7 +163,9 @@ def te_general_grouped_gemm_for_grouped_tensor(
         product = (
             torch.zeros(out.shape, dtype=torch.float32) if empty else _product(a, transa, b, transb)
         )
-        factor, kept = (float(one[number if one.numel() > 1 else 0]) for one in (alpha, beta))
+        factor, old_factor = (
+            float(factors[number if factors.numel() > 1 else 0]) for factors in (alpha, beta)
+        )
         product = product.reshape(out.shape) * factor
         if term is not None and height:
             added = term.float().reshape(1, -1)
@@ -171,7 +173,7 @@ def te_general_grouped_gemm_for_grouped_tensor(
                 added = added * bias_scale[row : row + height].float().reshape(-1, 1)
             product = product + added
         row += height
-        out.copy_(_plus(product, out, kept, (a, b)) if kept else product)
+        out.copy_(_plus(product, out, old_factor, (a, b)) if old_factor else product)
     return D
 
 
@@ -191,15 +193,15 @@ def _summed(b: Any, transb: bool) -> Tensor:
     return values(b, "columnwise" if transb else "rowwise").sum(0)
 
 
-def _plus(product: Tensor, out: Tensor, kept: float, operands: tuple[Any, Any]) -> Tensor:
-    """Return product + `kept` * (the output's old values), in fp32.
+def _plus(product: Tensor, out: Tensor, old_factor: float, operands: tuple[Any, Any]) -> Tensor:
+    """Return product + `old_factor` * (the output's old values), in fp32.
 
     Where cuBLAS scales blocks, it first rounds the product to the dtype of the output.
     """
     if _scales_blocks(*operands):
         product = product.to(out.dtype).float()
-    held = out.float().reshape(product.shape)
-    return (held if kept == 1.0 else held.mul_(kept)).add_(product)
+    old_values = out.float().reshape(product.shape)
+    return (old_values if old_factor == 1.0 else old_values.mul_(old_factor)).add_(product)
 
 
 def _scales_blocks(a: Any, b: Any) -> bool:
@@ -260,12 +262,12 @@ def _refuse_blocks(
             )
 
 
-def _dtype(a: Any, wanted: int | None) -> torch.dtype:
+def _dtype(a: Any, output_dtype: int | None) -> torch.dtype:
     """Return the dtype of a GEMM's new output: the wanted one, or the dtype of its operand `a`."""
-    if wanted is not None:
-        return DTYPES[int(wanted)]
-    found: torch.dtype = getattr(a, "dtype", torch.bfloat16)
-    return found
+    if output_dtype is not None:
+        return DTYPES[int(output_dtype)]
+    operand_dtype: torch.dtype = getattr(a, "dtype", torch.bfloat16)
+    return operand_dtype
 
 
 def _is_empty(tensor: Any) -> bool:

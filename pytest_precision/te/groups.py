@@ -79,8 +79,10 @@ def bgrad_group_quantize(
     """
     x, sizes = matrix(tensor), first_dims.tolist()
     sums = [part.float().sum(0) for part in torch.split(x[: sum(sizes)], sizes)]
-    made = group_quantize(tensor, quantizer, num_tensors, first_dims, last_dims, tensor_offsets)
-    return made, torch.stack(sums).to(tensor.dtype)
+    grouped_tensor = group_quantize(
+        tensor, quantizer, num_tensors, first_dims, last_dims, tensor_offsets
+    )
+    return grouped_tensor, torch.stack(sums).to(tensor.dtype)
 
 
 def splits_to_offsets(first_dims: Tensor, logical_last_dim: int) -> Tensor:

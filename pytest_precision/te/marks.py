@@ -62,10 +62,10 @@ def pass_on() -> None:
 def _keeping(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def keep(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        made = method(tensor, *args, **kwargs)
-        if made is not tensor and passes_on(tensor):
-            mark(made)
-        return made
+        output = method(tensor, *args, **kwargs)
+        if output is not tensor and passes_on(tensor):
+            mark(output)
+        return output
 
     return keep
 
@@ -73,10 +73,10 @@ def _keeping(method: Callable[..., Any]) -> Callable[..., Any]:
 def _joining(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def join(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        made = function(tensors, *args, **kwargs)
+        output = function(tensors, *args, **kwargs)
         if len(tensors) and all(map(passes_on, tensors)):
-            mark(made)
-        return made
+            mark(output)
+        return output
 
     return join
 

@@ -93,10 +93,10 @@ def nvfp4_multi_tensor_compute_partial_amax(
         start_offset_list,
         strict=True,
     ):
-        found = _block_amaxes(_placed(shard, rows, columns, start), block_len, block_len)
-        partial.copy_(found.reshape(partial.shape))
+        block_amaxes = _block_amaxes(_placed(shard, rows, columns, start), block_len, block_len)
+        partial.copy_(block_amaxes.reshape(partial.shape))
         if shard.numel():
-            largest.copy_(torch.maximum(largest, found.max().reshape(largest.shape)))
+            largest.copy_(torch.maximum(largest, block_amaxes.max().reshape(largest.shape)))
 
 
 def nvfp4_compute_global_scale(global_amax: Tensor, global_scale: Tensor) -> None:
@@ -170,9 +170,11 @@ def nvfp4_multi_tensor_2d_partial_cast(
         shape, block = (rows, columns), (block_len, block_len)
         scaled = shard.reshape(-1).float() * _of_shard(multipliers, shape, block, shard, start)
         magnitude = scaled.abs()
-        found = e2m1.codes_(magnitude, torch.empty_like(magnitude), torch.empty_like(magnitude))
+        magnitude_codes = e2m1.codes_(
+            magnitude, torch.empty_like(magnitude), torch.empty_like(magnitude)
+        )
         signs = torch.signbit(scaled).to(torch.uint8) << 3
-        codes = found.to(torch.uint8) | signs
+        codes = magnitude_codes.to(torch.uint8) | signs
         out.copy_((codes[0::2] | (codes[1::2] << 4)).reshape(out.shape))
 
 
@@ -189,10 +191,10 @@ def _block_amaxes(x: Tensor, rows: int, columns: int) -> Tensor:
     return x.view(x.shape[0] // rows, rows, x.shape[1] // columns, columns).amax((1, 3))
 
 
-def _fill(target: Tensor, found: Tensor) -> None:
+def _fill(target: Tensor, corner: Tensor) -> None:
     """Write a matrix into the upper left corner of a larger one, and zero the rest."""
     target.zero_()
-    target[: found.shape[0], : found.shape[1]] = found
+    target[: corner.shape[0], : corner.shape[1]] = corner
 
 
 def _of_shard(

@@ -25,10 +25,10 @@ OF_NCCL = ("pg_options", "device_id")
 
 def enter() -> None:
     """Patch `torch.distributed` in this process so that NCCL groups use gloo."""
-    made = {name: _over_gloo(getattr(distributed_c10d, name)) for name in MAKERS}
-    made["all_gather"] = _gathering_unevenly(dist.all_gather)
-    made["reduce_scatter"] = _scattering_unevenly(dist.reduce_scatter)
-    for name, function in made.items():
+    functions = {name: _over_gloo(getattr(distributed_c10d, name)) for name in MAKERS}
+    functions["all_gather"] = _gathering_unevenly(dist.all_gather)
+    functions["reduce_scatter"] = _scattering_unevenly(dist.reduce_scatter)
+    for name, function in functions.items():
         for holder in (dist, distributed_c10d):
             setattr(holder, name, function)
 
@@ -41,11 +41,11 @@ def _gathering_unevenly(gather: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if async_op or _is_even(tensor_list):
             return gather(tensor_list, tensor, group, async_op)
-        for rank, made in enumerate(tensor_list):
+        for rank, part in enumerate(tensor_list):
             if rank == dist.get_rank(group):
-                made.copy_(tensor)
-            if made.numel():
-                dist.broadcast(made, group=group, group_src=rank)
+                part.copy_(tensor)
+            if part.numel():
+                dist.broadcast(part, group=group, group_src=rank)
         return None
 
     return all_gather

@@ -109,9 +109,9 @@ def _gamma(weight: Tensor, zero_centered: bool) -> Tensor:
     return weight.float() + (1.0 if zero_centered else 0.0)
 
 
-def _output(normalised: Tensor, given: Any, quantizer: Any, otype: int) -> Any:
+def _output(normalised: Tensor, out: Any, quantizer: Any, otype: int) -> Any:
     rounded = normalised.to(DTYPES[int(otype)])
     if quantizer is not None:
         exact = normalised if type(quantizer).__name__ == "Float8Quantizer" else None
-        return quantize(rounded, quantizer, given, exact=exact)
-    return rounded if given is None else given.copy_(rounded)
+        return quantize(rounded, quantizer, out, exact=exact)
+    return rounded if out is None else out.copy_(rounded)

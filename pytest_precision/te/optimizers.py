@@ -25,12 +25,12 @@ def multi_tensor_adam(chunk_size: int, noop: Tensor, tensor_lists: Lists, *scala
 
     The rounded masters are written to the parameters.
     """
-    known = _scalars(*scalars)
+    kernel_scalars = _scalars(*scalars)
     _expect_memory(tensor_lists)
     for gradient, parameter, first, second, *masters in zip(*tensor_lists, strict=True):
         updated = masters[0] if masters else parameter
         exact = updated.float()
-        _update(gradient, exact, first, second, known)
+        _update(gradient, exact, first, second, kernel_scalars)
         if exact is not updated:
             updated.copy_(exact)
         if masters:
@@ -41,10 +41,10 @@ def multi_tensor_adam_param_remainder(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, *scalars: Any
 ) -> None:
     """Update by Adam the masters that are stored as bf16 parameters and 16-bit remainders."""
-    known = _scalars(*scalars)
+    kernel_scalars = _scalars(*scalars)
     for gradient, parameter, first, second, low in zip(*tensor_lists, strict=True):
         master = remainder.join(parameter, low)
-        _update(gradient, master, first, second, known)
+        _update(gradient, master, first, second, kernel_scalars)
         rounded, rest = remainder.split(master)
         parameter.copy_(rounded)
         low.copy_(rest)
@@ -55,11 +55,11 @@ def multi_tensor_adam_fp8(
 ) -> None:
     """Update fp32 masters by Adam, cast them to fp8 by the old scale, and record their amaxes."""
     *scalars, dtype = scalars_and_dtype
-    known = _scalars(*scalars)
+    kernel_scalars = _scalars(*scalars)
     for gradient, data, first, second, master, scale, amax, inverse in zip(
         *tensor_lists, strict=True
     ):
-        _update(gradient, master, first, second, known)
+        _update(gradient, master, first, second, kernel_scalars)
         codes = torch.empty(master.shape, dtype=torch.uint8)
         ELEMENTS[int(dtype)].cast_(master * scale, codes)
         data.copy_(codes.view(data.dtype))
@@ -121,10 +121,10 @@ def multi_tensor_scale(
     chunk_size: int, noop: Tensor, tensor_lists: Lists, scale: float | Tensor
 ) -> None:
     """Write inputs times `scale` to outputs, and set `noop` to 1 if an input is not finite."""
-    for given, out in zip(*tensor_lists, strict=True):
-        if not bool(torch.isfinite(given).all()):
+    for tensor, out in zip(*tensor_lists, strict=True):
+        if not bool(torch.isfinite(tensor).all()):
             noop.fill_(1)
-        out.copy_(given.float() * float(scale))
+        out.copy_(tensor.float() * float(scale))
 
 
 multi_tensor_scale_tensor = multi_tensor_scale
@@ -165,9 +165,11 @@ def multi_tensor_compute_scale_and_scale_inv(
 ) -> None:
     """Compute the scales of fp8 tensors, and their inverses, from their amaxes."""
     for amax, scale, inverse in zip(*tensor_lists, strict=True):
-        made = scale_from_amax(amax, max_fp8, power_of_two=force_pow_2_scales, epsilon=amax_epsilon)
-        scale.copy_(made)
-        inverse.copy_(made.reciprocal())
+        new_scale = scale_from_amax(
+            amax, max_fp8, power_of_two=force_pow_2_scales, epsilon=amax_epsilon
+        )
+        scale.copy_(new_scale)
+        inverse.copy_(new_scale.reciprocal())
 
 
 def multi_tensor_compute_scale_inv_e8m0(chunk_size: int, noop: Tensor, tensor_lists: Lists) -> None:

@@ -37,12 +37,12 @@ def moe_permute_fwd(
     tokens, choices = indices.shape
     keys = indices.reshape(-1).to(torch.int64) & 0xFFFFFFFF
     order = keys.argsort(stable=True)
-    kept = num_out_tokens if num_out_tokens > 0 else order.numel()
-    rows = input.new_zeros((kept, input.shape[1]))
-    source = order[:kept] // choices
+    row_count = num_out_tokens if num_out_tokens > 0 else order.numel()
+    rows = input.new_zeros((row_count, input.shape[1]))
+    source = order[:row_count] // choices
     rows[: source.numel()] = input[source]
     places = torch.arange(order.numel(), dtype=torch.int32)
-    places[kept:] = -1
+    places[row_count:] = -1
     row_id_map = torch.empty_like(places)
     row_id_map[(order % choices) * tokens + order // choices] = places
     return rows, row_id_map, workspace
@@ -70,12 +70,12 @@ def moe_unpermute_fwd(
     weights = prob.to(input.dtype).double() if prob.numel() else None
     total = input.new_zeros((num_tokens, input.shape[1]))
     for choice, rows in enumerate(row_id_map.view(topK, num_tokens).long()):
-        kept = (rows >= 0).unsqueeze(1)
+        has_row = (rows >= 0).unsqueeze(1)
         taken = input[rows.clamp(min=0)].double()
         if weights is not None:
             taken *= weights[:, choice : choice + 1]
         added = total + taken if choice else taken  # the first is not added to 0, which has a sign
-        total = torch.where(kept, added.to(input.dtype), total)
+        total = torch.where(has_row, added.to(input.dtype), total)
     return total
 
 
@@ -98,11 +98,11 @@ def moe_unpermute_bwd(
     gradients = input_bwd.new_zeros((input_fwd.shape[0], input_bwd.shape[1]))
     of_weights = torch.zeros((tokens, choices), dtype=torch.float32)
     for choice, rows in enumerate(row_id_map.view(choices, tokens).long()):
-        kept = (rows >= 0).nonzero().squeeze(1)
-        rows, grad = rows[kept], input_bwd[kept]
+        token_ids = (rows >= 0).nonzero().squeeze(1)
+        rows, grad = rows[token_ids], input_bwd[token_ids]
         if prob.numel():
-            gradients[rows] = grad * prob[kept, choice : choice + 1].to(grad.dtype)
-            of_weights[kept, choice] = (grad * input_fwd[rows]).float().sum(1)
+            gradients[rows] = grad * prob[token_ids, choice : choice + 1].to(grad.dtype)
+            of_weights[token_ids, choice] = (grad * input_fwd[rows]).float().sum(1)
         else:
             gradients[rows] = grad
     return gradients, of_weights

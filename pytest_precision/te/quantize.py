@@ -79,9 +79,9 @@ def _quantized_tensor(tensor: Tensor, quantizer: Any, exact: Tensor | None) -> A
     metadata = quantizer.create_metadata(shape, dtype=tensor.dtype)
     kind, specs = storages.family_of(metadata["cls"]), quantizer.inner_tensor_specs(shape)
     sides = [side for side in SIDES if storages.data_name(kind, side) in specs]
-    made = quantized(matrix(tensor.detach()).contiguous(), quantizer, sides, exact)
+    quantized_matrix = quantized(matrix(tensor.detach()).contiguous(), quantizer, sides, exact)
     swizzled = kind in ("mxfp8", "nvfp4") and bool(quantizer.optimize_for_gemm)
-    inner = storages.memory_of(kind, made.operands, swizzled=swizzled)
+    inner = storages.memory_of(kind, quantized_matrix.operands, swizzled=swizzled)
     for name, (size, _) in specs.items():
         if inner[name].shape != size and (kind, name) not in _DESCRIBED_OTHERWISE:
             inner[name] = inner[name].reshape(size)
@@ -90,11 +90,11 @@ def _quantized_tensor(tensor: Tensor, quantizer: Any, exact: Tensor | None) -> A
 
 def dequantize(tensor: Any, otype: int) -> Tensor:
     """Return the values of a quantized tensor, rounded once to a dtype."""
-    held = storages.held_sides(tensor)
-    side: Side = "rowwise" if "rowwise" in held else "columnwise"
-    found = storages.values(tensor, side, DTYPES[int(otype)])
+    sides = storages.held_sides(tensor)
+    side: Side = "rowwise" if "rowwise" in sides else "columnwise"
+    values = storages.values(tensor, side, DTYPES[int(otype)])
     shape = torch.Size(tensor.size())
-    return found.reshape(shape) if shape.numel() == found.numel() else found
+    return values.reshape(shape) if shape.numel() == values.numel() else values
 
 
 def split_quantize(
@@ -106,12 +106,15 @@ def split_quantize(
 ) -> list[Any]:
     """Split a tensor by rows, and quantize each piece by its own quantizer."""
     pieces = torch.split(tensor, list(split_sections))
-    made = [quantize(piece, by) for piece, by in zip(pieces, quantizer_list, strict=True)]
+    quantized_pieces = [
+        quantize(piece, by) for piece, by in zip(pieces, quantizer_list, strict=True)
+    ]
     kinds = {type(quantizer).__name__ for quantizer in quantizer_list}
     if not disable_bulk_allocation and len(kinds) == 1 and kinds <= _IN_BULK:
-        for one in made:
-            one._dtype = torch.float32  # memory for all at once is asked for without a dtype
-    return made
+        for quantized_piece in quantized_pieces:
+            # Memory for all at once is asked for without a dtype.
+            quantized_piece._dtype = torch.float32
+    return quantized_pieces
 
 
 def bgrad_quantize(grad: Tensor, quantizer: Any) -> tuple[Tensor, Any]:
@@ -130,9 +133,9 @@ def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = No
     x = matrix(tensor.detach()).contiguous()
     sides = storages.held_sides(output)
     if x.numel():
-        made = quantized(x, quantizer, sides, exact)
+        quantized_matrix = quantized(x, quantizer, sides, exact)
         for side in sides:
-            storages.store(output, side, made.operands[side])
+            storages.store(output, side, quantized_matrix.operands[side])
     elif family(output) == "tensor":
         output._scale_inv.fill_(1.0)
     if family(output) == "tensor" and output._data is not None:
@@ -156,8 +159,8 @@ def quantized(
             "Transformer Engine 2.20 has no arithmetic; use another recipe"
         )
     usage: Usage = "both" if len(sides) == 2 else sides[0]
-    made: QuantizedTensor = _FORMATS[kind](x, exact, quantizer, usage)
-    return made
+    quantized_matrix: QuantizedTensor = _FORMATS[kind](x, exact, quantizer, usage)
+    return quantized_matrix
 
 
 def skipped(noop: Tensor | None) -> bool:
@@ -211,7 +214,7 @@ def _nvfp4(x: Tensor, exact: Tensor | None, quantizer: Any, usage: Usage) -> Qua
         "_sr": bits is not None,
     }
     name = "nvfp4_2d" if quantizer.with_2d_quantization else "nvfp4_1d"
-    name += "".join(part for part, there in parts.items() if there)
+    name += "".join(part for part, is_used in parts.items() if is_used)
     if name not in formats.names():
         raise NotImplementedError(
             f"expected one of {', '.join(formats.names())} but got {name}, which the stand-in for "
@@ -225,8 +228,8 @@ def _nvfp4(x: Tensor, exact: Tensor | None, quantizer: Any, usage: Usage) -> Qua
     unsigned = format.quantize(x * signs.unsqueeze(1), bits, usage="columnwise")
     if usage == "columnwise":
         return unsigned
-    made = format.quantize(x, bits, usage="rowwise")
-    return replace(made, operands=made.operands | unsigned.operands)
+    rowwise_tensor = format.quantize(x, bits, usage="rowwise")
+    return replace(rowwise_tensor, operands=rowwise_tensor.operands | unsigned.operands)
 
 
 _FORMATS = {

@@ -26,9 +26,9 @@ def give(quantizer: Any, bits_of: BitsOf) -> None:
 
 def drawn(quantizer: Any, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return random bytes to round a matrix rowwise and columnwise: those given, or new ones."""
-    given: BitsOf | None = getattr(quantizer, _GIVEN, None)
-    if given is not None:
-        return given(shape)
+    bits_of: BitsOf | None = getattr(quantizer, _GIVEN, None)
+    if bits_of is not None:
+        return bits_of(shape)
     rowwise, columnwise = (
         torch.randint(0, 256, size, dtype=torch.uint8) for size in (shape, shape[::-1])
     )

@@ -110,15 +110,15 @@ def fused_qkv_rope_backward(
 def turned(x: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
     """Apply rotary embeddings: rotate the first columns by `angles`, and copy the rest."""
     moved = x[..., : angles.shape[-1]].float()
-    made = moved * angles.cos() + _quarter(moved, interleaved) * angles.sin()
-    return torch.cat((made.to(x.dtype), x[..., angles.shape[-1] :]), -1)
+    rotated_columns = moved * angles.cos() + _quarter(moved, interleaved) * angles.sin()
+    return torch.cat((rotated_columns.to(x.dtype), x[..., angles.shape[-1] :]), -1)
 
 
 def turned_back(gradient: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
     """Return the input gradient of the rotary embedding `turned` from its output gradient."""
     moved = gradient[..., : angles.shape[-1]].float()
-    made = moved * angles.cos() - _quarter(moved * angles.sin(), interleaved)
-    return torch.cat((made.to(gradient.dtype), gradient[..., angles.shape[-1] :]), -1)
+    rotated_columns = moved * angles.cos() - _quarter(moved * angles.sin(), interleaved)
+    return torch.cat((rotated_columns.to(gradient.dtype), gradient[..., angles.shape[-1] :]), -1)
 
 
 def _quarter(x: Tensor, interleaved: bool) -> Tensor:
@@ -145,9 +145,9 @@ def _applied(
     if qkv_format == NVTE_QKV_Format.NVTE_THD:
         assert cu_seqlens is not None
         places = _packed_positions(cu_seqlens, start_positions, cp_size, cp_rank)
-        made = x.new_zeros(x.shape)
-        made[: len(places)] = turn(x[: len(places)], table[places].unsqueeze(1), interleaved)
-        return made
+        output = x.new_zeros(x.shape)
+        output[: len(places)] = turn(x[: len(places)], table[places].unsqueeze(1), interleaved)
+        return output
     by_sequence = qkv_format == NVTE_QKV_Format.NVTE_SBHD
     places = _positions(x.shape[0 if by_sequence else 1], cp_size, cp_rank).unsqueeze(0)
     if start_positions is not None:

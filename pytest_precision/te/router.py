@@ -73,14 +73,18 @@ def fused_topk_with_score_function_fwd(
         _check_groups(logits.shape[-1], topk, num_groups, group_topk)
         judged = _of_best_groups(judged, topk, num_groups, group_topk)
     chosen = best(judged, topk)
-    kept = exact if score_function == "sqrtsoftplus" else scores
+    intermediate_output = exact if score_function == "sqrtsoftplus" else scores
     if late:
         weights = torch.softmax(scores.gather(-1, chosen), -1)
-        kept = torch.full_like(exact, -INFINITY).scatter_(-1, chosen, weights)
+        intermediate_output = torch.full_like(exact, -INFINITY).scatter_(-1, chosen, weights)
     else:
         weights = _weights(judged.gather(-1, chosen), chosen, score_function, expert_bias)
     probs = _spread(weights, chosen, scaling_factor, logits)
-    return probs, routing_output(chosen, exact, routing_map_format, topk_indices), kept
+    return (
+        probs,
+        routing_output(chosen, exact, routing_map_format, topk_indices),
+        intermediate_output,
+    )
 
 
 def fused_topk_with_score_function_qb_fwd(
@@ -195,25 +199,31 @@ def as_mask(routing_map: Tensor, routing_map_format: int, experts: int) -> Tenso
     return (bits & 1).flatten(-2)[..., :experts].bool()
 
 
-def activated(kept: Tensor, score_function: str) -> Tensor:
+def activated(intermediate_output: Tensor, score_function: str) -> Tensor:
     """Return expert scores from what forward saved: the scores, or logits for "sqrtsoftplus"."""
-    return sqrt_softplus(kept) if score_function == "sqrtsoftplus" else kept
+    return (
+        sqrt_softplus(intermediate_output)
+        if score_function == "sqrtsoftplus"
+        else intermediate_output
+    )
 
 
 def of_normalized(gradient: Tensor, scores: Tensor, routed: Tensor | None = None) -> Tensor:
     """Return the gradient of expert scores from that of the scores divided by their sum."""
     total = scores.sum(-1, keepdim=True) + EPSILON
-    made = gradient / total - (gradient * scores).sum(-1, keepdim=True) / (total * total)
-    return made if routed is None else made.masked_fill(~routed, 0.0)
+    scores_grad = gradient / total - (gradient * scores).sum(-1, keepdim=True) / (total * total)
+    return scores_grad if routed is None else scores_grad.masked_fill(~routed, 0.0)
 
 
-def of_scores(gradient: Tensor, scores: Tensor, kept: Tensor, score_function: str) -> Tensor:
+def of_scores(
+    gradient: Tensor, scores: Tensor, intermediate_output: Tensor, score_function: str
+) -> Tensor:
     """Return the gradient of the router's logits from the gradient of the expert scores."""
     if score_function == "softmax":
         return scores * (gradient - (gradient * scores).sum(-1, keepdim=True))
     if score_function == "sigmoid":
         return gradient * scores * (1.0 - scores)
-    inner = torch.where(kept > 20.0, 1.0, torch.sigmoid(kept))
+    inner = torch.where(intermediate_output > 20.0, 1.0, torch.sigmoid(intermediate_output))
     return gradient * (inner / (2.0 * scores + EPSILON))
 
 

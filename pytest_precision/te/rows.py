@@ -30,9 +30,9 @@ def dropout_fwd(
 
     torch's generator draws them, so that they are not those that a GPU would drop.
     """
-    kept = torch.rand(input.shape, dtype=torch.float32) >= dropout_probability
-    left = (input.float() * kept / (1.0 - dropout_probability)).to(input.dtype)
-    return left if out is None else out.copy_(left), kept.to(torch.uint8)
+    keep_mask = torch.rand(input.shape, dtype=torch.float32) >= dropout_probability
+    left = (input.float() * keep_mask / (1.0 - dropout_probability)).to(input.dtype)
+    return left if out is None else out.copy_(left), keep_mask.to(torch.uint8)
 
 
 def dropout_bwd(
@@ -42,9 +42,11 @@ def dropout_bwd(
     grad_input: Tensor | None = None,
 ) -> Tensor:
     """Return dropout's input gradient: 0 for dropped elements, scaled up for the kept ones."""
-    kept = mask.view(grad_output.shape)
-    made = (grad_output.float() * kept / (1.0 - dropout_probability)).to(grad_output.dtype)
-    return made if grad_input is None else grad_input.copy_(made)
+    keep_mask = mask.view(grad_output.shape)
+    input_grad = (grad_output.float() * keep_mask / (1.0 - dropout_probability)).to(
+        grad_output.dtype
+    )
+    return input_grad if grad_input is None else grad_input.copy_(input_grad)
 
 
 def _copy(

@@ -58,9 +58,9 @@ def refusal() -> str:
         installed = version("transformer-engine")
     except PackageNotFoundError:
         return expected_but_got("Transformer Engine's wheel", "none installed", WHAT_TO_INSTALL)
-    known = ", ".join(".".join(map(str, release)) for release in NAMES)
+    known_releases = ", ".join(".".join(map(str, release)) for release in NAMES)
     if release_of(installed) not in NAMES:
-        return expected_but_got(f"Transformer Engine {known}", installed, WHAT_TO_INSTALL)
+        return expected_but_got(f"Transformer Engine {known_releases}", installed, WHAT_TO_INSTALL)
     if has_compiled_module():
         return expected_but_got(
             f"no {MODULE}, whose place the stand-in takes,",
@@ -191,13 +191,13 @@ class _StandIn(ModuleType):
 
     def __init__(self, installed: str) -> None:
         super().__init__(MODULE, "The stand-in for the compiled module, on the CPU.")
-        self.installed, own = installed, release_of(installed)
-        made = {**_classes(), **_constants()}
+        self.installed, release = installed, release_of(installed)
+        attributes = {**_classes(), **_constants()}
         for name, function in functions().items():
-            made[name] = _on_the_cpu(function)
-        text = ".".join(map(str, own))
-        for name in NAMES[own]:
-            setattr(self, name, made[name] if name in made else _refusing(name, text))
+            attributes[name] = _on_the_cpu(function)
+        text = ".".join(map(str, release))
+        for name in NAMES[release]:
+            setattr(self, name, attributes[name] if name in attributes else _refusing(name, text))
 
 
 def functions() -> dict[str, Callable[..., Any]]:
@@ -226,14 +226,16 @@ def functions() -> dict[str, Callable[..., Any]]:
         *(allocation, amaxes, aux_loss, gemm, groups, masters, norms, optimizers),
         *(permutation, quantize, rope, router, rows, softmax, transposes),
     )
-    made = {name: value for area in areas for name, value in vars(area).items() if name in every}
-    return {name: f for name, f in made.items() if not isinstance(f, type)} | activations.FUNCTIONS
+    members = {name: value for area in areas for name, value in vars(area).items() if name in every}
+    return {
+        name: f for name, f in members.items() if not isinstance(f, type)
+    } | activations.FUNCTIONS
 
 
 def _classes() -> dict[str, Any]:
     from pytest_precision.te import enums
 
-    known = (
+    defined_names = (
         "DType FP8BwdTensors FP8FwdTensors FP8TensorMeta NVTEQBHistogramMode NVTERoutingMapFormat "
         "NVTE_Fused_Attn_Backend NVTE_QKV_Format"
     )
@@ -241,8 +243,8 @@ def _classes() -> dict[str, Any]:
         "CommOverlap CommOverlapHelper CommOverlapP2P CommOverlapType NVTEScalingMode "
         "NVTE_Bias_Type NVTE_Mask_Type NVTE_QKV_Layout NVTE_Softmax_Type"
     )
-    made = {name: getattr(enums, name) for name in known.split()}
-    return made | {name: enums.named_only(name) for name in numbered.split()}
+    classes = {name: getattr(enums, name) for name in defined_names.split()}
+    return classes | {name: enums.named_only(name) for name in numbered.split()}
 
 
 def _constants() -> dict[str, Any]:

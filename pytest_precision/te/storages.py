@@ -53,8 +53,8 @@ def family(tensor: Any) -> str:
 def family_of(cls: type) -> str:
     """Return the format family of a Transformer Engine tensor class; empty for other classes."""
     names = (base.__name__ for base in cls.__mro__)
-    found = (of for name in names for start, of in _FAMILIES.items() if name.startswith(start))
-    return next(found, "")
+    families = (of for name in names for start, of in _FAMILIES.items() if name.startswith(start))
+    return next(families, "")
 
 
 def data_name(kind: str, side: str) -> str:
@@ -119,8 +119,8 @@ def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float
     """
     if not family(tensor):
         return matrix(tensor.detach()).to(dtype)
-    held = _held(tensor, side)
-    return held.dequantize(dtype) if held.data.numel() else _nothing(held, dtype)
+    source = _required_operand(tensor, side)
+    return source.dequantize(dtype) if source.data.numel() else _empty_values(source, dtype)
 
 
 def multiplied(tensor: Any, side: Side) -> Factored:
@@ -129,46 +129,46 @@ def multiplied(tensor: Any, side: Side) -> Factored:
     Raises:
         RuntimeError: see `values`.
     """
-    held = _held(tensor, side) if family(tensor) else None
-    if held is None or not held.data.numel():
+    source = _required_operand(tensor, side) if family(tensor) else None
+    if source is None or not source.data.numel():
         return Factored(values(tensor, side))
-    return factored(held)
+    return factored(source)
 
 
-def _held(tensor: Any, side: Side) -> Operand:
-    held = operand(tensor, side)
-    if held is None:
+def _required_operand(tensor: Any, side: Side) -> Operand:
+    source = operand(tensor, side)
+    if source is None:
         raise RuntimeError(
             f"expected {side} data but got a {type(tensor).__name__} without them; "
             f"let its quantizer make the {side} usage, too"
         )
-    return held
+    return source
 
 
-def _nothing(held: Operand, dtype: torch.dtype) -> Tensor:
-    rows, columns = held.data.shape[0], held.data.shape[1] * held.storage.element.per_byte
-    shape = (columns, rows) if held.storage.transposed else (rows, columns)
+def _empty_values(source: Operand, dtype: torch.dtype) -> Tensor:
+    rows, columns = source.data.shape[0], source.data.shape[1] * source.storage.element.per_byte
+    shape = (columns, rows) if source.storage.transposed else (rows, columns)
     return torch.empty(shape, dtype=dtype)
 
 
-def store(tensor: Any, side: Side, made: Operand) -> None:
+def store(tensor: Any, side: Side, source: Operand) -> None:
     """Write the bytes and scales of an operand into a quantized tensor's existing buffers."""
     kind = family(tensor)
     data = getattr(tensor, data_name(kind, side))
     if kind == "tensor":
-        tensor._scale_inv.copy_(made.scale.reshape(tensor._scale_inv.shape))
+        tensor._scale_inv.copy_(source.scale.reshape(tensor._scale_inv.shape))
     else:
         target = getattr(tensor, f"_{side}_scale_inv")
         swizzled = getattr(tensor, "_with_gemm_swizzled_scales", False)
-        target.copy_(_as_stored(kind, made, swizzled=swizzled).reshape(target.shape))
-    data.copy_(made.data.reshape(data.shape))
+        target.copy_(_as_stored(kind, source, swizzled=swizzled).reshape(target.shape))
+    data.copy_(source.data.reshape(data.shape))
     if kind == "nvfp4":
-        assert made.amax is not None
+        assert source.amax is not None
         amax = getattr(tensor, f"_amax_{side}")
-        if amax.numel() == made.amax.numel():
-            amax.copy_(made.amax)
+        if amax.numel() == source.amax.numel():
+            amax.copy_(source.amax)
         else:  # the memory was made for one amax, and each row has its own
-            setattr(tensor, f"_amax_{side}", made.amax)
+            setattr(tensor, f"_amax_{side}", source.amax)
 
 
 def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> dict[str, Tensor]:
@@ -179,27 +179,27 @@ def memory_of(kind: str, operands: Mapping[str, Operand], *, swizzled: bool) -> 
         operands: by side.
         swizzled: whether scales are in the order in which the GEMM reads them.
     """
-    made = {data_name(kind, side): one.data for side, one in operands.items()}
+    memory = {data_name(kind, side): source.data for side, source in operands.items()}
     if kind == "tensor":
-        return made | {"_scale_inv": next(iter(operands.values())).scale}
-    for side, one in operands.items():
-        made[f"_{side}_scale_inv"] = _as_stored(kind, one, swizzled=swizzled)
-        if one.amax is not None:
-            made[f"_amax_{side}"] = one.amax.clone()  # both sides of a matrix may share one
-    return made
+        return memory | {"_scale_inv": next(iter(operands.values())).scale}
+    for side, source in operands.items():
+        memory[f"_{side}_scale_inv"] = _as_stored(kind, source, swizzled=swizzled)
+        if source.amax is not None:
+            memory[f"_amax_{side}"] = source.amax.clone()  # both sides of a matrix may share one
+    return memory
 
 
 def swizzle(tensor: Any) -> None:
     """Replace a tensor's scales by a copy in the order in which GEMM kernels read them."""
     if family(tensor) not in ("mxfp8", "nvfp4") or tensor._with_gemm_swizzled_scales:
         return
-    made = {side: operand(tensor, side) for side in held_sides(tensor)}
+    operands = {side: operand(tensor, side) for side in held_sides(tensor)}
     tensor._with_gemm_swizzled_scales = True
-    for side, held in made.items():
-        assert held is not None
+    for side, source in operands.items():
+        assert source is not None
         name = f"_{side}_scale_inv"
         shape = getattr(tensor, name).shape
-        setattr(tensor, name, _as_stored(family(tensor), held, swizzled=True).reshape(shape))
+        setattr(tensor, name, _as_stored(family(tensor), source, swizzled=True).reshape(shape))
 
 
 def _per_tensor(tensor: Any, side: Side) -> Operand | None:
@@ -236,13 +236,13 @@ def _unpadded(
     return scale.reshape(rows, columns)[: shape[0], : shape[1]]
 
 
-def _as_stored(kind: str, made: Operand, *, swizzled: bool) -> Tensor:
+def _as_stored(kind: str, source: Operand, *, swizzled: bool) -> Tensor:
     """Return scales padded and ordered as Transformer Engine's tensors store them."""
-    block = made.storage.block
+    block = source.storage.block
     assert block is not None
     if kind == "block":
-        return gemm_ready_scale(made.scale, block)
+        return gemm_ready_scale(source.scale, block)
     turned = block == (32, 1)
     if swizzled:
-        return swizzled_scale(made.scale, turned=turned)
-    return padded_scale(made.scale, (4, 128) if turned else (128, 4))
+        return swizzled_scale(source.scale, turned=turned)
+    return padded_scale(source.scale, (4, 128) if turned else (128, 4))

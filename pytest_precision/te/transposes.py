@@ -15,13 +15,13 @@ from pytest_precision.te.storages import matrix, swizzle
 def fp8_transpose(data: Tensor, dtype: int, *, out: Tensor | None = None) -> Tensor:
     """Return the transposed bytes of an fp8 tensor; its leading dimensions become the last ones."""
     turned = matrix(data).t().contiguous()
-    return _given(turned.reshape(data.shape[-1], *data.shape[:-1]), out)
+    return _to_output(turned.reshape(data.shape[-1], *data.shape[:-1]), out)
 
 
 def nvfp4_data_transpose(data: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Unpack NVFP4's 4-bit codes, transpose them, and pack two of them per byte again."""
     codes = E2M1.unpacked(matrix(data)).t().contiguous()
-    return _given(codes[:, 0::2] | (codes[:, 1::2] << 4), out)
+    return _to_output(codes[:, 0::2] | (codes[:, 1::2] << 4), out)
 
 
 def nvfp4_2d_scale_transpose(input: Tensor, output: Tensor, m_tiles: int, k_tiles: int) -> None:
@@ -56,7 +56,7 @@ def nvfp4_2d_multi_tensor_transpose(
 
 def swap_first_dims(tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a tensor with its first two dimensions exchanged."""
-    return _given(tensor.transpose(0, 1).contiguous(), out)
+    return _to_output(tensor.transpose(0, 1).contiguous(), out)
 
 
 swizzle_scales_for_gemm_ = swizzle
@@ -75,16 +75,16 @@ def grouped_swizzle_for_gemm(tensor: Any, rowwise: bool, columnwise: bool) -> No
     parts = tensor.split_into_quantized_tensors()
     for part in parts:
         swizzle(part)
-    for wanted, name, of_part in (
+    for is_requested, name, of_part in (
         (rowwise, "scale_inv", "_rowwise_scale_inv"),
         (columnwise, "columnwise_scale_inv", "_columnwise_scale_inv"),
     ):
-        if wanted and getattr(tensor, name) is not None:
+        if is_requested and getattr(tensor, name) is not None:
             scales = [getattr(part, of_part).reshape(-1) for part in parts]
             setattr(tensor, name, torch.cat(scales))
     tensor._with_gemm_swizzled_scales = True
 
 
-def _given(made: Tensor, out: Tensor | None) -> Tensor:
-    """Return `made`, or if the caller passed an `out`, return that with `made` copied into it."""
-    return made if out is None else out.copy_(made.reshape(out.shape))
+def _to_output(tensor: Tensor, out: Tensor | None) -> Tensor:
+    """Return `tensor`, or if the caller passed an `out`, that with `tensor` copied into it."""
+    return tensor if out is None else out.copy_(tensor.reshape(out.shape))

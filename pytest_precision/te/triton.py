@@ -101,17 +101,17 @@ def enter() -> None:
     """
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]
-    made = {name: _Module(name) for name in NAMES}
-    main: Any = made["triton"]
+    modules = {name: _Module(name) for name in NAMES}
+    main: Any = modules["triton"]
     main.__version__ = "3.0.0"
     main.jit = _Kernel
     main.autotune = main.heuristics = _decorator
     main.cdiv = lambda a, b: -(-a // b)
     main.next_power_of_2 = lambda n: 1 << (n - 1).bit_length()
-    for name, module in made.items():
+    for name, module in modules.items():
         parent, _, child = name.rpartition(".")
         if parent:
-            setattr(made[parent], child, module)
+            setattr(modules[parent], child, module)
         sys.modules[name] = module
 
 

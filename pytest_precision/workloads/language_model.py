@@ -30,10 +30,10 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attend to the positions up to each one; `[rows, length, width]` in and out."""
         rows, length, width = x.shape
-        one = self.head_width
-        query, key, value = self.qkv(x).split([width, one, one], dim=-1)
+        head_width = self.head_width
+        query, key, value = self.qkv(x).split([width, head_width, head_width], dim=-1)
         # No fused kernel: on each device those choose their own order of additions.
-        query = query.reshape(rows, length * self.heads, one)
+        query = query.reshape(rows, length * self.heads, head_width)
         scores = (self.temperature * (query @ key.transpose(1, 2))).float()
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         scores = scores.masked_fill(future.repeat_interleave(self.heads, dim=0), -torch.inf)

@@ -207,13 +207,13 @@ class Moe(TrainingRecipe):
 
     def decisions(self, model: nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Return which experts each token was routed to, and which of them dropped it."""
-        made = {}
+        choices = {}
         for name, module in model.named_modules():
             if isinstance(module, MoeBlock):  # what is chosen comes before what is dropped
                 router = module.router
-                made[f"{name}.router: expert of token"] = (router.chosen, router.margin)
-                made[f"{name}: drop of token"] = (module.dropped, module.margin)
-        return made
+                choices[f"{name}.router: expert of token"] = (router.chosen, router.margin)
+                choices[f"{name}: drop of token"] = (module.dropped, module.margin)
+        return choices
 
     def loss(self, model: nn.Module, microbatch: Microbatch) -> tuple[torch.Tensor, int]:
         """Compute the cross-entropy, and add an auxiliary loss that keeps router logits small."""

@@ -166,11 +166,11 @@ def test_a_quantized_tensor_can_be_sent() -> None:
 
 def test_the_scratch_is_bounded() -> None:
     """A large matrix of any shape leaves no more behind than a tile."""
-    tiles._kept.buffers.clear()
+    tiles._thread_scratch.buffers.clear()
     threads = min(torch.get_num_threads(), tiles.CPU_THREADS)
     for rows, columns in ((2048, 1024), (16, 1 << 18), (1 << 17, 16)):
         formats.by_name("nvfp4_1d").quantize(torch.ones(rows, columns, dtype=torch.bfloat16))
-        largest = max(buffer.numel() for buffer in tiles._kept.buffers.values())
+        largest = max(buffer.numel() for buffer in tiles._thread_scratch.buffers.values())
         assert largest <= tiles.CPU_ELEMENTS * threads
 
 

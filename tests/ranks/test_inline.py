@@ -97,7 +97,7 @@ def test_more_ranks_than_one_cannot_be_had(inline):
     """An error of its own type, which says how many were asked for."""
     with pytest.raises(WorldSizeError, match=r"at most 1 ranks.*but got world_size=3") as caught:
         inline.run(3, state)
-    assert (caught.value.asked, caught.value.available) == (3, 1)
+    assert (caught.value.world_size, caught.value.available) == (3, 1)
 
 
 def test_a_process_group_of_the_caller_is_left_alone(inline, tmp_path):
@@ -125,4 +125,4 @@ def test_a_gpu_for_each_rank_or_a_reason():
     )
     with pytest.raises(WorldSizeError, match=there) as caught:
         ranks.run(available + 1, state)
-    assert caught.value.asked == available + 1
+    assert caught.value.world_size == available + 1

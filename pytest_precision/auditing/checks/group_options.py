@@ -20,20 +20,20 @@ REFUSED = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(
 
 def decay_on_vectors(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a note if norms and biases have weight decay, which most recipes leave out."""
-    found = [
+    names = [
         name
         for name, parameter in facts.trained()
         if all(len(shape) < 2 for shape in facts.setup.shapes(parameter))
-        for one in facts.ownership.by_name.get(name, ())[:1]
-        if one.group.get("weight_decay")
+        for updated in facts.ownership.by_name.get(name, ())[:1]
+        if updated.group.get("weight_decay")
     ]
-    if found:
+    if names:
         yield AuditFinding(
             "decay-on-vectors",
             "note",
             "weight decay pulls norms and biases to zero",
             "put vectors into a group with weight_decay=0, unless that is meant",
-            tuple(found),
+            tuple(names),
         )
 
 
@@ -41,8 +41,8 @@ def ignored_options(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a warning for each parameter group option that the optimizer does not read."""
     for holder in facts.ownership.holders:
         for number, group in enumerate(holder.optimizer.param_groups):
-            known = getattr(holder.optimizer, "defaults", {}).keys()
-            for option in sorted(GROUP_OPTIONS & group.keys() - known) if known else ():
+            defaults = getattr(holder.optimizer, "defaults", {}).keys()
+            for option in sorted(GROUP_OPTIONS & group.keys() - defaults) if defaults else ():
                 yield AuditFinding(
                     "option-ignored",
                     "warning",
@@ -62,13 +62,13 @@ def refused_option(error: BaseException) -> AuditFinding | None:
     Args:
         error: raised while the set-up was built.
     """
-    found = REFUSED.search(str(error))
-    if found is None or found[2] not in GROUP_OPTIONS:
+    match = REFUSED.search(str(error))
+    if match is None or match[2] not in GROUP_OPTIONS:
         return None
     return AuditFinding(
         "option-refused",
         "error",
-        f"{found[1]} does not take the option {found[2]} of torch's optimizers",
-        f"leave {found[2]} out where the optimizer is made",
-        (found[1],),
+        f"{match[1]} does not take the option {match[2]} of torch's optimizers",
+        f"leave {match[2]} out where the optimizer is made",
+        (match[1],),
     )

@@ -15,70 +15,72 @@ from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding
 
 
-def foreign(facts: SetupFacts) -> Iterator[AuditFinding]:
+def foreign_tensors(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield errors if optimizers update what is neither a parameter of the model nor a master."""
-    what = {
+    descriptions = {
         "foreign": "tensors that are no parameters of the model, nor round to one",
         "copy": "copies of the model's parameters, which stay as they are",
     }
-    for relation, words in what.items():
-        found = [one for one in facts.ownership.updated if one.relation == relation]
-        if not found:
+    for relation, words in descriptions.items():
+        tensors = [updated for updated in facts.ownership.updated if updated.relation == relation]
+        if not tensors:
             continue
         yield AuditFinding(
             "foreign-parameters",
             "error",
-            f"{found[0].holder.name} updates {words}",
+            f"{tensors[0].holder.name} updates {words}",
             "make the optimizer after the model is cast, moved, wrapped or sharded, and from that "
             "model",
-            tuple(f"{one.place}: {tuple(one.tensor.shape)}" for one in found),
+            tuple(f"{updated.place}: {tuple(updated.tensor.shape)}" for updated in tensors),
         )
 
 
-def stale(facts: SetupFacts) -> Iterator[AuditFinding]:
+def stale_masters(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield an error if master weights do not round to the parameters that they update."""
-    found = [one for one in facts.ownership.updated if one.relation == "stale"]
-    if found:
+    masters = [master for master in facts.ownership.updated if master.relation == "stale"]
+    if masters:
         yield AuditFinding(
             "stale-master",
             "error",
-            f"masters of {found[0].holder.name} do not round to their parameters, which the next "
+            f"masters of {masters[0].holder.name} do not round to their parameters, which the next "
             "step overwrites with them",
             "copy the parameters into the masters after a checkpoint of the model alone is loaded",
-            tuple(name for one in found for name in one.names),
+            tuple(name for master in masters for name in master.names),
         )
 
 
-def missing(facts: SetupFacts) -> Iterator[AuditFinding]:
+def ungrouped_parameters(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a warning if there are trainable parameters that no optimizer updates."""
     if _is_sharded(facts):
         return
-    found = [name for name, _ in facts.trained() if name not in facts.ownership.by_name]
-    if found and not any(one.relation in ("foreign", "copy") for one in facts.ownership.updated):
+    names = [name for name, _ in facts.trained() if name not in facts.ownership.by_name]
+    if names and not any(
+        updated.relation in ("foreign", "copy") for updated in facts.ownership.updated
+    ):
         yield AuditFinding(
             "in-no-group",
             "warning",
             "parameters that require gradients are in no group of an optimizer, so that they never "
             "move, while the norm of all gradients counts theirs",
             "add them to a group, or freeze them with requires_grad_(False)",
-            tuple(found),
+            tuple(names),
         )
 
 
-def twice(facts: SetupFacts) -> Iterator[AuditFinding]:
+def doubly_grouped_parameters(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield an error if a step updates some parameters twice."""
-    found = [
+    names = [
         name
         for name, several in facts.ownership.by_name.items()
-        if sum(one.relation == "own" for one in several) > 1
+        if sum(updated.relation == "own" for updated in several) > 1
     ]
-    if found:
+    if names:
         yield AuditFinding(
             "in-two-groups",
             "error",
             "parameters are in two groups, so that each step updates them twice",
             "leave them in one group of one optimizer",
-            tuple(found),
+            tuple(names),
         )
 
 
@@ -112,7 +114,7 @@ def broken_ties(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 def _is_sharded(facts: SetupFacts) -> bool:
     """Return whether master weights may be sharded, so that this rank may lack some of them."""
-    elsewhere = any(one.relation == "master" for one in facts.ownership.updated)
+    elsewhere = any(updated.relation == "master" for updated in facts.ownership.updated)
     return elsewhere and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -120,6 +122,6 @@ def _embeddings(module: nn.Module) -> list[Any]:
     if not getattr(getattr(module, "config", None), "tie_word_embeddings", False):
         return []
     ways = ("get_input_embeddings", "get_output_embeddings")
-    found = [getattr(module, way)() for way in ways if hasattr(module, way)]
-    weights = [getattr(embedding, "weight", None) for embedding in found]
+    embeddings = [getattr(module, way)() for way in ways if hasattr(module, way)]
+    weights = [getattr(embedding, "weight", None) for embedding in embeddings]
     return weights if len(weights) == 2 and None not in weights else []

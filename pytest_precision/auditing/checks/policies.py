@@ -12,31 +12,31 @@ from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dt
 
 def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a warning if gradients are summed over ranks or microbatches below fp32."""
-    found = [unit for unit in facts.units if unit.tensors and below_fp32(unit.reduces)]
-    if found:
+    units = [unit for unit in facts.units if unit.tensors and below_fp32(unit.reduces)]
+    if units:
         yield AuditFinding(
             "reduce-below-fp32",
             "warning",
-            f"{found[0].kind} reduces gradients in {short_dtype(found[0].reduces)}, in which "
+            f"{units[0].kind} reduces gradients in {short_dtype(units[0].reduces)}, in which "
             "each sum over ranks or microbatches is rounded",
             "store the model in fp32, whose gradients are fp32"
-            if found[0].kind == "DDP"
+            if units[0].kind == "DDP"
             else "give the policy reduce_dtype=torch.float32",
-            tuple(unit.name or "the model" for unit in found),
+            tuple(unit.name or "the model" for unit in units),
         )
 
 
 def rounded_outputs(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a warning if FSDP or DDP casts outputs to a less precise dtype than it computes in."""
-    found = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
-    if found:
+    units = [unit for unit in facts.units if _narrower(unit.outputs, unit.computes)]
+    if units:
         yield AuditFinding(
             "output-rounded",
             "warning",
-            f"{found[0].kind} computes in {short_dtype(found[0].computes)} and casts outputs to "
-            f"{short_dtype(found[0].outputs)}",
+            f"{units[0].kind} computes in {short_dtype(units[0].computes)} and casts outputs to "
+            f"{short_dtype(units[0].outputs)}",
             "leave output_dtype out, or give the dtype of the computation",
-            tuple(unit.name or "the model" for unit in found),
+            tuple(unit.name or "the model" for unit in units),
         )
 
 
@@ -66,8 +66,13 @@ def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
             )
 
 
-def _narrower(made: torch.dtype | None, computed: torch.dtype | None) -> bool:
-    return bool(made and computed and made.is_floating_point and made.itemsize < computed.itemsize)
+def _narrower(output_dtype: torch.dtype | None, computed_dtype: torch.dtype | None) -> bool:
+    return bool(
+        output_dtype
+        and computed_dtype
+        and output_dtype.is_floating_point
+        and output_dtype.itemsize < computed_dtype.itemsize
+    )
 
 
 def _words(dtypes: list[torch.dtype] | tuple[torch.dtype, ...]) -> str:

@@ -19,9 +19,13 @@ ENDLESS = 2**31
 """Steps that no training makes."""
 
 
-def endless(facts: SetupFacts) -> Iterator[AuditFinding]:
+def endless_schedules(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield an error for each learning-rate schedule so long that its rate never decays."""
-    lacking = [type(one).__name__ for one in facts.setup.dataloaders if not has_length(one)]
+    lacking = [
+        type(dataloader).__name__
+        for dataloader in facts.setup.dataloaders
+        if not has_length(dataloader)
+    ]
     why = f", and {lacking[0]} has no length to compute it from" if lacking else ""
     for scheduler in facts.setup.schedulers:
         for name, steps in horizons(scheduler):
@@ -41,8 +45,8 @@ def unknown_length(error: BaseException) -> AuditFinding | None:
     Args:
         error: raised while the set-up was built, `TypeError` by Python or whatever a data set has.
     """
-    asked = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if "__len__" not in asked:
+    function_names = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if "__len__" not in function_names:
         return None
     return AuditFinding(
         "length-unknown",
@@ -54,7 +58,7 @@ def unknown_length(error: BaseException) -> AuditFinding | None:
 
 def other_optimizer(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield an error for each scheduler whose optimizer is none of those that the loop uses."""
-    groups = {id(g) for one in facts.ownership.holders for g in one.optimizer.param_groups}
+    groups = {id(g) for holder in facts.ownership.holders for g in holder.optimizer.param_groups}
     for scheduler in facts.setup.schedulers:
         if groups.isdisjoint(map(id, _groups(scheduler))):
             yield AuditFinding(
@@ -89,9 +93,9 @@ HORIZON_NAMES = (
 def horizons(scheduler: Any) -> Iterator[tuple[str, int]]:
     """Yield (name, number) for each total number of steps given to a scheduler or one inside it."""
     for part in (scheduler, *getattr(scheduler, "lr_lambdas", ())):
-        known = part.keywords if isinstance(part, functools.partial) else vars(part)
+        arguments = part.keywords if isinstance(part, functools.partial) else vars(part)
         for name in HORIZON_NAMES:
-            value = known.get(name)
+            value = arguments.get(name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 yield name, int(value)
     for inner in getattr(scheduler, "_schedulers", ()):

@@ -42,41 +42,50 @@ AFTER_A_STEP = "audit once more after one step, when its state can be read"
 def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield findings on weights that are updated below fp32, where small updates are lost."""
     bare = [
-        one
-        for one in facts.ownership.updated
-        if below_fp32(one.tensor.dtype)
-        and (one.relation == "master" or (one.relation == "own" and one.tensor.requires_grad))
+        updated
+        for updated in facts.ownership.updated
+        if below_fp32(updated.tensor.dtype)
+        and (
+            updated.relation == "master"
+            or (updated.relation == "own" and updated.tensor.requires_grad)
+        )
     ]
-    rounded = [(one, one.holder.rounding(one.tensor, one.group)) for one in bare]
-    for name, dtype, several in _by_kind(one for one, how in rounded if how == "nearest"):
-        kept = several[0].holder.states(several[0].tensor, several[0].group) or {}
-        what = "moments and update are" if any(map(below_fp32, kept.values())) else "the update is"
+    rounded = [
+        (updated, updated.holder.rounding(updated.tensor, updated.group)) for updated in bare
+    ]
+    for name, dtype, several in _by_kind(updated for updated, how in rounded if how == "nearest"):
+        state_dtypes = several[0].holder.states(several[0].tensor, several[0].group) or {}
+        subject = (
+            "moments and update are"
+            if any(map(below_fp32, state_dtypes.values()))
+            else "the update is"
+        )
         yield AuditFinding(
             "update-below-fp32",
             "error",
-            f"{name} on {dtype} parameters: {what} {dtype}{_estimate(several)}",
+            f"{name} on {dtype} parameters: {subject} {dtype}{_estimate(several)}",
             REMEDY,
-            tuple(name for one in several for name in one.names),
+            tuple(name for updated in several for name in updated.names),
         )
-    for name, dtype, several in _by_kind(one for one, how in rounded if how == "unknown"):
+    for name, dtype, several in _by_kind(updated for updated, how in rounded if how == "unknown"):
         yield AuditFinding(
             "update-unknown",
             "warning",
             f"{name} on {dtype} parameters: no master weights can be seen{_estimate(several)}",
             AFTER_A_STEP,
-            tuple(name for one in several for name in one.names),
+            tuple(name for updated in several for name in updated.names),
         )
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a note if an optimizer has moments below fp32 but loses no update to rounding."""
-    kept: dict[tuple[str, str], list[str]] = {}
-    for one in facts.ownership.updated:
-        if one.holder.rounding(one.tensor, one.group) not in ("nearest", "unknown"):
-            low = _low(one.holder.states(one.tensor, one.group) or {})
+    grouped_names: dict[tuple[str, str], list[str]] = {}
+    for updated in facts.ownership.updated:
+        if updated.holder.rounding(updated.tensor, updated.group) not in ("nearest", "unknown"):
+            low = _low(updated.holder.states(updated.tensor, updated.group) or {})
             if low:
-                kept.setdefault((one.holder.name, low), []).extend(one.names)
-    for (name, low), names in kept.items():
+                grouped_names.setdefault((updated.holder.name, low), []).extend(updated.names)
+    for (name, low), names in grouped_names.items():
         yield AuditFinding(
             "state-below-fp32",
             "note",
@@ -86,22 +95,22 @@ def states(facts: SetupFacts) -> Iterator[AuditFinding]:
         )
 
 
-def doubled(facts: SetupFacts) -> Iterator[AuditFinding]:
+def doubled_masters(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a note if an optimizer keeps master weights of fp32 parameters."""
-    found = [
-        one
-        for one in facts.ownership.updated
-        if one.relation == "own"
-        and one.tensor.dtype in PRECISE
-        and not MASTER_NAMES.isdisjoint(one.holder.states(one.tensor, one.group) or {})
+    tensors = [
+        updated
+        for updated in facts.ownership.updated
+        if updated.relation == "own"
+        and updated.tensor.dtype in PRECISE
+        and not MASTER_NAMES.isdisjoint(updated.holder.states(updated.tensor, updated.group) or {})
     ]
-    for name, dtype, several in _by_kind(found):
+    for name, dtype, several in _by_kind(tensors):
         yield AuditFinding(
             "master-doubled",
             "note",
             f"{name} keeps a master of {dtype} parameters, which it does not need",
             "store the model in bf16, or leave masters to the parameters: master_weights=False",
-            tuple(name for one in several for name in one.names),
+            tuple(name for updated in several for name in updated.names),
         )
 
 
@@ -110,13 +119,13 @@ def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
 
     `1 - rate * decay` times a bf16 parameter rounds to the parameter where `rate * decay < 2**-9`.
     """
-    found: dict[tuple[str, str, float], list[str]] = {}
-    for one in facts.ownership.updated:
-        product = peak_rate(one.group) * one.group.get("weight_decay", 0.0)
-        compensated = one.holder.rounding(one.tensor, one.group) == "compensated"
-        if compensated and 0 < product < torch.finfo(one.tensor.dtype).eps / 4:
-            found.setdefault((*_kind(one), product), []).extend(one.names)
-    for (name, dtype, product), names in found.items():
+    grouped_names: dict[tuple[str, str, float], list[str]] = {}
+    for updated in facts.ownership.updated:
+        product = peak_rate(updated.group) * updated.group.get("weight_decay", 0.0)
+        compensated = updated.holder.rounding(updated.tensor, updated.group) == "compensated"
+        if compensated and 0 < product < torch.finfo(updated.tensor.dtype).eps / 4:
+            grouped_names.setdefault((*_kind(updated), product), []).extend(updated.names)
+    for (name, dtype, product), names in grouped_names.items():
         yield AuditFinding(
             "decay-lost",
             "warning",
@@ -127,21 +136,21 @@ def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
         )
 
 
-def _by_kind(found: Iterable[Updated]) -> Iterator[tuple[str, str, list[Updated]]]:
+def _by_kind(tensors: Iterable[Updated]) -> Iterator[tuple[str, str, list[Updated]]]:
     """Yield an optimizer's name, a dtype, and the tensors of that dtype that it updates."""
-    for kind, several in groupby(sorted(found, key=_kind), key=_kind):
+    for kind, several in groupby(sorted(tensors, key=_kind), key=_kind):
         yield *kind, [*several]
 
 
-def _kind(one: Updated) -> tuple[str, str]:
-    return one.holder.name, short_dtype(one.tensor.dtype)
+def _kind(updated: Updated) -> tuple[str, str]:
+    return updated.holder.name, short_dtype(updated.tensor.dtype)
 
 
 def _estimate(several: list[Updated]) -> str:
     """Return text with the share of updates that rounding loses; empty if it is unknown."""
     if not several[0].holder.moves_by_its_rate:
         return ""
-    tensors = [(_local(one), peak_rate(one.group)) for one in several]
+    tensors = [(_local(updated), peak_rate(updated.group)) for updated in several]
     share = lost_together(tensors)
     if share is None:
         return ""
@@ -150,8 +159,8 @@ def _estimate(several: list[Updated]) -> str:
     return f", and of updates as large as the learning rate ({at}) about {share:.0%} round away"
 
 
-def _local(one: Updated) -> Any:
-    return one.tensor.to_local() if hasattr(one.tensor, "to_local") else one.tensor
+def _local(updated: Updated) -> Any:
+    return updated.tensor.to_local() if hasattr(updated.tensor, "to_local") else updated.tensor
 
 
 def _low(states: Mapping[str, torch.dtype]) -> str:
@@ -182,7 +191,9 @@ def lost_together(tensors: Iterable[tuple[Tensor, float]]) -> float | None:
     None where no rate is above 0, since that of a warm-up says nothing about later steps, and for
     tensors without values.
     """
-    shares = [lost_share(own, rate) for own, rate in tensors if rate > 0 and not own.is_meta]
+    shares = [
+        lost_share(tensor, rate) for tensor, rate in tensors if rate > 0 and not tensor.is_meta
+    ]
     total = sum(size for _, size in shares)
     return sum(share * size for share, size in shares) / total if total else None
 

@@ -25,7 +25,7 @@ from pytest_precision.trace.recording import Recording
 if TYPE_CHECKING:
     from pytest_precision.parity.compare.noise import NoiseMeter
 
-TOLD = frozenset(name for name, kind in KINDS.items() if kind.told)
+TOLD = frozenset(name for name, kind in KINDS.items() if kind.explanatory)
 """Kinds that only say more about another one."""
 
 ONE_SIDED = ("missing", "extra")

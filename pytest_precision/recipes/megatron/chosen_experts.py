@@ -54,18 +54,18 @@ def last_choices(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
         dropped, and fp32 `[tokens]`: by how much the logit of the least expert that was chosen is
         above that of any other one, NaN where more than logits has decided.
     """
-    found = {}
+    choices = {}
     for name, router in model.named_modules():
         if hasattr(router, _KEPT):
-            chosen, margin = (_of_whole_sequences(router, kept) for kept in getattr(router, _KEPT))
-            found[f"{name}: expert of token"] = chosen, margin
-    return found
+            chosen, margin = (_of_whole_sequences(router, rows) for rows in getattr(router, _KEPT))
+            choices[f"{name}: expert of token"] = chosen, margin
+    return choices
 
 
 @torch.no_grad()
-def _keep(router: Any, given: tuple[Tensor, ...], result: tuple[Tensor, Tensor]) -> None:
+def _keep(router: Any, inputs: tuple[Tensor, ...], result: tuple[Tensor, Tensor]) -> None:
     takes = result[1]
-    logits = router.gating(given[0]).float().reshape(takes.shape)
+    logits = router.gating(inputs[0]).float().reshape(takes.shape)
     numbers = torch.arange(takes.shape[1], device=takes.device)
     # Others come last in order, so that the first ones are those that were chosen.
     order = torch.where(takes, numbers, takes.shape[1]).sort(1).values[:, : router.topk]
@@ -75,10 +75,10 @@ def _keep(router: Any, given: tuple[Tensor, ...], result: tuple[Tensor, Tensor])
     setattr(router, _KEPT, (chosen, margin.masked_fill(margin < 0, torch.nan)))
 
 
-def _of_whole_sequences(router: Any, own: Tensor) -> Tensor:
+def _of_whole_sequences(router: Any, rows: Tensor) -> Tensor:
     """Gather the rows of whole sequences, if sequence parallelism splits them over the ranks."""
     if not router.config.sequence_parallel:
-        return own
+        return rows
     mappings = import_module("megatron.core.tensor_parallel.mappings")
-    whole: Tensor = mappings.gather_from_sequence_parallel_region(own.contiguous())
+    whole: Tensor = mappings.gather_from_sequence_parallel_region(rows.contiguous())
     return whole

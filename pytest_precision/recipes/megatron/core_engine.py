@@ -70,17 +70,19 @@ class MegatronEngine(Engine):
         self._parts = pieces_by_name(model)
         self._shards = {}
         self._owners = {}
-        for one in updated:
-            for held in own_shards(model, one):
-                pieces = [*cut_range(self._parts[held.name], held.start, held.stop)]
-                self._shards[held.name] = (held.start, held.stop), pieces
-                self._owners[id(held.tensor)] = held.name, one.optimizer
+        for chained_optimizer in updated:
+            for shard in own_shards(model, chained_optimizer):
+                pieces = [*cut_range(self._parts[shard.name], shard.start, shard.stop)]
+                self._shards[shard.name] = (shard.start, shard.stop), pieces
+                self._owners[id(shard.tensor)] = shard.name, chained_optimizer.optimizer
         self._taken: set[str] = set()
         super().__init__(
             workload,
             cell,
             model,
-            placement.together([one.optimizer for one in updated], workload),
+            placement.together(
+                [chained_optimizer.optimizer for chained_optimizer in updated], workload
+            ),
             max_norm=updated[0].config.clip_grad or None,
             forward_model=self.ddp,
             grad_factor=self.ddp.dp_cp_group.size(),  # which DDP averages over
@@ -128,22 +130,26 @@ class MegatronEngine(Engine):
         """Reduce gradients, let Megatron-core clip and update; step the scheduler if it updated."""
         import_module("megatron.core.distributed").finalize_model_grads([self.ddp])
         reduced = [*self._reduced()]
-        seen = [seen for name, own in reduced for seen in self._pieces("reduced_grad", name, own)]
-        self.capture.keep("reduced_grad", "shards", seen)
+        observations = [
+            observation
+            for name, gradient in reduced
+            for observation in self._pieces("reduced_grad", name, gradient)
+        ]
+        self.capture.keep("reduced_grad", "shards", observations)
         exact = self._norm(reduced).float()
-        made, norm, _ = self.updates.step()
-        if made and self.scheduler is not None:
+        update_successful, norm, _ = self.updates.step()
+        if update_successful and self.scheduler is not None:
             self.scheduler.step()
         # Megatron-core computes no norm where it does not clip, nor of a step that it leaves out.
-        self.grad_norm = torch.tensor(float(norm)) if made and self.max_norm else exact
+        self.grad_norm = torch.tensor(float(norm)) if update_successful and self.max_norm else exact
 
     def _norm(self, gradients: Iterable[tuple[str, Tensor]]) -> Tensor:
         """Return the L2 norm of all ranks' gradients, each counted once, summed in fp64."""
         device = next(self.model.parameters()).device
         squares = torch.zeros((), dtype=torch.float64, device=device)
-        for name, own in gradients:
+        for name, gradient in gradients:
             if placement.counts_in_norm(self.model.get_parameter(name), sharded=self.sharded):
-                squares += own.double().square().sum()
+                squares += gradient.double().square().sum()
         dist.all_reduce(squares)
         return squares.sqrt()
 
@@ -196,22 +202,26 @@ class MegatronEngine(Engine):
             return
         yield from super().observe(phase, capture)
         if phase in ("forward_backward", "evaluate"):
-            for held in memory.used(self.model, self._parts):
-                yield from self._operand("used_quantized", held, held.operand.part, capture)
+            for stored_operand in memory.used(self.model, self._parts):
+                yield from self._operand(
+                    "used_quantized", stored_operand, stored_operand.operand.part, capture
+                )
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield observations of all tensors kept between steps, with quantized bytes."""
         yield from super().observe_state(capture)
         weights = self.model.named_parameters()
-        for held in memory.weights_in_memory(self._parts, weights):
-            kind = SHOWN_KINDS[held.operand.field]
-            yield from self._operand(kind, held, held.operand.side, capture)
+        for stored_operand in memory.weights_in_memory(self._parts, weights):
+            kind = SHOWN_KINDS[stored_operand.operand.field]
+            yield from self._operand(kind, stored_operand, stored_operand.operand.side, capture)
 
     def _operand(
-        self, kind: str, held: memory.HeldOperand, part: str, capture: Capture
+        self, kind: str, stored_operand: memory.HeldOperand, part: str, capture: Capture
     ) -> Iterator[Observation]:
-        name = TensorKey(held.name, part).name(kind)
-        return self.show(kind, name, held.tensor, capture, split=False, local=held.local)
+        name = TensorKey(stored_operand.name, part).name(kind)
+        return self.show(
+            kind, name, stored_operand.tensor, capture, split=False, local=stored_operand.local
+        )
 
     def _reduced(self) -> Iterator[tuple[str, Tensor]]:
         """Yield name and flat values of each reduced gradient that this rank's optimizer reads."""

@@ -55,19 +55,19 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
     expect_release("megatron-core", *TESTED_RELEASES)
     named = pieces_by_name(model)
     parts: dict[Tensor, list[PieceFields]] = {
-        own: named[name] for name, own in model.named_parameters()
+        parameter: named[name] for name, parameter in model.named_parameters()
     }
     pieces: dict[Tensor, list[PieceFields]] = {}
-    for one in getattr(optimizer, "chained_optimizers", [optimizer]):
-        for parameter, shard in _sharded(one):
-            held = one._get_model_param_range_map(parameter)["param"]
-            pieces[shard] = [*cut_range(parts[parameter], held.start, held.end)]
-    for parameter, own in parts.items():
+    for chained_optimizer in getattr(optimizer, "chained_optimizers", [optimizer]):
+        for parameter, shard in _sharded(chained_optimizer):
+            param_range = chained_optimizer._get_model_param_range_map(parameter)["param"]
+            pieces[shard] = [*cut_range(parts[parameter], param_range.start, param_range.end)]
+    for parameter, parameter_pieces in parts.items():
         master = getattr(parameter, "main_param", None)
         if master is not None:
-            pieces.setdefault(master, own)
+            pieces.setdefault(master, parameter_pieces)
         if getattr(parameter, "tensor_model_parallel", False):
-            pieces[parameter] = own
+            pieces[parameter] = parameter_pieces
     return pieces.get
 
 
@@ -76,11 +76,11 @@ def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
 
     Of the distributed optimizer, that is nothing where all of this rank's shards are padding.
     """
-    names: dict[Tensor, str] = {own: name for name, own in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     if hasattr(optimizer, _PLACES):
         for parameter, shard in _sharded(optimizer):
-            held = optimizer._get_model_param_range_map(parameter)["param"]
-            yield OwnShard(names[parameter], shard, held.start, held.end)
+            param_range = optimizer._get_model_param_range_map(parameter)["param"]
+            yield OwnShard(names[parameter], shard, param_range.start, param_range.end)
         return
     updated = {id(p) for p in updated_tensors(optimizer)}
     for parameter, name in names.items():
@@ -107,14 +107,17 @@ def pieces_by_name(model: nn.Module) -> dict[str, list[PieceFields]]:
         config, "moe_mlp_glu_interleave_size", None
     )
     experts = Counter(
-        found[1] + found[3] for name in named if (found := _EXPERT.fullmatch(name)) and found[2]
+        match[1] + match[3] for name in named if (match := _EXPERT.fullmatch(name)) and match[2]
     )
     strides = {
         # Its weights do not say that each rank has a part of the gates and one of the values.
         name: 2 if gates_first and "linear_fc1" in name and _EXPERT.fullmatch(name) else 1
         for name in named
     }
-    return {name: [*_pieces_of(name, own, experts, strides[name])] for name, own in named.items()}
+    return {
+        name: [*_pieces_of(name, parameter, experts, strides[name])]
+        for name, parameter in named.items()
+    }
 
 
 def _pieces_of(
@@ -123,9 +126,9 @@ def _pieces_of(
     """Yield which ranges of which whole tensors of the model lie in a parameter of this rank."""
     expert = _EXPERT.fullmatch(name)
     if is_group(parameter):
-        own = members(parameter)
-        first = _expert_rank(parameter) * len(own)
-        for number, part in enumerate(own, first):
+        weights = members(parameter)
+        first = _expert_rank(parameter) * len(weights)
+        for number, part in enumerate(weights, first):
             yield f"{name}{number}", tuple(part.shape), 0, part.numel()
         return
     if expert and expert[2]:

@@ -79,15 +79,17 @@ def used(model: nn.Module, parts: ParameterParts) -> Iterator[HeldOperand]:
     for prefix, module in model.named_modules():
         yield from weights_in_memory(parts, read_by(model, prefix, module))
         cached = sorted(getattr(module, "_fp8_workspaces", {}).items())
-        yield from weights_in_memory(parts, ((f"{prefix}.{key}", held) for key, held in cached))
+        yield from weights_in_memory(
+            parts, ((f"{prefix}.{key}", workspace) for key, workspace in cached)
+        )
 
 
 def paths_of_weights(model: nn.Module) -> set[str]:
     """Return which of `grouped` and `quantized` describe how a model's weights are stored."""
     weights = [*model.parameters()]
     quantized = any(family(part) for weight in weights for part in members_of(weight))
-    found = {"grouped": any(map(is_group, weights)), "quantized": quantized}
-    return {path for path, there in found.items() if there}
+    paths = {"grouped": any(map(is_group, weights)), "quantized": quantized}
+    return {path for path, is_used in paths.items() if is_used}
 
 
 def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
@@ -101,8 +103,8 @@ def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
             start = bucket.param_data.data_ptr()
             stop = start + bucket.param_data.nbytes
             for parameter in bucket.params_list:
-                held = _gathered(parameter)
-                if held is not None and not start <= held.data_ptr() < stop:
+                gathered_tensor = _gathered(parameter)
+                if gathered_tensor is not None and not start <= gathered_tensor.data_ptr() < stop:
                     yield f"{names[parameter]} is not in the memory in which it is gathered"
 
 

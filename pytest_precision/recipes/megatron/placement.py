@@ -58,13 +58,13 @@ def data_parallel() -> tuple[int, int]:
             which the workload would have to divide.
     """
     state = import_module("megatron.core.parallel_state")
-    for what, shared in (("pipeline_model", "layers"), ("context", "sequences")):
-        size = getattr(state, f"get_{what}_parallel_world_size")()
+    for parallelism, shared in (("pipeline_model", "layers"), ("context", "sequences")):
+        size = getattr(state, f"get_{parallelism}_parallel_world_size")()
         if size > 1:
             raise ValueError(
                 expected_but_got(
                     f"ranks that do not divide {shared} among them",
-                    f"{what}_parallel_size={size}",
+                    f"{parallelism}_parallel_size={size}",
                     "leave it out of recipe.initialize, or record a script that trains like this",
                 )
             )
@@ -120,27 +120,33 @@ class Chained:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """List the parameter groups of all optimizers."""
-        return [*chain.from_iterable(one.param_groups for one in self.optimizers)]
+        return [*chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers)]
 
     def updater_of(self, parameter: Tensor) -> Any:
         """Return which of the optimizers updates a parameter."""
-        groups = ((one, group) for one in self.optimizers for group in one.param_groups)
-        return next(one for one, group in groups if any(parameter is p for p in group["params"]))
+        groups = (
+            (optimizer, group) for optimizer in self.optimizers for group in optimizer.param_groups
+        )
+        return next(
+            optimizer for optimizer, group in groups if any(parameter is p for p in group["params"])
+        )
 
     def zero_grad(self) -> None:
         """Clear the gradients of all optimizers."""
-        for one in self.optimizers:
-            one.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
     @property
     def state(self) -> dict[Tensor, Any]:
         """Return the states of all optimizers in one dict, by parameter."""
-        return {key: held for one in self.optimizers for key, held in one.state.items()}
+        return {
+            key: state for optimizer in self.optimizers for key, state in optimizer.state.items()
+        }
 
     @property
     def use_decoupled_grad(self) -> bool:
         """Return whether an optimizer reads gradients from `decoupled_grad`, not from `grad`."""
-        return any(getattr(one, "use_decoupled_grad", False) for one in self.optimizers)
+        return any(getattr(optimizer, "use_decoupled_grad", False) for optimizer in self.optimizers)
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
         """Register a hook that runs before the first optimizer's step."""
@@ -165,8 +171,8 @@ def weights_by_name(model: nn.Module) -> None:
     drawn: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if len(pieces[name][0][1]) > 1:
-            own = [_drawn(drawn, str(of), shape)[i:j] for of, shape, i, j in pieces[name]]
-            values = torch.cat(own).to(parameter.dtype).reshape(parameter.shape)
+            slices = [_drawn(drawn, str(of), shape)[i:j] for of, shape, i, j in pieces[name]]
+            values = torch.cat(slices).to(parameter.dtype).reshape(parameter.shape)
             store_master(parameter, values)
             if hasattr(parameter, "get_high_precision_init_val"):  # which masters are made of
                 parameter._high_precision_init_val = values.cpu()  # type: ignore[attr-defined]

@@ -78,7 +78,7 @@ def config(cell: Cell) -> dict[str, Any]:
     These are dtypes, the recipe, whether primary weights are quantized, and fused accumulation;
     nothing is dropped.
     """
-    made: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "params_dtype": torch.bfloat16,
         "bf16": True,
         "gradient_accumulation_fusion": cell.grad_accum_fusion,
@@ -87,21 +87,21 @@ def config(cell: Cell) -> dict[str, Any]:
     }
     if te.running():  # no other attention has arithmetic there
         enums = import_module("megatron.core.transformer.enums")
-        made["attention_backend"] = enums.AttnBackend.unfused
+        arguments["attention_backend"] = enums.AttnBackend.unfused
     primary = cell.primary_weight == "quantized"
     if cell.precision == "nvfp4":
-        return made | {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param": primary}
+        return arguments | {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param": primary}
     if cell.precision in FP8_RECIPES:
         element = "e4m3" if cell.precision == "mxfp8" else "hybrid"
         recipe = FP8_RECIPES[cell.precision]
-        return made | {"fp8": element, "fp8_recipe": recipe, "fp8_param": primary}
-    return made
+        return arguments | {"fp8": element, "fp8_recipe": recipe, "fp8_param": primary}
+    return arguments
 
 
 def wrapped(model: Any, cell: Cell, options: Mapping[str, Any]) -> Any:
     """Return a model in Megatron-core's DDP and `Float16Module`, with fp32 gradients by default."""
     quantized = cell.primary_weight == "quantized"
-    made = {
+    defaults = {
         "use_distributed_optimizer": True,
         "grad_reduce_in_fp32": True,
         "fp8_param_gather": quantized and model.config.fp8 is not None,
@@ -113,26 +113,26 @@ def wrapped(model: Any, cell: Cell, options: Mapping[str, Any]) -> Any:
     module = import_module("megatron.core.transformer.module")
     return distributed.DistributedDataParallel(
         model.config,
-        distributed.DistributedDataParallelConfig(**made | dict(options)),
+        distributed.DistributedDataParallelConfig(**defaults | dict(options)),
         module.Float16Module(model.config, model),
     )
 
 
 def optimizer_of(ddp: Any, options: Mapping[str, Any]) -> Any:
     """Return Megatron-core's optimizer of a wrapped model, with DDP's configuration."""
-    told = ddp.ddp_config
-    made = {
+    ddp_config = ddp.ddp_config
+    defaults = {
         "lr": 1e-3,
         "clip_grad": 0.0,
         "bf16": True,
         "params_dtype": torch.bfloat16,
-        "use_distributed_optimizer": told.use_distributed_optimizer,
-        "overlap_param_gather": told.overlap_param_gather,
+        "use_distributed_optimizer": ddp_config.use_distributed_optimizer,
+        "overlap_param_gather": ddp_config.overlap_param_gather,
         "fp8_recipe": ddp.config.fp8_recipe if ddp.config.fp8 else None,
-        "reuse_grad_buf_for_mxfp8_param_ag": told.reuse_grad_buf_for_mxfp8_param_ag,
+        "reuse_grad_buf_for_mxfp8_param_ag": ddp_config.reuse_grad_buf_for_mxfp8_param_ag,
     }
     optimizer = import_module("megatron.core.optimizer")
-    config = optimizer.OptimizerConfig(**made | dict(options))
+    config = optimizer.OptimizerConfig(**defaults | dict(options))
     return optimizer.get_megatron_optimizer(config, [ddp])
 
 
@@ -158,6 +158,6 @@ def forget_graphs(model: nn.Module) -> None:
     """
     for module in model.modules():
         dispatcher = getattr(module, "token_dispatcher", None)
-        for name, held in [*vars(dispatcher).items()] if dispatcher is not None else ():
-            if isinstance(held, Tensor) and held.grad_fn is not None:
-                setattr(dispatcher, name, held.detach())
+        for name, attribute in [*vars(dispatcher).items()] if dispatcher is not None else ():
+            if isinstance(attribute, Tensor) and attribute.grad_fn is not None:
+                setattr(dispatcher, name, attribute.detach())
