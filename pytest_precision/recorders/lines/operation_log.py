@@ -107,7 +107,7 @@ class OperationLogger:
 
     def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
         """Store digests of these named tensors as they are before the operations to be logged."""
-        self.log.given |= self._named(named)
+        self.log.initial_values |= self._named(named)
 
     def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
         """Store digests of these named tensors as they are after the logged operations."""

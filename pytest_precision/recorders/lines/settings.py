@@ -115,7 +115,7 @@ class SettingsWatch:
     def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         line = self._frames.stack().line if self.restores else None
-        if line is not None and line.own:
+        if line is not None and line.is_users:
             self._log.restores.append(Setting(len(self._log.operations), name, "", "", line))
         return result
 
@@ -127,7 +127,7 @@ class SettingsWatch:
         shown = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if isinstance(shown, PLAIN_TYPES):
             line = self._frames.stack().line
-            if line is None or not line.own:
+            if line is None or not line.is_users:
                 line = self._computed or line
             self._log.settings.append(
                 Setting(
