@@ -38,9 +38,7 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
     def argument(logged: LoggedArgument) -> Any:
         if isinstance(logged, Value):
             return values.number(logged)
-        return (
-            logged if isinstance(logged, Constant) else [values.number(value) for value in logged]
-        )
+        return logged if isinstance(logged, Constant) else [*map(values.number, logged)]
 
     rows = [
         [
@@ -59,10 +57,8 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
     content = {
         "form": FORM,
         "operations": rows,
-        "given": [
-            (*holding, values.number(value)) for holding, value in log.initial_values.items()
-        ],
-        "left": [(*holding, values.number(value)) for holding, value in log.left.items()],
+        "given": [(*key, values.number(value)) for key, value in log.initial_values.items()],
+        "left": [(*key, values.number(value)) for key, value in log.left.items()],
         "settings": _settings(log.settings, lines, stacks),
         "restores": _settings(log.restores, lines, stacks),
         "entries": [(sites.number(s), lines.number(line), *rest) for s, line, *rest in log.entries],

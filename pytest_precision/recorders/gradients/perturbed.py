@@ -81,9 +81,8 @@ def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[G
         step.put(seed)
         other = Sums.of(step.loop.microbatches(step.first.step), step.size)
         for number, gradient in enumerate(beyond):
-            spread[number] = max(
-                spread[number], gradient.share_of_plain(_recomputed(gradient, other))
-            )
+            share = gradient.share_of_plain(_recomputed(gradient, other))
+            spread[number] = max(spread[number], share)
         bounds = [
             step.near + SPREADS * moved + gradient.summing
             for gradient, moved in zip(beyond, spread, strict=True)
@@ -108,15 +107,8 @@ def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[G
     words = explained(step, [gradient for gradient, _ in wrong])
     for (gradient, bound), mistake in zip(wrong, words, strict=True):
         mistake = mistake or ("" if gradient.plain.any() else GIVES_ZEROS)
-        yield GradientBreach(
-            step.first.step,
-            gradient.kind,
-            gradient.name,
-            gradient.rank,
-            gradient.off,
-            bound,
-            mistake,
-        )
+        tensor = gradient.kind, gradient.name, gradient.rank
+        yield GradientBreach(step.first.step, *tensor, gradient.off, bound, mistake)
 
 
 def _miscounted(
