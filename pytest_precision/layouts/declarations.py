@@ -80,8 +80,8 @@ def pure(function: Declaring) -> Declaring:
     Raises:
         TypeError: it cannot be called.
     """
-    given: object = function
-    if not callable(given):
+    untyped: object = function
+    if not callable(untyped):
         advice = "write @layouts.pure above a function or a class"
         raise TypeError(
             expected_but_got(

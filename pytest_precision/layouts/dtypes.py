@@ -60,26 +60,26 @@ def _stored_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
     return model
 
 
-def state_dtype(option: str, name: str, known: tuple[str, ...]) -> torch.dtype:
+def state_dtype(option: str, name: str, choices: tuple[str, ...]) -> torch.dtype:
     """Convert a name such as "bf16" or "fp8" to the dtype in which optimizer state is stored.
 
     Raises:
-        ValueError: for a name that is not one of `known`.
+        ValueError: for a name that is not one of `choices`.
     """
-    expect_one_of(option, name, known, "dtypes of optimizer state are given by these names")
+    expect_one_of(option, name, choices, "dtypes of optimizer state are given by these names")
     return _STATE_DTYPES[name]
 
 
-def expect_saved_dtype(name: str, own: Tensor, saved: Tensor) -> None:
+def expect_saved_dtype(name: str, target: Tensor, saved: Tensor) -> None:
     """Raise ValueError if a saved tensor and the tensor that it is loaded into differ in dtype.
 
     Raises:
         ValueError: the two have different dtypes.
     """
-    if saved.dtype != own.dtype:
+    if saved.dtype != target.dtype:
         raise ValueError(
             expected_but_got(
-                f"{name} to be {own.dtype}",
+                f"{name} to be {target.dtype}",
                 saved.dtype,
                 "load a checkpoint of a layout with the same primary_weight",
             )

@@ -54,7 +54,9 @@ class ExactStateEngine(Engine):
         state = {
             "model": self.model.state_dict(),
             "optimizer": {
-                "state": {names[p]: kept for p, kept in optimizer["state"].items()},
+                "state": {
+                    names[p]: parameter_state for p, parameter_state in optimizer["state"].items()
+                },
                 "param_groups": [
                     {**group, "params": [names[p] for p in group["params"]]}
                     for group in optimizer["param_groups"]

@@ -70,24 +70,24 @@ def _precisions(key: str) -> list[str]:
     return quantized if key == "quantized" else [key]
 
 
-def _expect_all(argument: str, given: Iterable[str], known: Sequence[str]) -> None:
-    for value in given:
-        if value not in known:
+def _expect_all(argument: str, names: Iterable[str], supported: Sequence[str]) -> None:
+    for value in names:
+        if value not in supported:
             raise ValueError(
                 expected_but_got(
-                    f"{argument} of {', '.join(known)}",
+                    f"{argument} of {', '.join(supported)}",
                     f"{value!r} ({type(value).__name__})",
                     "name those that the layout can do",
                 )
             )
 
 
-def _expect(cell: Cell, layout: str, axis: str, known: Sequence[object]) -> None:
+def _expect(cell: Cell, layout: str, axis: str, choices: Sequence[object]) -> None:
     value = getattr(cell, axis)
-    if value not in known:
+    if value not in choices:
         where = "" if axis == "precision" else f" in {cell.precision}"
         raise ValueError(
-            f"layout {layout} knows {axis} {', '.join(map(str, known))}{where} but the cell has "
+            f"layout {layout} knows {axis} {', '.join(map(str, choices))}{where} but the cell has "
             f"{axis}={value!r}; leave it out of the matrix or use another layout"
         )
 

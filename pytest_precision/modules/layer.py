@@ -150,14 +150,14 @@ class Layer(nn.Module):
         missing, unexpected, errors = cast(tuple[list[str], ...], rest[2:])
         others = dict(state_dict)
         for name, parameter in quantized_parameters(self):
-            stored = {f"{prefix}{name}.{key}": held for key, held in parameter.stored.items()}
-            given = {key: others.pop(key) for key in stored if key in others}
-            unfit = [key for key in given if not _same_kind(given[key], stored[key])]
-            missing += [key for key in stored if key not in given]
-            errors += [_refused(key, given[key], stored[key]) for key in unfit]
-            if len(given) == len(stored) and not unfit:
-                for key, held in stored.items():
-                    held.copy_(given[key])
+            stored = {f"{prefix}{name}.{key}": tensor for key, tensor in parameter.stored.items()}
+            loaded = {key: others.pop(key) for key in stored if key in others}
+            unfit = [key for key in loaded if not _same_kind(loaded[key], stored[key])]
+            missing += [key for key in stored if key not in loaded]
+            errors += [_refused(key, loaded[key], stored[key]) for key in unfit]
+            if len(loaded) == len(stored) and not unfit:
+                for key, tensor in stored.items():
+                    tensor.copy_(loaded[key])
             if others.pop(prefix + name, None) is not None:  # a checkpoint in high precision
                 unexpected.append(prefix + name)
         super()._load_from_state_dict(others, prefix, *rest)
@@ -165,15 +165,18 @@ class Layer(nn.Module):
             missing.remove(prefix + name)
 
 
-def _same_kind(given: object, held: Tensor) -> bool:
-    return isinstance(given, Tensor) and (given.dtype, given.shape) == (held.dtype, held.shape)
+def _same_kind(loaded: object, stored: Tensor) -> bool:
+    return isinstance(loaded, Tensor) and (loaded.dtype, loaded.shape) == (
+        stored.dtype,
+        stored.shape,
+    )
 
 
-def _refused(key: str, given: object, held: Tensor) -> str:
-    kind = f"{given.dtype} {tuple(given.shape)} " if isinstance(given, Tensor) else ""
+def _refused(key: str, loaded: object, stored: Tensor) -> str:
+    kind = f"{loaded.dtype} {tuple(loaded.shape)} " if isinstance(loaded, Tensor) else ""
     return expected_but_got(
-        f"{key} to be {held.dtype} {tuple(held.shape)}",
-        f"{kind}({type(given).__name__})",
+        f"{key} to be {stored.dtype} {tuple(stored.shape)}",
+        f"{kind}({type(loaded).__name__})",
         "load a checkpoint of the same precision",
     )
 

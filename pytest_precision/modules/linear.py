@@ -60,11 +60,11 @@ class Linear(Layer, nn.Linear):
             name: name of the module, also used as the name of its random bits.
             backend: as in the constructor.
         """
-        made = cast(Linear, linear)
-        Layer._start(made, precision, 1, linear.weight.device, backend)
-        made.__class__ = cls
-        made.streams = [name]
-        return made
+        layer = cast(Linear, linear)
+        Layer._start(layer, precision, 1, linear.weight.device, backend)
+        layer.__class__ = cls
+        layer.streams = [name]
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
         """Return y, bf16 [..., out], for x [..., in].

@@ -41,7 +41,7 @@ class Product(Protocol):
             y, and what `backward` needs; the latter is complete only if `backward` is true.
         """
 
-    def backward(self, gradient: Tensor, kept: Any) -> tuple[Tensor, Tensor]:
+    def backward(self, gradient: Tensor, saved_input: Any) -> tuple[Tensor, Tensor]:
         """Compute dx, bf16 [rows, in], and dW, fp32 [out, in], from dy, bf16 [rows, out]."""
 
 
@@ -65,20 +65,22 @@ class QuantizedProduct:
         self, x: Tensor, bias: Tensor | None, *, backward: bool
     ) -> tuple[Tensor, QuantizedTensor]:
         """Quantize x and multiply it by the weight; the bias is added in fp32, before rounding."""
-        kept = quantize_padded(self.quantizers.input, x, usage="both" if backward else "rowwise")
-        y = matmul(kept.rowwise, self.weight.rowwise, turn_right=True)
+        saved_input = quantize_padded(
+            self.quantizers.input, x, usage="both" if backward else "rowwise"
+        )
+        y = matmul(saved_input.rowwise, self.weight.rowwise, turn_right=True)
         y = y[: x.shape[0], : self.shape[0]]
-        return (y if bias is None else y + bias.float()).to(COMPUTE), kept
+        return (y if bias is None else y + bias.float()).to(COMPUTE), saved_input
 
-    def backward(self, gradient: Tensor, kept: QuantizedTensor) -> tuple[Tensor, Tensor]:
+    def backward(self, gradient: Tensor, saved_input: QuantizedTensor) -> tuple[Tensor, Tensor]:
         """Quantize dy, and multiply it by the weight to get dx, and by x to get dW."""
         format = self.quantizers.gradient
         shape = padded_shape(format, (gradient.shape[0], gradient.shape[1]))
-        made = quantize_padded(
+        quantized_dy = quantize_padded(
             format, gradient, format.random_bits(self.rng, shape, gradient.device)
         )
-        dx = matmul(made.rowwise, self.weight.columnwise)
-        dw = matmul(made.columnwise, kept.columnwise, turn_left=True)
+        dx = matmul(quantized_dy.rowwise, self.weight.columnwise)
+        dw = matmul(quantized_dy.columnwise, saved_input.columnwise, turn_left=True)
         out, columns = self.shape
         return dx[: gradient.shape[0], :columns].to(COMPUTE), dw[:out, :columns]
 
@@ -97,9 +99,9 @@ class PlainProduct:
         """Multiply x by the weight and add the bias; return the result, and x for `backward`."""
         return F.linear(x, self.weight, bias), x
 
-    def backward(self, gradient: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(self, gradient: Tensor, saved_input: Tensor) -> tuple[Tensor, Tensor]:
         """Multiply dy by the weight in bf16 to get dx, and by x in fp32 to get dW."""
-        return gradient @ self.weight, gradient.float().t() @ kept.float()
+        return gradient @ self.weight, gradient.float().t() @ saved_input.float()
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Call:
         grouped: whether all weights are one parameter, and all biases another.
         fused: whether weight gradients are accumulated into `main_grad`.
         backward: whether a backward may follow.
-        kept: what the backward of each product needs; None for a product that has none.
+        saved_inputs: what the backward of each product needs; None for a product that has none.
     """
 
     products: Sequence[Product]
@@ -120,7 +122,7 @@ class Call:
     grouped: bool
     fused: bool
     backward: bool
-    kept: list[Any] = field(default_factory=list)
+    saved_inputs: list[Any] = field(default_factory=list)
 
 
 class Multiply(torch.autograd.Function):
@@ -143,14 +145,14 @@ class Multiply(torch.autograd.Function):
         for product, rows, bias in zip(call.products, _split(x, call), biases, strict=True):
             if len(rows) == 0:
                 parts.append(x.new_empty(0, ctx.weights[0].shape[-2]))
-                call.kept.append(None)
+                call.saved_inputs.append(None)
                 continue
             with as_written(rows):
-                y, kept = product.forward(
+                y, saved_input = product.forward(
                     rows, None if bias is None else bias.to(COMPUTE), backward=call.backward
                 )
             parts.append(y)
-            call.kept.append(kept if call.backward else None)
+            call.saved_inputs.append(saved_input if call.backward else None)
         return torch.cat(parts)
 
     @staticmethod
@@ -161,17 +163,19 @@ class Multiply(torch.autograd.Function):
         dx: list[Tensor] = []
         dw: list[Tensor | None] = []
         db: list[Tensor | None] = []
-        for product, dy, kept in zip(call.products, _split(gradient, call), call.kept, strict=True):
-            if kept is None:
+        for product, dy, saved_input in zip(
+            call.products, _split(gradient, call), call.saved_inputs, strict=True
+        ):
+            if saved_input is None:
                 dx.append(dy.new_empty(0, ctx.weights[0].shape[-1]))
                 dw.append(None)
             else:
                 with as_written(dy):
-                    x_gradient, weight_gradient = product.backward(dy, kept)
+                    x_gradient, weight_gradient = product.backward(dy, saved_input)
                 dx.append(x_gradient)
                 dw.append(weight_gradient)
             db.append(dy.float().sum(0))
-        call.kept.clear()
+        call.saved_inputs.clear()
         finished = _accumulated if call.fused else _gradients
         of_weights = finished(ctx.weights, dw, call.grouped)
         of_biases = _gradients(ctx.biases, db, call.grouped) if ctx.biases else []
@@ -184,34 +188,36 @@ def _split(rows: Tensor, call: Call) -> Sequence[Tensor]:
 
 
 def _gradients(
-    parameters: Sequence[Tensor], made: Sequence[Tensor | None], grouped: bool
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
     """Return gradients for autograd, rounded to bf16 and then cast to the parameter's dtype."""
     shape = parameters[0].shape[1:] if grouped else parameters[0].shape
     device = parameters[0].device
     each = [
-        torch.zeros(shape, dtype=COMPUTE, device=device) if one is None else one.to(COMPUTE)
-        for one in made
+        torch.zeros(shape, dtype=COMPUTE, device=device)
+        if gradient is None
+        else gradient.to(COMPUTE)
+        for gradient in gradients
     ]
     whole = [torch.stack(each)] if grouped else each
-    return [one.to(p.dtype) for one, p in zip(whole, parameters, strict=True)]
+    return [gradient.to(p.dtype) for gradient, p in zip(whole, parameters, strict=True)]
 
 
 def _accumulated(
-    parameters: Sequence[Tensor], made: Sequence[Tensor | None], grouped: bool
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
     """Add weight gradients to `main_grad` in fp32, and return NaNs as the gradients for autograd.
 
     Code that used those by mistake would show NaN; zeros would go unnoticed in a sum.
     """
-    per_parameter = [made] if grouped else [[one] for one in made]
+    per_parameter = [gradients] if grouped else [[gradient] for gradient in gradients]
     for parameter, ones in zip(parameters, per_parameter, strict=True):
         if not parameter.requires_grad:
             continue
         target = main_grad(parameter)
-        for part, one in zip(target if grouped else [target], ones, strict=True):
-            if one is not None:
-                part.add_(one)
+        for part, gradient in zip(target if grouped else [target], ones, strict=True):
+            if gradient is not None:
+                part.add_(gradient)
         parameter.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     return [torch.full(p.shape, torch.nan, dtype=p.dtype, device=p.device) for p in parameters]
 

@@ -103,8 +103,8 @@ class QuantizedParameter(ReadOnly):
             )
         for format in each:
             format.leave_updates_to_owner()
-        kept = value.detach().to(NOMINAL, copy=True)
-        parameter = cls(_Storage(kept, each), value.shape, value.device)
+        rounded = value.detach().to(NOMINAL, copy=True)
+        parameter = cls(_Storage(rounded, each), value.shape, value.device)
         return cast(QuantizedParameter, nn.Parameter(parameter))
 
     @property
@@ -194,8 +194,8 @@ class QuantizedParameter(ReadOnly):
                     "give the whole weight",
                 )
             )
-        made = list(self._storage.quantize(high_precision.detach().to(NOMINAL)))
-        for key, parts in _by_key(made).items():
+        quantized = list(self._storage.quantize(high_precision.detach().to(NOMINAL)))
+        for key, parts in _by_key(quantized).items():
             target = self._storage.tensors[key]
             for place, part in enumerate(parts):
                 (target[place] if self._storage.grouped else target).copy_(part)
@@ -214,16 +214,16 @@ class QuantizedParameter(ReadOnly):
         Raises:
             ValueError: the buffer has another shape or dtype.
         """
-        held = self._storage.tensors[key]
-        if tensor.shape != held.shape or tensor.dtype != held.dtype:
+        stored_tensor = self._storage.tensors[key]
+        if tensor.shape != stored_tensor.shape or tensor.dtype != stored_tensor.dtype:
             raise ValueError(
                 expected_but_got(
-                    f"{key} to be {held.dtype} {tuple(held.shape)}",
+                    f"{key} to be {stored_tensor.dtype} {tuple(stored_tensor.shape)}",
                     f"{tensor.dtype} {tuple(tensor.shape)} (Tensor)",
                     "give a buffer of that dtype and shape",
                 )
             )
-        self._storage.rebase(key, tensor.copy_(held))
+        self._storage.rebase(key, tensor.copy_(stored_tensor))
         return self
 
     def dequantize(self, dtype: torch.dtype = NOMINAL) -> Tensor:

@@ -43,13 +43,13 @@ class ReadOnly(Tensor):
         kwargs = kwargs or {}
         for tensor in _written(func, args, kwargs):
             if isinstance(tensor, ReadOnly):
-                what = (
+                target = (
                     "a view of quantized bytes" if isinstance(tensor, View) else "quantized bytes"
                 )
                 raise TypeError(
                     expected_but_got(
                         "quantized data to be changed by copy_ or requantize_",
-                        f"{func} (OpOverload) on {what}",
+                        f"{func} (OpOverload) on {target}",
                         "update a master in high precision and copy all of it",
                     )
                 )

@@ -77,13 +77,13 @@ def quantize_linears(
             )
         )
     for name, linear in taking_part.items():
-        made = Linear.made_of(linear, precision, name, backend)
-        made.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        layer = Linear.made_of(linear, precision, name, backend)
+        layer.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         if primary_weight == "quantized":
-            quantizers = cast(Quantizers, made.quantizers[0])
-            parameter = QuantizedParameter.of(made.weight, quantizers.weight)
-            parameter.requires_grad_(made.weight.requires_grad)
-            made.weight = cast(nn.Parameter, parameter)
+            quantizers = cast(Quantizers, layer.quantizers[0])
+            parameter = QuantizedParameter.of(layer.weight, quantizers.weight)
+            parameter.requires_grad_(layer.weight.requires_grad)
+            layer.weight = cast(nn.Parameter, parameter)
     return model
 
 
@@ -93,8 +93,8 @@ def _expect(model: object, precision: str, primary_weight: str) -> None:
         "model", model, nn.Module, "an nn.Module", "give the model whose layers are to be quantized"
     )
     expect_one_of("precision", precision, PRECISIONS)
-    known = PRECISIONS[precision].primary_weights
-    expect_one_of("primary_weight", primary_weight, known, f"{precision} has no others")
+    choices = PRECISIONS[precision].primary_weights
+    expect_one_of("primary_weight", primary_weight, choices, f"{precision} has no others")
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:

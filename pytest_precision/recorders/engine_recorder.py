@@ -70,8 +70,8 @@ class EngineRecorder:
             self.workload,
             self.cell,
             whole=whole and plain,
-            asked=job.gradients,
-            known=job.known,
+            enabled=job.gradients,
+            other_log=job.known,
         )
         self.paths: set[str] = set()
         self.violations: dict[str, None] = {}

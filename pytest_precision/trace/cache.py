@@ -65,14 +65,14 @@ class TraceCache:
 
     def find(self, key: Hashable) -> Path | None:
         """Return the folder of a kept trace whose modules are unchanged; None if there is none."""
-        kept = self._kept.get(key)
-        if kept is None:
+        trace = self._kept.get(key)
+        if trace is None:
             return None
-        if _sizes(kept.folder) != kept.files or not unchanged(kept.modules):
+        if _sizes(trace.folder) != trace.files or not unchanged(trace.modules):
             self.drop(self._kept.pop(key).folder)
             return None
         self._kept.move_to_end(key)
-        return kept.folder
+        return trace.folder
 
     def keep(
         self, key: Hashable, folder: Path, modules: Iterable[ModuleFile], *, outlasts_check: bool
@@ -82,9 +82,11 @@ class TraceCache:
 
     def end_check(self) -> None:
         """Remove the traces that no other check may use, and older ones where they are too many."""
-        for key in [key for key, kept in self._kept.items() if not kept.outlasts_check]:
+        for key in [key for key, trace in self._kept.items() if not trace.outlasts_check]:
             self.drop(self._kept.pop(key).folder)
-        while sum(one.bytes for one in self._kept.values()) > KEPT_BYTES and len(self._kept) > 1:
+        while (
+            sum(trace.bytes for trace in self._kept.values()) > KEPT_BYTES and len(self._kept) > 1
+        ):
             self.drop(self._kept.popitem(last=False)[1].folder)
 
     def drop(self, folder: Path) -> None:

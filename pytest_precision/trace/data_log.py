@@ -34,31 +34,31 @@ class DataLog:
     """The digests of the microbatches that a workload gave to each rank of a run.
 
     Attributes:
-        given: per rank, what it was given when it first asked.
+        digests: per rank, what it was given when it first asked.
         unsteady: per rank, the steps whose data were different when it asked again.
         tokens: of all ranks, step to the numbers of tokens that its microbatches have.
     """
 
-    given: tuple[Given, ...]
+    digests: tuple[Given, ...]
     unsteady: tuple[tuple[int, ...], ...]
     tokens: Mapping[int, Set[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
         """Read the microbatch digests of all ranks, from every part of a run between restarts."""
-        given: dict[int, dict[int, Sequence[str]]] = {}
+        of_ranks: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
         for _, place, rank in holders(folder, world_sizes):
             log = files.data(log_path(place, "data", rank))
-            before = given.setdefault(rank, {})
-            now = {int(step): digests for step, digests in log["given"].items()}
-            other = [step for step in now.keys() & before.keys() if now[step] != before[step]]
+            before = of_ranks.setdefault(rank, {})
+            steps = {int(step): digests for step, digests in log["given"].items()}
+            other = [step for step in steps.keys() & before.keys() if steps[step] != before[step]]
             unsteady.setdefault(rank, []).extend([*log["unsteady"], *sorted(other)])
-            given[rank] = now | before
+            of_ranks[rank] = steps | before
             for step, counts in log["tokens"].items():
                 tokens.setdefault(int(step), set()).update(counts)
-        return cls(tuple(given.values()), tuple(map(tuple, unsteady.values())), tokens)
+        return cls(tuple(of_ranks.values()), tuple(map(tuple, unsteady.values())), tokens)
 
 
 class DataWatch:
@@ -69,7 +69,7 @@ class DataWatch:
     """
 
     def __init__(self, workload: Workload) -> None:
-        self._given: dict[int, list[str]] = {}
+        self._digests: dict[int, list[str]] = {}
         self._unsteady: dict[int, None] = {}
         self._tokens: dict[int, set[int]] = {}
         self._asked = 0
@@ -93,26 +93,26 @@ class DataWatch:
         object.__setattr__(workload, "tokens", tokens)
 
     def _note(self, step: int, digests: list[str]) -> None:
-        if self._given.setdefault(step, digests) != digests:
+        if self._digests.setdefault(step, digests) != digests:
             self._unsteady[step] = None
 
     def write(self, folder: Path, rank: int) -> None:
         """Write this rank's digests of microbatches into a folder beside its trace."""
-        write_data(folder, rank, self._given, [*self._unsteady], self._tokens)
+        write_data(folder, rank, self._digests, [*self._unsteady], self._tokens)
 
 
 def write_data(
     folder: Path,
     rank: int,
-    given: Given | None = None,
+    digests: Given | None = None,
     unsteady: Sequence[int] = (),
     tokens: Mapping[int, Set[int]] | None = None,
 ) -> None:
     """Write a rank's digests of microbatches as JSON; an empty log if none are given."""
-    counts = {step: sorted(own) for step, own in (tokens or {}).items()}
+    counts = {step: sorted(numbers) for step, numbers in (tokens or {}).items()}
     write_whole(
         log_path(folder, "data", rank),
-        {"given": given or {}, "unsteady": unsteady, "tokens": counts},
+        {"given": digests or {}, "unsteady": unsteady, "tokens": counts},
     )
 
 
@@ -154,8 +154,8 @@ def _tensor(tensor: Tensor, within: frozenset[int]) -> Iterator[Any]:
     elif tensor.layout is not torch.strided:
         yield from _parts(tensor.to_dense(), within)
     elif not hasattr(tensor, "__tensor_flatten__") and not tensor.is_meta:  # else without memory
-        held = in_order(tensor.detach())
-        yield bytes_of(held)
+        ordered = in_order(tensor.detach())
+        yield bytes_of(ordered)
 
 
 def contents_of(value: Any) -> list[tuple[object, Any]]:

@@ -39,15 +39,15 @@ def digest_threads(ranks: int) -> int:
 
 def digest(tensor: Tensor) -> str:
     """Return the xxh3-128 digest, hexadecimal, of a tensor's bytes in row-major order."""
-    held = in_order(tensor.detach())  # a copy of a transposed tensor, and of one on a GPU
-    return xxhash.xxh3_128_hexdigest(bytes_of(held))
+    ordered = in_order(tensor.detach())  # a copy of a transposed tensor, and of one on a GPU
+    return xxhash.xxh3_128_hexdigest(bytes_of(ordered))
 
 
-def content_digest(held: Tensor, start: int, stop: int) -> str:
+def content_digest(tensor: Tensor, start: int, stop: int) -> str:
     """Return the digest that a log of operations has of elements of a contiguous CPU tensor.
 
     Args:
-        held: any shape and dtype.
+        tensor: any shape and dtype.
         start: number of the first element, in row-major order.
         stop: number of the element after the last one.
 
@@ -55,8 +55,8 @@ def content_digest(held: Tensor, start: int, stop: int) -> str:
         The xxh3-64 digest, hexadecimal; of equal elements, `=`, the hexadecimal bytes of one of
         them, `x` and their number.
     """
-    size = held.element_size()
-    address = held.data_ptr() + start * size
+    size = tensor.element_size()
+    address = tensor.data_ptr() + start * size
     nbytes = (stop - start) * size
     first = ctypes.string_at(address, size)
     same_ends = nbytes == size or first == ctypes.string_at(address + nbytes - size, size)
@@ -70,11 +70,15 @@ def in_order(tensor: Tensor) -> Tensor:
     return memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
 
 
-def digested(seen: Observation) -> Observation:
+def digested(observation: Observation) -> Observation:
     """Replace a tensor's values by their digest, unless few bytes, losses or gradient norms."""
-    if kept_as_it_is(seen.kind, seen.tensor.numel() * seen.tensor.element_size()):
-        return cloned(seen)
-    return replace(seen, tensor=seen.tensor.to("meta"), digest=digest(seen.tensor))
+    if kept_as_it_is(
+        observation.kind, observation.tensor.numel() * observation.tensor.element_size()
+    ):
+        return cloned(observation)
+    return replace(
+        observation, tensor=observation.tensor.to("meta"), digest=digest(observation.tensor)
+    )
 
 
 def kept_as_it_is(kind: str, nbytes: int) -> bool:
@@ -82,12 +86,12 @@ def kept_as_it_is(kind: str, nbytes: int) -> bool:
     return nbytes <= UNDIGESTED_BYTES or kind in READ
 
 
-def bytes_of(held: Tensor) -> ctypes.Array[ctypes.c_char]:
+def bytes_of(tensor: Tensor) -> ctypes.Array[ctypes.c_char]:
     """Return a view of a contiguous CPU tensor's memory, which must outlive the view."""
     # Not through numpy(): that forbids the storage of an observed tensor to be resized, which FSDP2
     # does with its unsharded parameters.
-    nbytes = held.numel() * held.element_size()
-    return (ctypes.c_char * nbytes).from_address(held.data_ptr())
+    nbytes = tensor.numel() * tensor.element_size()
+    return (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
 
 
 def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
@@ -97,6 +101,8 @@ def elements(parameters: Iterable[tuple[str, Tensor]]) -> int:
     although a rank may hold only a part of the model, such as a stage of a pipeline.
     """
     sizes = {name: parameter.numel() for name, parameter in parameters}
-    held: list[dict[str, int]] = [sizes] * dist.get_world_size()
-    dist.all_gather_object(held, sizes)
-    return sum({name: size for one in held for name, size in one.items()}.values())
+    all_sizes: list[dict[str, int]] = [sizes] * dist.get_world_size()
+    dist.all_gather_object(all_sizes, sizes)
+    return sum(
+        {name: size for rank_sizes in all_sizes for name, size in rank_sizes.items()}.values()
+    )

@@ -48,8 +48,8 @@ def mapped(file: int, size: int) -> Tensor:
     """Map the first `size` bytes of an open file into memory, copy-on-write, as a uint8 tensor."""
     if size == 0:  # an empty file cannot be mapped
         return torch.empty(0, dtype=torch.uint8)
-    held = mmap.mmap(file, size, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(held, dtype=torch.uint8)
+    memory = mmap.mmap(file, size, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 @contextmanager
@@ -70,10 +70,10 @@ def regular(path: Path) -> Iterator[tuple[int, int]]:
             raise no_regular(path) from error
         raise
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise no_regular(path)
-        yield file, found.st_size
+        yield file, status.st_size
     finally:
         os.close(file)
 

@@ -68,10 +68,10 @@ class GradientLog:
                 if not files.has(path):
                     return cls(silent="a script has no workload to compute its gradients by")
                 data = files.data(path)
-                found = [GradientBreach(**own) for own in data["breaches"]]
+                breaches = [GradientBreach(**breach) for breach in data["breaches"]]
                 right = {step: (judged, worst) for step, (judged, worst) in data["right"].items()}
                 sums = {start: str(place / name) for start, name in data["sums"].items()}
-                log.add(cls(**data | {"breaches": found, "right": right, "sums": sums}))
+                log.add(cls(**data | {"breaches": breaches, "right": right, "sums": sums}))
         return log
 
     def add(self, other: GradientLog) -> None:

@@ -144,9 +144,9 @@ class Manifest:
             lacks = f"{folder}, which has no {path.name}" if folder.is_dir() else f"no {folder}"
             raise RecordingError(expected_but_got("the folder of a recording", lacks, AGAIN))
         try:
-            found = read_signed(path)
-            _expect_format(folder, found)
-            return _manifest(expect_signed(path.name, found))
+            content = read_signed(path)
+            _expect_format(folder, content)
+            return _manifest(expect_signed(path.name, content))
         except RecordingError:
             raise
         except Exception as error:
@@ -194,53 +194,55 @@ def damaged(folder: Path, error: Exception) -> RecordingError:
     """Return the error that says that a recording's files cannot be read, and why."""
     why = " ".join(str(error).split())
     why = why if len(why) <= ERROR_CHARACTERS else f"{why[:ERROR_CHARACTERS]} ..."
-    what = f"{folder}, whose files are damaged: {type(error).__name__}: {why}"
-    return RecordingError(visible(expected_but_got("the folder of a recording", what, AGAIN)))
+    problem = f"{folder}, whose files are damaged: {type(error).__name__}: {why}"
+    return RecordingError(visible(expected_but_got("the folder of a recording", problem, AGAIN)))
 
 
-def _manifest(found: dict[str, Any]) -> Manifest:
+def _manifest(content: dict[str, Any]) -> Manifest:
     """Check the parsed content of `recording.json`, and return it as a manifest.
 
     Raises:
         ValueError: it names what cannot be.
     """
-    found = {"only": [], "every": 1, **found}  # of a recording that has everything
-    sound_object("recording.json", found, [field.name for field in fields(Manifest)])
-    ranks = sound_integer("world_size", found["world_size"], 1, RECORDED_RANKS)
-    files = sound_object("files", found["files"])
+    content = {"only": [], "every": 1, **content}  # of a recording that has everything
+    sound_object("recording.json", content, [field.name for field in fields(Manifest)])
+    ranks = sound_integer("world_size", content["world_size"], 1, RECORDED_RANKS)
+    files = sound_object("files", content["files"])
     if files:
         expected = [name for rank in range(ranks) for name in files_of(rank)]
         logged = [log_of(rank) for rank in range(ranks) if log_of(rank) in files]
         sound_object("files", files, [*expected, *logged])
     return Manifest(
         format=FORMAT,
-        command=texts("command", found["command"]),
-        script=sound_text("script", found["script"]),
-        arguments=texts("arguments", found["arguments"]),
-        steps=sound_integer("steps", found["steps"]),
+        command=texts("command", content["command"]),
+        script=sound_text("script", content["script"]),
+        arguments=texts("arguments", content["arguments"]),
+        steps=sound_integer("steps", content["steps"]),
         values=tuple(
             sound_integer("a step of values", step)
-            for step in sound_list("values", found["values"])
+            for step in sound_list("values", content["values"])
         ),
         world_size=ranks,
-        date=sound_text("date", found["date"]),
-        revision=sound_text("revision", found["revision"]),
-        versions=sound_texts("versions", found["versions"]),
-        only=texts("only", found["only"]),
-        every=sound_integer("every", found["every"], 1),
+        date=sound_text("date", content["date"]),
+        revision=sound_text("revision", content["revision"]),
+        versions=sound_texts("versions", content["versions"]),
+        only=texts("only", content["only"]),
+        every=sound_integer("every", content["every"], 1),
         files={name: _seal(value) for name, value in files.items()},
     )
 
 
 def _seal(value: Any) -> Seal:
-    size, own = sound_list("the seal of a file", value, 2)
-    return sound_integer("the size of a file", size), sound_text("the digest of a file", own)
+    size, file_digest = sound_list("the seal of a file", value, 2)
+    return sound_integer("the size of a file", size), sound_text(
+        "the digest of a file", file_digest
+    )
 
 
-def _expect_format(folder: Path, found: Mapping[str, Any]) -> None:
-    form = found.get("format")
+def _expect_format(folder: Path, content: Mapping[str, Any]) -> None:
+    form = content.get("format")
     if type(form) is not int or form != FORMAT:
-        versions = found.get("versions")
+        versions = content.get("versions")
         release = versions.get("pytest-precision") if isinstance(versions, dict) else None
         by = f"the release that made it, {release!r:.40}" if release else "the release that made it"
         raise RecordingError(

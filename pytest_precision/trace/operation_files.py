@@ -35,30 +35,30 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
     """Write a rank's log of tensor operations as JSON beside its trace."""
     values, lines, names, modules, sites, stacks = (_Interned() for _ in range(6))
 
-    def argument(given: LoggedArgument) -> Any:
-        if isinstance(given, Value):
-            return values.number(given)
-        return given if isinstance(given, Constant) else [values.number(one) for one in given]
+    def argument(logged: LoggedArgument) -> Any:
+        if isinstance(logged, Value):
+            return values.number(logged)
+        return logged if isinstance(logged, Constant) else [*map(values.number, logged)]
 
     rows = [
         [
-            names.number(one.name),
-            [argument(given) for given in one.arguments],
-            [values.number(result) for result in one.results],
-            one.written,
-            modules.number(one.module),
-            int(one.backward),
-            lines.number(one.line),
-            one.sketches,
-            stacks.number(one.sites),
+            names.number(operation.name),
+            [argument(logged) for logged in operation.arguments],
+            [values.number(result) for result in operation.results],
+            operation.written,
+            modules.number(operation.module),
+            int(operation.backward),
+            lines.number(operation.line),
+            operation.sketches,
+            stacks.number(operation.sites),
         ]
-        for one in log.operations
+        for operation in log.operations
     ]
     content = {
         "form": FORM,
         "operations": rows,
-        "given": [(*held, values.number(value)) for held, value in log.given.items()],
-        "left": [(*held, values.number(value)) for held, value in log.left.items()],
+        "given": [(*key, values.number(value)) for key, value in log.initial_values.items()],
+        "left": [(*key, values.number(value)) for key, value in log.left.items()],
         "settings": _settings(log.settings, lines, stacks),
         "restores": _settings(log.restores, lines, stacks),
         "entries": [(sites.number(s), lines.number(line), *rest) for s, line, *rest in log.entries],
@@ -81,23 +81,23 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
         ValueError: another version of the package wrote it in another form.
         OSError: it cannot be read.
     """
-    found = files.data(path_of(folder, rank))
-    if found.get("form") != FORM:
-        got = f"form {found.get('form', 'none')} of {folder}"
+    content = files.data(path_of(folder, rank))
+    if content.get("form") != FORM:
+        got = f"form {content.get('form', 'none')} of {folder}"
         raise ValueError(expected_but_got(f"operations in form {FORM}", got, RECORD_AGAIN))
-    values = [Value(*row[:3], *map(tuple, row[3:])) for row in found["values"]]
-    lines = [None if row is None else CodeLine(*row) for row in found["lines"]]
-    sites = [Site(*row) for row in found["sites"]]
-    stacks = [tuple(sites[one] for one in stack) for stack in found["stacks"]]
+    values = [Value(*row[:3], *map(tuple, row[3:])) for row in content["values"]]
+    lines = [None if row is None else CodeLine(*row) for row in content["lines"]]
+    sites = [Site(*row) for row in content["sites"]]
+    stacks = [tuple(sites[number] for number in stack) for stack in content["stacks"]]
 
     def operation(row: list[Any]) -> LoggedOperation:
         name, arguments, results, written, module, backward, line, sketches, stack = row
         return LoggedOperation(
-            found["names"][name],
-            tuple(_argument(one, values) for one in arguments),
-            tuple(values[one] for one in results),
+            content["names"][name],
+            tuple(_argument(argument, values) for argument in arguments),
+            tuple(values[number] for number in results),
             tuple(written),
-            found["modules"][module],
+            content["modules"][module],
             bool(backward),
             lines[line],
             tuple(map(tuple, sketches)),
@@ -105,17 +105,17 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
         )
 
     return OperationLog(
-        [operation(row) for row in found["operations"]],
-        {Holding(kind, name): values[number] for kind, name, number in found["given"]},
-        {Holding(kind, name): values[number] for kind, name, number in found["left"]},
-        [_setting(row, lines, stacks) for row in found["settings"]],
-        [_setting(row, lines, stacks) for row in found["restores"]],
+        [operation(row) for row in content["operations"]],
+        {Holding(kind, name): values[number] for kind, name, number in content["given"]},
+        {Holding(kind, name): values[number] for kind, name, number in content["left"]},
+        [_setting(row, lines, stacks) for row in content["settings"]],
+        [_setting(row, lines, stacks) for row in content["restores"]],
         [
             UserCall(sites[site], lines[line], tuple(operations), tuple(settings))
-            for site, line, operations, settings in found["entries"]
+            for site, line, operations, settings in content["entries"]
         ],
-        found["cut"],
-        found["pieces"],
+        content["cut"],
+        content["pieces"],
     )
 
 
@@ -124,21 +124,24 @@ def path_of(folder: Path, rank: int) -> Path:
     return folder / log_of(rank)
 
 
-def _settings(found: list[Setting], lines: _Interned, stacks: _Interned) -> list[Any]:
-    return [[*one[:4], lines.number(one.line), stacks.number(one.sites)] for one in found]
+def _settings(settings: list[Setting], lines: _Interned, stacks: _Interned) -> list[Any]:
+    return [
+        [*setting[:4], lines.number(setting.line), stacks.number(setting.sites)]
+        for setting in settings
+    ]
 
 
 def _setting(row: Any, lines: list[CodeLine | None], stacks: list[tuple[Site, ...]]) -> Setting:
-    before, what, owner, value, line, stack = row
-    return Setting(before, what, owner, value, lines[line], stacks[stack])
+    before, option, owner, value, line, stack = row
+    return Setting(before, option, owner, value, lines[line], stacks[stack])
 
 
-def _argument(given: Any, values: list[Value]) -> LoggedArgument:
-    if isinstance(given, int):
-        return values[given]
-    if isinstance(given[0], str):
-        return Constant(*given)
-    return tuple(values[one] for one in given)
+def _argument(stored: Any, values: list[Value]) -> LoggedArgument:
+    if isinstance(stored, int):
+        return values[stored]
+    if isinstance(stored[0], str):
+        return Constant(*stored)
+    return tuple(values[number] for number in stored)
 
 
 class _Interned:

@@ -21,14 +21,14 @@ class CodeLine(NamedTuple):
         function: name of the function that the line is in.
         called: name of the package's function that the line calls, in which the operation is; empty
             where the line itself is the operation.
-        own: whether the file is the user's, rather than one of an installed package.
+        is_users: whether the file is the user's, rather than one of an installed package.
     """
 
     file: str
     line: int
     function: str
     called: str
-    own: bool
+    is_users: bool
 
 
 class Site(NamedTuple):
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 
     Attributes:
         before: number of operations that had been logged by then.
-        what: as `lr`, or the name of an attribute.
+        option: as `lr`, or the name of an attribute.
         owner: as `group 0`, or the path of a module.
         value: as text.
         line: that set it.
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
     """
 
     before: int
-    what: str
+    option: str
     owner: str
     value: str
     line: CodeLine | None
@@ -79,7 +79,7 @@ class Setting(NamedTuple):
     @property
     def name(self) -> str:
         """Return the option and its owner, such as `lr of group 0`."""
-        return f"{self.what} of {self.owner}"
+        return f"{self.option} of {self.owner}"
 
 
 class Value(NamedTuple):
@@ -206,12 +206,12 @@ class LoggedOperation(NamedTuple):
     @property
     def read(self) -> tuple[Value, ...]:
         """Return the tensors among the arguments, without those that are only overwritten."""
-        found: list[Value] = []
+        values: list[Value] = []
         for place, argument in enumerate(self.arguments):
             if place in self.written or isinstance(argument, Constant):
                 continue
-            found += (argument,) if isinstance(argument, Value) else argument
-        return tuple(found)
+            values += (argument,) if isinstance(argument, Value) else argument
+        return tuple(values)
 
 
 class Holding(NamedTuple):
@@ -230,10 +230,10 @@ class OperationLog:
 
     Attributes:
         operations: in the order of their calls.
-        given: what there was at the start.
+        initial_values: what there was at the start.
         left: what there was at the end.
         settings: in order.
-        restores: of a script that begins with a load, what has brought state back: `what` names
+        restores: of a script that begins with a load, what has brought state back: `option` names
             the function of torch.
         entries: in the order of their calls.
         cut: the limit after which operations were left out; 0 where none were.
@@ -241,7 +241,7 @@ class OperationLog:
     """
 
     operations: list[LoggedOperation] = field(default_factory=list)
-    given: dict[Holding, Value] = field(default_factory=dict)
+    initial_values: dict[Holding, Value] = field(default_factory=dict)
     left: dict[Holding, Value] = field(default_factory=dict)
     settings: list[Setting] = field(default_factory=list)
     restores: list[Setting] = field(default_factory=list)

@@ -123,7 +123,7 @@ class OracleLog:
     def _of(cls, data: dict[str, object]) -> OracleLog:
         log = cls(**data)  # type: ignore[arg-type]
         log.breaches = [Breach(**breach) for breach in log.breaches]  # type: ignore[arg-type]
-        log.read_back = [ReadBack(**own) for own in log.read_back]  # type: ignore[arg-type]
+        log.read_back = [ReadBack(**weight) for weight in log.read_back]  # type: ignore[arg-type]
         return log
 
     def write(self, folder: Path, rank: int) -> None:
@@ -144,9 +144,11 @@ class OracleLog:
         self.groups = max(self.groups, other.groups)
         self.frozen = other.frozen or self.frozen
         self.spared = sorted({*self.spared, *other.spared})
-        for group, found in other.estimates.items():
-            kept = self.estimates.get(group, found)
-            self.estimates[group] = {name: kept[name] for name in kept if name in found}
+        for group, estimates in other.estimates.items():
+            first_estimates = self.estimates.get(group, estimates)
+            self.estimates[group] = {
+                name: first_estimates[name] for name in first_estimates if name in estimates
+            }
         self.break_at(other.breaches)
         self.starts += other.starts
         self.note_read_back(other.read_back)
@@ -155,20 +157,22 @@ class OracleLog:
 
     def first(self, judges: Callable[[str, str], bool]) -> Breach | None:
         """Return the first wrong update that the test compares; None if there is none."""
-        return next((own for own in self.breaches if judges(own.kind, own.name)), None)
+        return next((breach for breach in self.breaches if judges(breach.kind, breach.name)), None)
 
     def break_at(self, breaches: Iterable[Breach]) -> None:
         """Add updates that break the optimizer's rule; keep the first of each kind and tensor."""
         first: dict[tuple[str, str], Breach] = {}
-        for breach in sorted([*self.breaches, *breaches], key=lambda own: (own.when, -own.ratio)):
+        for breach in sorted(
+            [*self.breaches, *breaches], key=lambda breach: (breach.when, -breach.ratio)
+        ):
             first.setdefault((breach.kind, breach.name), breach)
         self.breaches = [*first.values()]
 
-    def note_read_back(self, found: Iterable[ReadBack]) -> None:
+    def note_read_back(self, weights: Iterable[ReadBack]) -> None:
         """Add weights found rounded to bf16 or fp16 between updates; keep the first per name."""
         first: dict[str, ReadBack] = {}
-        for own in sorted([*self.read_back, *found], key=lambda own: own.step):
-            first.setdefault(own.name, own)
+        for weight in sorted([*self.read_back, *weights], key=lambda weight: weight.step):
+            first.setdefault(weight.name, weight)
         self.read_back = [*first.values()]
 
     def fit(self, rules: list[str]) -> None:

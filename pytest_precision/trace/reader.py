@@ -155,8 +155,8 @@ class Trace:
             starts = index.get("starts", {})  # earlier releases write none
             self._written.append(_Written(number, rank, slots, moments, data, starts))
         self.header = _joined(headers)
-        of_rank_0 = [one for one in self._written if one.rank == 0]
-        self._segment = {moment: one.number for one in of_rank_0 for moment in one.moments}
+        of_rank_0 = [part for part in self._written if part.rank == 0]
+        self._segment = {moment: part.number for part in of_rank_0 for moment in part.moments}
         self.moments = tuple(self._segment)
 
     def world_size_at(self, moment: Moment) -> int:
@@ -170,20 +170,20 @@ class Trace:
 
     def entries(self, moment: Moment) -> Iterator[Entry]:
         """Yield the observations of all ranks at one moment, in rank order."""
-        for file, one in enumerate(self._written):
-            for slot, kept in one.moments.get(moment, ()):
-                where = (kept, "") if isinstance(kept, int) else (None, kept)
-                yield Entry._make((*one.slots[slot], one.rank, *where, file))
+        for file, part in enumerate(self._written):
+            for slot, stored in part.moments.get(moment, ()):
+                where = (stored, "") if isinstance(stored, int) else (None, stored)
+                yield Entry._make((*part.slots[slot], part.rank, *where, file))
 
     def held(
         self, moment: Moment, kinds: Collection[str]
     ) -> Mapping[str, Mapping[str, list[Entry]]]:
         """Return all ranks' observations at one moment, of given kinds, by kind and name."""
-        held: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+        by_kind: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
         for entry in self.entries(moment):
             if entry.kind in kinds:
-                held[entry.kind][entry.name].append(entry)
-        return held
+                by_kind[entry.kind][entry.name].append(entry)
+        return by_kind
 
     def starts(self) -> dict[tuple[str, str, int], str]:
         """Return what is shown only once it has changed, as it was before the first update.
@@ -192,10 +192,10 @@ class Trace:
             kind, name and rank to the words of `described`.
         """
         return {
-            (kind, name, one.rank): start
-            for one in self._written
-            if one.number == 0
-            for kind, named in one.starts.items()
+            (kind, name, part.rank): start
+            for part in self._written
+            if part.number == 0
+            for kind, named in part.starts.items()
             for name, start in named.items()
         }
 
@@ -205,23 +205,23 @@ class Trace:
 
     def dtypes(self) -> dict[str, dict[str, str]]:
         """Return the dtype of every tensor, by kind and then by name."""
-        held: dict[str, dict[str, str]] = {}
-        for one in self._written:
-            for slot in one.slots:
-                held.setdefault(slot.kind, {}).setdefault(slot.name, slot.dtype)
-        return held
+        by_kind: dict[str, dict[str, str]] = {}
+        for part in self._written:
+            for slot in part.slots:
+                by_kind.setdefault(slot.kind, {}).setdefault(slot.name, slot.dtype)
+        return by_kind
 
     def local_kinds(self) -> set[str]:
         """Return the kinds of tensors of which every rank has its own, not a shard."""
-        return {slot.kind for one in self._written for slot in one.slots if slot.local}
+        return {slot.kind for part in self._written for slot in part.slots if slot.local}
 
     @property
     def decisive(self) -> bool:
         """Return whether each tensor has values, or a digest of the whole tensor, to compare by."""
         return not self.header.digests or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
-            for one in self._written
-            for slot in one.slots
+            for part in self._written
+            for slot in part.slots
         )
 
     def tensor(self, entry: Entry) -> Tensor:
@@ -231,8 +231,8 @@ class Trace:
             ValueError: only a digest was kept.
         """
         if entry.offset is None:
-            kept = f"a digest of {entry.kind} {entry.name!r} on rank {entry.rank}"
-            raise ValueError(expected_but_got("values", kept))
+            got = f"a digest of {entry.kind} {entry.name!r} on rank {entry.rank}"
+            raise ValueError(expected_but_got("values", got))
         flat = self._written[entry.file].data[entry.offset : entry.offset + entry.nbytes]
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 
@@ -244,9 +244,9 @@ class Trace:
             return self._digest(entry) == other._digest(theirs)
         assert entry.offset is not None
         assert theirs.offset is not None
-        here = self._written[entry.file].data.data_ptr() + entry.offset
-        there = other._written[theirs.file].data.data_ptr() + theirs.offset
-        return bool(memcmp(here, there, entry.nbytes) == 0)
+        address = self._written[entry.file].data.data_ptr() + entry.offset
+        other_address = other._written[theirs.file].data.data_ptr() + theirs.offset
+        return bool(memcmp(address, other_address, entry.nbytes) == 0)
 
     def _digest(self, entry: Entry) -> str:
         """Return an observation's digest, computed from the values if none is stored."""
@@ -258,14 +258,14 @@ def _joined(headers: list[Header]) -> Header:
     first = headers[0]
     return replace(
         first,
-        unobservable={kind: why for one in headers for kind, why in one.unobservable.items()},
-        digests=any(one.digests for one in headers),
-        paths=tuple(dict.fromkeys(path for one in headers for path in one.paths)),
-        violations=tuple(dict.fromkeys(words for one in headers for words in one.violations)),
-        unshown={what: why for one in headers for what, why in one.unshown.items()},
-        given=tuple(dict.fromkeys(what for one in headers for what in one.given)),
-        products=tuple(sorted({dtype for one in headers for dtype in one.products})),
-        read=tuple(sorted({axis for one in headers for axis in one.read})),
+        unobservable={kind: why for header in headers for kind, why in header.unobservable.items()},
+        digests=any(header.digests for header in headers),
+        paths=tuple(dict.fromkeys(path for header in headers for path in header.paths)),
+        violations=tuple(dict.fromkeys(words for header in headers for words in header.violations)),
+        unshown={name: why for header in headers for name, why in header.unshown.items()},
+        given=tuple(dict.fromkeys(name for header in headers for name in header.given)),
+        products=tuple(sorted({dtype for header in headers for dtype in header.products})),
+        read=tuple(sorted({axis for header in headers for axis in header.read})),
     )
 
 

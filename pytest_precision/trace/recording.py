@@ -82,8 +82,8 @@ class Recording:
         trace, files = self.trace, self.trace.files
         places = holders(trace.folder, trace.world_sizes)
         paths = [log_path(place, BROKEN_RULES, rank) for _, place, rank in places]
-        found = [files.data(path) for path in paths if files.has(path)]
-        return {words: kind for broken in found for kind, words in broken}
+        logs = [files.data(path) for path in paths if files.has(path)]
+        return {words: kind for broken in logs for kind, words in broken}
 
     @cached_property
     def data(self) -> DataLog:

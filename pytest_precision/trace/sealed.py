@@ -44,12 +44,12 @@ def log_of(rank: int) -> str:
 
 def seals(folder: Path, rank: int) -> dict[str, Seal]:
     """Return the size and digest of each file that a rank has written, by file name."""
-    found = {}
+    by_name = {}
     logged = [log_of(rank)] if (folder / log_of(rank)).exists() else []
     for name in (*files_of(rank), *logged):
         with regular(folder / name) as (file, size):
-            found[name] = size, digest(mapped(file, size))
-    return found
+            by_name[name] = size, digest(mapped(file, size))
+    return by_name
 
 
 def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | None:
@@ -58,11 +58,11 @@ def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | Non
     Two that end at the same time may both be the last.
     """
     write_whole(_path(folder, rank), seals(folder, rank))
-    found: dict[str, Seal] = {}
+    all_seals: dict[str, Seal] = {}
     with suppress(FileNotFoundError):
         for other in range(world_size):
-            found |= json.loads(_path(folder, other).read_text(encoding="utf-8"))
-        return found
+            all_seals |= json.loads(_path(folder, other).read_text(encoding="utf-8"))
+        return all_seals
     return None
 
 
@@ -126,39 +126,39 @@ class SealedFiles(TraceFiles):
         paths = {name: path_within(folder, name, "a file of a recording") for name in seals}
         for name, (size, _) in seals.items():
             _expect_size(paths[name], size)
-        self._held = {name: _checked(paths[name], *seal) for name, seal in seals.items()}
-        self._said: dict[str, Any] = {}
+        self._contents = {name: _checked(paths[name], *seal) for name, seal in seals.items()}
+        self._parsed: dict[str, Any] = {}
 
     def has(self, path: Path) -> bool:
         """Return whether the recording's manifest names a file."""
-        return path.name in self._held
+        return path.name in self._contents
 
     def data(self, path: Path) -> Any:
         """Return the parsed content of a JSON file of the recording; callers must not change it."""
-        if path.name not in self._said:
-            self._said[path.name] = json.loads(self._held[path.name].numpy().tobytes())
-        return self._said[path.name]
+        if path.name not in self._parsed:
+            self._parsed[path.name] = json.loads(self._contents[path.name].numpy().tobytes())
+        return self._parsed[path.name]
 
     def bytes(self, path: Path) -> Tensor:
         """Return the bytes of a file of the recording as a uint8 tensor, mapped copy-on-write."""
-        return self._held[path.name]
+        return self._contents[path.name]
 
 
 def _expect_size(path: Path, size: int) -> None:
     """Raise unless a path is a regular file of the given size in bytes."""
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise no_regular(path)
-    if found.st_size != size:
-        raise ValueError(expected_but_got(f"{size} bytes of {path.name}", found.st_size))
+    if status.st_size != size:
+        raise ValueError(expected_but_got(f"{size} bytes of {path.name}", status.st_size))
 
 
-def _checked(path: Path, size: int, own: str) -> Tensor:
+def _checked(path: Path, size: int, expected: str) -> Tensor:
     with regular(path) as (file, _):
-        held = mapped(file, size)
-    if digest(held) != own:
+        content = mapped(file, size)
+    if digest(content) != expected:
         raise ValueError(expected_but_got(f"{path.name} as it was written", "another digest of it"))
-    return held
+    return content
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:

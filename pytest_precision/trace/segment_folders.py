@@ -28,6 +28,6 @@ def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, P
         yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
 
 
-def log_path(folder: Path, what: str, rank: int) -> Path:
+def log_path(folder: Path, kind: str, rank: int) -> Path:
     """Return the path of a rank's JSON file of some kind, such as `oracle0.json`."""
-    return folder / f"{what}{rank}.json"
+    return folder / f"{kind}{rank}.json"

@@ -24,7 +24,7 @@ LARGEST_COUNT = 1 << 60
 """The largest number that anything is counted up to; sums of two fit into 64 bits."""
 
 TORCH_DTYPES = {
-    dtype_name(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)
+    dtype_name(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
 """Every dtype of this torch by its name; what else torch has is not looked up by text of others."""
 
@@ -35,60 +35,60 @@ DIGEST = 32
 """Characters of an xxh3-128, hexadecimal."""
 
 
-def sound_integer(what: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
+def sound_integer(subject: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
     """Return `value` if it is an int within a range; raise otherwise, also for True and 1.0.
 
     Raises:
         ValueError: `value` is none.
     """
     if type(value) is not int or not least <= value <= most:
-        raise _wrong(f"{what} to be a whole number from {least} to {most}", value)
+        raise _wrong(f"{subject} to be a whole number from {least} to {most}", value)
     return value
 
 
-def sound_flag(what: str, value: Any) -> bool:
+def sound_flag(subject: str, value: Any) -> bool:
     """Return `value` if it is True or False; raise otherwise.
 
     Raises:
         ValueError: `value` is neither.
     """
     if type(value) is not bool:
-        raise _wrong(f"{what} to be true or false", value)
+        raise _wrong(f"{subject} to be true or false", value)
     return value
 
 
-def sound_dtype(what: str, value: Any) -> torch.dtype:
+def sound_dtype(subject: str, value: Any) -> torch.dtype:
     """Return the dtype of torch that a text names; raise otherwise.
 
     Raises:
         ValueError: `value` names none.
     """
-    if sound_text(what, value) not in TORCH_DTYPES:
-        raise _wrong(f"{what} to be a dtype that this torch has, such as bfloat16,", value)
+    if sound_text(subject, value) not in TORCH_DTYPES:
+        raise _wrong(f"{subject} to be a dtype that this torch has, such as bfloat16,", value)
     return TORCH_DTYPES[value]
 
 
-def sound_text(what: str, value: Any) -> str:
+def sound_text(subject: str, value: Any) -> str:
     """Return `value` if it is a str; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
     """
     if type(value) is not str:
-        raise _wrong(f"{what} to be a text", value)
+        raise _wrong(f"{subject} to be a text", value)
     return value
 
 
-def texts(what: str, value: Any) -> tuple[str, ...]:
+def texts(subject: str, value: Any) -> tuple[str, ...]:
     """Return `value` as a tuple if it is a list of str; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
     """
-    return tuple(sound_text(what, one) for one in sound_list(what, value))
+    return tuple(sound_text(subject, text) for text in sound_list(subject, value))
 
 
-def sound_list(what: str, value: Any, length: int | None = None) -> list[Any]:
+def sound_list(subject: str, value: Any, length: int | None = None) -> list[Any]:
     """Return `value` if it is a list, of `length` entries if given; raise otherwise.
 
     Raises:
@@ -96,30 +96,30 @@ def sound_list(what: str, value: Any, length: int | None = None) -> list[Any]:
     """
     if type(value) is not list or (length is not None and len(value) != length):
         raise _wrong(
-            f"{what} to be a list" + (f" of {length}" if length is not None else ""), value
+            f"{subject} to be a list" + (f" of {length}" if length is not None else ""), value
         )
     return value
 
 
-def sound_object(what: str, value: Any, names: Collection[str] | None = None) -> dict[str, Any]:
+def sound_object(subject: str, value: Any, names: Collection[str] | None = None) -> dict[str, Any]:
     """Return `value` if it is a dict, with exactly the keys `names` if given; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
     """
     if type(value) is not dict or (names is not None and value.keys() != set(names)):
-        raise _wrong(f"{what} to be an object" + (f" of {', '.join(names or ())}"), value)
+        raise _wrong(f"{subject} to be an object" + (f" of {', '.join(names or ())}"), value)
     return value
 
 
-def sound_texts(what: str, value: Any) -> dict[str, str]:
+def sound_texts(subject: str, value: Any) -> dict[str, str]:
     """Return `value` if it is a dict whose values are str; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
     """
-    found = sound_object(what, value).items()
-    return {sound_text(what, name): sound_text(what, one) for name, one in found}
+    items = sound_object(subject, value).items()
+    return {sound_text(subject, name): sound_text(subject, text) for name, text in items}
 
 
 def is_digest(value: Any) -> bool:
@@ -152,7 +152,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
     for name in index["products"]:
         sound_dtype("a dtype of products", name)
     slots = [_slot(slot) for slot in sound_list("slots", index["slots"])]
-    moments = [sound_list("a moment", one, 2) for one in sound_list("moments", index["moments"])]
+    moments = [sound_list("a moment", row, 2) for row in sound_list("moments", index["moments"])]
     _expect_course([moment for moment, _ in moments])
     for _, entries in moments:
         _expect_entries(entries, slots, nbytes)
@@ -187,31 +187,31 @@ def _slot(slot: Any) -> _Extent:
     sound_text("a kind", kind)
     sound_text("a name", name)
     _one_of("local", local, (False, True))
-    known = sound_dtype("a dtype", dtype)
+    torch_dtype = sound_dtype("a dtype", dtype)
     sizes = sound_sizes("a piece", piece)
     sound_place("a place", sound_list("a place", place), sizes, sound_sizes("a shape", shape))
-    size = math.prod(piece) * known.itemsize
+    size = math.prod(piece) * torch_dtype.itemsize
     sound_integer(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
-    return _Extent(size, known.itemsize, not kept_as_it_is(kind, size))
+    return _Extent(size, torch_dtype.itemsize, not kept_as_it_is(kind, size))
 
 
-def sound_sizes(what: str, value: Any) -> list[int]:
+def sound_sizes(subject: str, value: Any) -> list[int]:
     """Return `value` if it is the shape of a tensor, which torch can number; raise otherwise.
 
     Raises:
         ValueError: `value` is none.
     """
-    sizes = [sound_integer(f"a size of {what}", size) for size in sound_list(what, value)]
+    sizes = [sound_integer(f"a size of {subject}", size) for size in sound_list(subject, value)]
     # Also of an empty tensor, whose strides torch computes.
-    sound_integer(f"in {what}, elements", math.prod(max(1, size) for size in sizes))
+    sound_integer(f"in {subject}, elements", math.prod(max(1, size) for size in sizes))
     return sizes
 
 
-def sound_place(what: str, place: list[Any], piece: list[int], shape: list[int]) -> None:
+def sound_place(subject: str, place: list[Any], piece: list[int], shape: list[int]) -> None:
     """Raise unless `place` is where a piece lies within a tensor, both of these shapes.
 
     Args:
-        what: names the place.
+        subject: names the place.
         place: `span` or `chunk`, and where the piece starts.
         piece: shape of the piece.
         shape: shape of the whole tensor.
@@ -221,7 +221,7 @@ def sound_place(what: str, place: list[Any], piece: list[int], shape: list[int])
     """
     kind, *starts = place or [None]
     for start in starts:
-        sound_integer(f"the start of a piece in {what}", start)
+        sound_integer(f"the start of a piece in {subject}", start)
     if kind == "chunk" and len(starts) == len(piece) == len(shape):
         ends = [start + size for start, size in zip(starts, piece, strict=True)]
         fits = all(end <= size for end, size in zip(ends, shape, strict=True))
@@ -230,7 +230,7 @@ def sound_place(what: str, place: list[Any], piece: list[int], shape: list[int])
     else:
         fits = False
     if not fits:
-        raise _wrong(f"{what} to be the place of a piece {piece} in {shape}", place)
+        raise _wrong(f"{subject} to be the place of a piece {piece} in {shape}", place)
 
 
 def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
@@ -277,13 +277,13 @@ def expect_updates(log: Any) -> None:
     sound_object("a log of updates", log, ("pieces", "steps", "unmeasured"))
     sound_texts("unmeasured", log["unmeasured"])
     pieces = [
-        texts("a piece", sound_list("a piece", one, 2))
-        for one in sound_list("pieces", log["pieces"])
+        texts("a piece", sound_list("a piece", piece, 2))
+        for piece in sound_list("pieces", log["pieces"])
     ]
-    for step, found in (sound_list("a step", one, 2) for one in sound_list("steps", log["steps"])):
+    for step, rows in (sound_list("a step", pair, 2) for pair in sound_list("steps", log["steps"])):
         sound_integer("a step", step)
         for number, updates, lost, *sums in (
-            sound_list("counts", row, 7) for row in sound_list("rows", found)
+            sound_list("counts", row, 7) for row in sound_list("rows", rows)
         ):
             sound_integer("the number of a piece", number, 0, len(pieces) - 1)
             sound_integer("lost updates", lost, 0, sound_integer("updates", updates))
@@ -292,10 +292,10 @@ def expect_updates(log: Any) -> None:
                     raise _wrong("a sum to be a number that is finite and not negative", figure)
 
 
-def _one_of(what: str, value: Any, known: Collection[Any]) -> None:
-    if not any(value is one for one in known):
-        raise _wrong(f"{what} to be one of {', '.join(map(str, known))}", value)
+def _one_of(subject: str, value: Any, choices: Collection[Any]) -> None:
+    if not any(value is choice for choice in choices):
+        raise _wrong(f"{subject} to be one of {', '.join(map(str, choices))}", value)
 
 
-def _wrong(what: str, value: Any) -> ValueError:
-    return ValueError(expected_but_got(what, reprlib.repr(value)))
+def _wrong(subject: str, value: Any) -> ValueError:
+    return ValueError(expected_but_got(subject, reprlib.repr(value)))

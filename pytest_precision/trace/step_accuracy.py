@@ -41,14 +41,14 @@ class StepAccuracy:
 
     def write(self, folder: Path) -> None:
         """Write a step's gradients and updates, and the fp64 ones, as safetensors into a folder."""
-        names = [(kind, name) for kind, own in self.tensors.items() for name in own]
+        names = [(kind, name) for kind, pairs in self.tensors.items() for name in pairs]
         both = [self.tensors[kind][name] for kind, name in names]
-        held = {
+        stored = {
             f"{which}{number}": tensor.clone(memory_format=torch.contiguous_format)
-            for number, one in enumerate(both)
-            for which, tensor in one._asdict().items()
+            for number, pair in enumerate(both)
+            for which, tensor in pair._asdict().items()
         }
-        save_file(held, folder / _TENSORS)
+        save_file(stored, folder / _TENSORS)
         write_whole(folder / _INDEX, {"names": names, "silent": dict(self.silent)})
 
     @classmethod
@@ -60,12 +60,12 @@ class StepAccuracy:
         """
         index = OWN_FILES.data(folder / _INDEX)
         try:
-            held = load_file(folder / _TENSORS)
+            stored = load_file(folder / _TENSORS)
         except SafetensorError as error:
             raise ValueError(expected_but_got("the tensors of a first step", error)) from error
         tensors: dict[str, dict[str, BesideExact]] = {}
         for number, (kind, name) in enumerate(index["names"]):
-            both = (held[f"{which}{number}"] for which in BesideExact._fields)
+            both = (stored[f"{which}{number}"] for which in BesideExact._fields)
             tensors.setdefault(kind, {})[name] = BesideExact(*both)
         return cls(tensors, index["silent"])
 

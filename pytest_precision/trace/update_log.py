@@ -88,15 +88,15 @@ class UpdateLog:
         for _, place, rank in holders(folder, world_sizes):
             part = files.data(log_path(place, "updates", rank))
             log.unmeasured |= part["unmeasured"]
-            seen = set()
+            counted_of_rank = set()
             for step, rows in part["steps"]:
                 names = log.steps.setdefault(step, {})
                 for number, *counts in rows:
                     name, place = part["pieces"][number]
                     if (step, name, place) not in counted:
                         names[name] = names.get(name, Counts()) + Counts(*counts)
-                        seen.add((step, name, place))
-            counted |= seen
+                        counted_of_rank.add((step, name, place))
+            counted |= counted_of_rank
         return log
 
     def totals(self) -> dict[str, Counts]:

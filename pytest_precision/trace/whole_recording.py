@@ -42,9 +42,9 @@ def _sound(name: str, folder: Path, manifest: Manifest) -> Recording:
     files = SealedFiles(folder, manifest.files)
     ranks = range(manifest.world_size)
     for rank in ranks:
-        index, held, data, updates = (folder / name for name in files_of(rank))
+        index, tensors, data, updates = (folder / name for name in files_of(rank))
         fields = Header.__dataclass_fields__
-        expect_index(files.data(index), fields, len(ranks), files.bytes(held).numel())
+        expect_index(files.data(index), fields, len(ranks), files.bytes(tensors).numel())
         expect_data(files.data(data))
         expect_updates(files.data(updates))
     trace = Trace(folder, manifest.world_size, files=files)
@@ -59,8 +59,8 @@ def expect_complete(folder: Path, manifest: Manifest) -> None:
         RecordingError: with the ranks.
     """
     ranks = range(manifest.world_size)
-    there = {entry.name for entry in folder.iterdir()}
-    missing = [str(rank) for rank in ranks if f"rank{rank}.json" not in there]
+    names = {entry.name for entry in folder.iterdir()}
+    missing = [str(rank) for rank in ranks if f"rank{rank}.json" not in names]
     if not missing and manifest.files:
         return
     some = f"{', '.join(missing[:SHOWN])}{' and others' * (len(missing) > SHOWN)}"

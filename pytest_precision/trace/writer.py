@@ -75,41 +75,41 @@ class TraceWriter:
             digests: whether digests are kept of this moment; as for the whole trace unless given.
         """
         digests = self._digests if digests is None else digests
-        kept: dict[tuple[Any, ...], int | str] = {}
+        stored: dict[tuple[Any, ...], int | str] = {}
         entries: list[tuple[int, tuple[Any, ...]]] = []
         # Keeps every tensor alive until the moment ends: an address that was freed and used again
         # would make two tensors look like one.
         alive: list[Tensor] = []
         to_digest: dict[tuple[Any, ...], Tensor] = {}
-        for seen in observations:
-            tensor = seen.tensor.detach()
-            if not seen.digest:
-                expect_readable(seen.kind, seen.name, tensor)
+        for observation in observations:
+            tensor = observation.tensor.detach()
+            if not observation.digest:
+                expect_readable(observation.kind, observation.name, tensor)
             alive.append(tensor)
-            identity = (*_memory(tensor), seen.digest)
+            identity = (*_memory(tensor), observation.digest)
             nbytes = tensor.numel() * tensor.element_size()
-            if seen.digest:
-                offset = None if digests else self._offsets.get(seen.digest)
-                kept[identity] = seen.digest if offset is None else offset
-            elif digests and not kept_as_it_is(seen.kind, nbytes):
+            if observation.digest:
+                offset = None if digests else self._offsets.get(observation.digest)
+                stored[identity] = observation.digest if offset is None else offset
+            elif digests and not kept_as_it_is(observation.kind, nbytes):
                 to_digest[identity] = tensor
-            elif identity not in kept:
-                kept[identity] = self._write(tensor)
+            elif identity not in stored:
+                stored[identity] = self._write(tensor)
             slot = TensorSlot(
-                seen.kind,
-                seen.name,
+                observation.kind,
+                observation.name,
                 dtype_name(tensor.dtype),
                 tuple(tensor.shape),
-                seen.shape,
-                seen.place,
-                seen.local,
+                observation.shape,
+                observation.place,
+                observation.local,
                 nbytes,
             )
             entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
-        kept.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
-        self._moments[moment] = [(slot, kept[identity]) for slot, identity in entries]
+        stored.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
+        self._moments[moment] = [(slot, stored[identity]) for slot, identity in entries]
 
-    def keep(self, seen: Observation) -> Observation:
+    def keep(self, observation: Observation) -> Observation:
         """Write a tensor's values now; return a stand-in without values to pass to `add` later.
 
         The stand-in of a large tensor has only a digest. What later phases overwrite is not copied
@@ -118,12 +118,12 @@ class TraceWriter:
         Raises:
             ValueError: for a tensor that cannot be read.
         """
-        tensor = seen.tensor.detach()
-        expect_readable(seen.kind, seen.name, tensor)
-        held = in_order(tensor)
-        if held.nbytes < WRITTEN_ONCE:
-            return cloned(seen)
-        return replace(seen, tensor=tensor.to("meta"), digest=self._once(held))
+        tensor = observation.tensor.detach()
+        expect_readable(observation.kind, observation.name, tensor)
+        ordered = in_order(tensor)
+        if ordered.nbytes < WRITTEN_ONCE:
+            return cloned(observation)
+        return replace(observation, tensor=tensor.to("meta"), digest=self._once(ordered))
 
     @property
     def observations(self) -> int:
@@ -148,24 +148,28 @@ class TraceWriter:
             running.append(self._pool.submit(digest, in_order(tensor.detach())))
             if len(running) > self._threads:
                 yield running.popleft().result()
-        yield from (one.result() for one in running)
+        yield from (future.result() for future in running)
 
     def _write(self, tensor: Tensor) -> int:
-        held = in_order(tensor)
-        return self._append(held) if held.nbytes < WRITTEN_ONCE else self._offsets[self._once(held)]
+        ordered = in_order(tensor)
+        return (
+            self._append(ordered)
+            if ordered.nbytes < WRITTEN_ONCE
+            else self._offsets[self._once(ordered)]
+        )
 
-    def _once(self, held: Tensor) -> str:
+    def _once(self, ordered: Tensor) -> str:
         """Write a tensor's bytes unless equal ones are written already; return their digest."""
-        digested = digest(held)
+        digested = digest(ordered)
         if digested not in self._offsets:
-            self._offsets[digested] = self._append(held)
+            self._offsets[digested] = self._append(ordered)
         return digested
 
-    def _append(self, held: Tensor) -> int:
+    def _append(self, ordered: Tensor) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         try:
             self._file.write(b"\0" * (start - self._end))
-            self._end = start + self._file.write(bytes_of(held))
+            self._end = start + self._file.write(bytes_of(ordered))
         except OSError as error:
             self._lost = error
             raise

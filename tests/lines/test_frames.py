@@ -47,9 +47,9 @@ def line_of(module: ModuleType) -> CodeLine:
 def test_what_is_installed_in_any_folder_is_not_the_users(target: Path) -> None:
     """The line is that which calls it, and a module beside it is the user's own."""
     inside = line_of(importlib.import_module("installed_helper"))
-    assert (inside.file, inside.called, inside.own) == (__file__, "doubled", True)
+    assert (inside.file, inside.called, inside.is_users) == (__file__, "doubled", True)
     beside = line_of(importlib.import_module("own_helper"))
-    assert (beside.file, beside.line, beside.own) == (str(target / "own_helper.py"), 2, True)
+    assert (beside.file, beside.line, beside.is_users) == (str(target / "own_helper.py"), 2, True)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_an_operation_has_its_values_and_its_line() -> None:
     assert first.results[0].storage == second.read[0].storage
     assert first.line is not None
     assert Path(first.line.file) == Path(__file__)
-    assert first.line.own
+    assert first.line.is_users
 
 
 def test_a_model_that_is_gone_is_not_kept() -> None:

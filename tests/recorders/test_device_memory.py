@@ -80,4 +80,4 @@ def test_what_an_update_is_judged_by_is_kept_on_the_host(measured_at_once: int) 
     batch = Batch.of(0, storage, Clipping(1.0, NO_ROUNDING), [part])
     assert MEMORY.live == before
     with BroughtBack():
-        assert isinstance(batch.held, OnDevice)
+        assert isinstance(batch.run_state, OnDevice)

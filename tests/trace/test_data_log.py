@@ -87,4 +87,4 @@ def test_a_log_comes_back_with_steps_whose_data_changed(tmp_path: Path) -> None:
     watch.write(tmp_path, 0)
     log = DataLog.read(tmp_path, 1)
     both = [data_digest(ONES), data_digest(2 * ONES)]
-    assert (log.given, log.unsteady) == (({1: both, 2: both},), ((2,),))
+    assert (log.digests, log.unsteady) == (({1: both, 2: both},), ((2,),))

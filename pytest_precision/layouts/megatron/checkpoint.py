@@ -29,7 +29,7 @@ def state_dict(engine: GatheredEngine) -> dict[str, Any]:
     """Return all training state of all ranks; a collective."""
     state: dict[str, Any] = {
         "model": dict(_model(engine)),
-        "optimizer": {"state": _kept(engine), "param_groups": _groups(engine)},
+        "optimizer": {"state": _whole_state(engine), "param_groups": _groups(engine)},
     }
     if engine.has_masters:
         masters = {shard.name: shard.master for shard in engine.shards}
@@ -48,23 +48,25 @@ def load_state(engine: GatheredEngine, folder: Path) -> None:
     """
     state = whole_checkpoint(folder)
     if ("master" in state) != engine.has_masters:
-        wanted = "with masters" if engine.has_masters else "without separate masters"
+        expected = "with masters" if engine.has_masters else "without separate masters"
         raise ValueError(
             expected_but_got(
-                f"a checkpoint {wanted}",
+                f"a checkpoint {expected}",
                 f"one with {', '.join(sorted(state))} (dict)",
                 "load what an engine of the same options saved",
             )
         )
-    for name, own in _model(engine):
-        _copy(name, own, state["model"][name])
+    for name, tensor in _model(engine):
+        _copy(name, tensor, state["model"][name])
     saved = state["optimizer"].get("state", {})
     masters = state["master" if engine.has_masters else "model"]
     for shard in engine.shards:
         _copy(shard.name, shard.master, shard.of(masters))
-        held = {part.name: saved[part.name] for part in shard.held_parts if part.name in saved}
-        if held:
-            engine.optimizer.state[shard.master] = _kept_of(engine, shard, held)
+        saved_state = {
+            part.name: saved[part.name] for part in shard.held_parts if part.name in saved
+        }
+        if saved_state:
+            engine.optimizer.state[shard.master] = _shard_state(engine, shard, saved_state)
     for buffer in engine.buffers:
         for bucket in buffer.buckets:
             bucket.stale = False  # what was to be gathered is not what was loaded
@@ -96,7 +98,7 @@ def _tied(engine: GatheredEngine) -> Iterator[tuple[str, str]]:
             yield name, firsts[id(parameter)]
 
 
-def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
+def _whole_state(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
     """Gather all ranks' optimizer state, such as moments, by the names of unsharded tensors.
 
     It is empty before the first step. Where shards have scales of their own, the scale of every
@@ -109,12 +111,12 @@ def _kept(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
     first = next(iter(state.values()))  # every rank has some shard
     counted = {key: tensor for key, tensor in first.items() if key == "step"}
     for key in sorted(first.keys() - counted.keys()):  # all ranks gather in the same order
-        kept = {
+        shard_tensors = {
             shard.name: state[shard.master][key].expand_as(shard.master) for shard in engine.shards
         }
-        for name, value in _gathered(engine, kept).items():
+        for name, value in _gathered(engine, shard_tensors).items():
             whole.setdefault(name, {})[key] = value if first[key].dim() else _one_scale(value)
-    return {name: kept | counted for name, kept in whole.items()}
+    return {name: tensors | counted for name, tensors in whole.items()}
 
 
 def _one_scale(scales: Tensor) -> Tensor:
@@ -123,7 +125,7 @@ def _one_scale(scales: Tensor) -> Tensor:
     return scales.flatten()[0].clone() if (bits == bits[0]).all() else scales
 
 
-def _kept_of(
+def _shard_state(
     engine: GatheredEngine, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
     """Return a shard's optimizer state, cut out of the saved state of whole tensors.
@@ -132,36 +134,36 @@ def _kept_of(
     """
     first = next(iter(saved.values()))
     _expect_state(shard, {key: tensor.dtype for key, tensor in first.items()}, engine.optimizer)
-    kept = {
+    state = {
         key: shard.of(
             {part.name: saved[part.name][key].expand(part.shape) for part in shard.held_parts}
         )
         for key in first.keys() - {"step"}
     }
-    for scaled in [key for key in kept if scale_name(key) in kept]:
-        scales = kept[scale_name(scaled)]
+    for scaled in [key for key in state if scale_name(key) in state]:
+        scales = state[scale_name(scaled)]
         scale = _one_scale(scales)
         if scale.dim():
             scale = scales.new_empty(())
-            encode_(kept[scaled], scale, decode_scaled(kept[scaled], scales))
-        kept[scale_name(scaled)] = scale
-    return kept | {key: first[key].clone() for key in first if key == "step"}
+            encode_(state[scaled], scale, decode_scaled(state[scaled], scales))
+        state[scale_name(scaled)] = scale
+    return state | {key: first[key].clone() for key in first if key == "step"}
 
 
 def _expect_state(
-    shard: Shard, found: dict[str, torch.dtype], optimizer: torch.optim.Optimizer
+    shard: Shard, saved_dtypes: dict[str, torch.dtype], optimizer: torch.optim.Optimizer
 ) -> None:
     expected = dict.fromkeys(("step", "exp_avg", "exp_avg_sq"), torch.float32)
     if isinstance(optimizer, FusedAdam):
         expected = optimizer.state_dtypes(shard.master)
-    if found != expected:
-        wanted, got = (
+    if saved_dtypes != expected:
+        expected_words, got = (
             ", ".join(f"{key} in {dtype}" for key, dtype in sorted(dtypes.items()))
-            for dtypes in (expected, found)
+            for dtypes in (expected, saved_dtypes)
         )
         raise ValueError(
             expected_but_got(
-                f"a checkpoint of {shard.name} with {wanted}",
+                f"a checkpoint of {shard.name} with {expected_words}",
                 got,
                 "load what an engine of the same options saved",
             )
@@ -172,20 +174,20 @@ def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups with the names of all ranks' parameters."""
     names = [p.name for name, _ in engine.model.named_parameters() for p in engine.parts[name]]
     return [
-        {**group, "params": [name for name in names if name in own]}
-        for group, own in zip(engine.optimizer.param_groups, engine.members, strict=True)
+        {**group, "params": [name for name in names if name in members]}
+        for group, members in zip(engine.optimizer.param_groups, engine.members, strict=True)
     ]
 
 
-def _gathered(engine: GatheredEngine, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather whole tensors from the shards of all ranks; `held` has those of this rank."""
+def _gathered(engine: GatheredEngine, shard_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gather whole tensors from the shards of all ranks; `shard_tensors` has those of this rank."""
     whole: dict[str, Tensor] = {}
-    sample = next(iter(held.values()))
+    sample = next(iter(shard_tensors.values()))
     for buffer in engine.buffers:
         flat = torch.zeros(buffer.grads.shape, dtype=sample.dtype, device=sample.device)
         for shard in engine.shards:
             if shard.buffer is buffer:
-                buffer.part(shard.slot, shard.owned, flat).copy_(held[shard.name])
+                buffer.part(shard.slot, shard.owned, flat).copy_(shard_tensors[shard.name])
         dist.all_reduce(flat.view(torch.uint8))  # a sum of bytes of which all but one are 0
         for slot in buffer.slots:
             whole.update(logical_values(engine.parts[slot.name], buffer.view(slot, flat)))

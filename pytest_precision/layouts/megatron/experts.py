@@ -38,8 +38,10 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
     """
     parts: dict[str, tuple[Part, ...]] = {}
     names: dict[str, str] = {}
-    found = {name: module for name, module in model.named_modules() if isinstance(module, Experts)}
-    if not found:
+    named_experts = {
+        name: module for name, module in model.named_modules() if isinstance(module, Experts)
+    }
+    if not named_experts:
         raise ValueError(
             expected_but_got(
                 "a model with mixture.Experts",
@@ -47,7 +49,7 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
                 "use workloads.moe, or layouts.distributed_optimizer",
             )
         )
-    for name, experts in found.items():
+    for name, experts in named_experts.items():
         layers = {}
         for which in LAYERS:
             linears = [getattr(cast(Expert, expert), which) for expert in experts]
@@ -56,17 +58,20 @@ def arrange(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -> Arr
             stored = f"{name}.{which}"
             for kind, parameter in linears[0].named_parameters():
                 sizes = parameter.numel(), tuple(parameter.shape)
-                held = [_part(f"{one}.{kind}", n, *sizes) for n, one in enumerate(logical)]
+                packed_parts = [
+                    _part(f"{logical_name}.{kind}", n, *sizes)
+                    for n, logical_name in enumerate(logical)
+                ]
                 if single_grouped_weight:
-                    parts[f"{stored}.{kind}"] = tuple(held)
+                    parts[f"{stored}.{kind}"] = tuple(packed_parts)
                 else:
                     parts |= {
                         f"{stored}.{kind}{n}": (part._replace(span=Span(0, sizes[0])),)
-                        for n, part in enumerate(held)
+                        for n, part in enumerate(packed_parts)
                     }
-            for number, one in enumerate(logical):
-                names[f"{stored}.weight{number}"] = f"{one}.weight"
-                names[f"{stored}.quantizers.{number}"] = f"{one}.quantizers.0"
+            for number, logical_name in enumerate(logical):
+                names[f"{stored}.weight{number}"] = f"{logical_name}.weight"
+                names[f"{stored}.quantizers.{number}"] = f"{logical_name}.quantizers.0"
         model.set_submodule(name, StackedExperts(**layers))
     return Arranged(parts, names)
 
@@ -88,9 +93,9 @@ def _layer(
     layer.fuse_wgrad_accumulation = cell.grad_accum_fusion
     layer.streams = logical
     if layer.quantizers:
-        layer.quantizers = nn.ModuleList(cast(Linear, one).quantizers[0] for one in linears)
+        layer.quantizers = nn.ModuleList(cast(Linear, linear).quantizers[0] for linear in linears)
     for kind, _ in first.named_parameters():
-        each = [one.get_parameter(kind) for one in linears]
+        each = [linear.get_parameter(kind) for linear in linears]
         if not single_grouped_weight:
             for number, parameter in enumerate(each):
                 layer.register_parameter(f"{kind}{number}", parameter)

@@ -215,13 +215,17 @@ def _in_buffer(buffer: Buffer, slot: BufferSlot) -> bool:
     return all(
         _same(slot.parameter.stored[key], place)
         and all(
-            member[key].data_ptr() == own.data_ptr()
-            for member, own in zip(read, place.chunk(len(read)), strict=True)
+            member[key].data_ptr() == part.data_ptr()
+            for member, part in zip(read, place.chunk(len(read)), strict=True)
         )
         for key, place in buffer.resident(slot).items()
     )
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _same(tensor: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are the same memory with the same elements."""
-    return (one.data_ptr(), one.dtype, one.shape) == (other.data_ptr(), other.dtype, other.shape)
+    return (tensor.data_ptr(), tensor.dtype, tensor.shape) == (
+        other.data_ptr(),
+        other.dtype,
+        other.shape,
+    )

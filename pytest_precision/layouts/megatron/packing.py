@@ -33,14 +33,14 @@ def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 
-def held_part(whole: Span, held: Span) -> Span | None:
+def held_part(whole: Span, owned: Span) -> Span | None:
     """Return the overlap of two ranges, counted from the start of `whole`; None if disjoint."""
-    start, stop = max(whole.start, held.start), min(whole.stop, held.stop)
+    start, stop = max(whole.start, owned.start), min(whole.stop, owned.stop)
     return Span(start - whole.start, stop - whole.start) if start < stop else None
 
 
 def split_flat(
-    parts: tuple[Part, ...], flat: Tensor, held: Span
+    parts: tuple[Part, ...], flat: Tensor, owned: Span
 ) -> Iterator[tuple[Part, Span, Tensor]]:
     """Split a range of a stored tensor's elements into those of each tensor packed in it.
 
@@ -48,9 +48,9 @@ def split_flat(
         The part, which of its elements these are, and the elements, flat.
     """
     for part in parts:
-        span = held_part(part.span, held)
+        span = held_part(part.span, owned)
         if span is not None:
-            first = part.span.start - held.start
+            first = part.span.start - owned.start
             yield part, span, flat[first + span.start : first + span.stop]
 
 

@@ -48,25 +48,25 @@ class ShardedMatrix:
     operands: dict[str, Operand]
     stored: dict[str, Tensor]
 
-    def own(self, shard: Shard | None) -> tuple[Span, Tensor] | None:
+    def shard_values(self, shard: Shard | None) -> tuple[Span, Tensor] | None:
         """Return the range of the matrix that is in this rank's shard, and its values in bf16."""
         if shard is None:
             return None
         start = shard.slot.span.start
-        held = Span(start + shard.owned.start, start + shard.owned.stop)
-        span = held_part(self.place, held)
+        owned = Span(start + shard.owned.start, start + shard.owned.stop)
+        span = held_part(self.place, owned)
         if span is None:
             return None
-        first = self.place.start - held.start
+        first = self.place.start - owned.start
         return span, shard.master[first + span.start : first + span.stop].to(NOMINAL)
 
-    def around(self, own: tuple[Span, Tensor] | None) -> Tensor:
+    def around(self, shard_values: tuple[Span, Tensor] | None) -> Tensor:
         """Return the padded matrix with this rank's elements, and zeros elsewhere."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
         flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)
-        if own is not None:
-            span, values = own
+        if shard_values is not None:
+            span, values = shard_values
             flat[span.start : span.stop] = values
         padding = (0, self.padded[1] - columns, 0, self.padded[0] - rows)
         return F.pad(flat.view(self.shape), padding)
@@ -106,7 +106,7 @@ def quantize_shards(
     """
     by_name = {shard.name: shard for shard in shards}
     casts = [
-        (buffer, matrix, matrix.own(by_name.get(slot.name)))
+        (buffer, matrix, matrix.shard_values(by_name.get(slot.name)))
         for buffer in buffers
         if buffer.gathers_bytes
         for slot in buffer.slots
@@ -114,28 +114,30 @@ def quantize_shards(
     ]
     if not casts:
         return
-    amaxes = [matrix.format.amaxes(matrix.around(own)) for _, matrix, own in casts]
+    amaxes = [
+        matrix.format.amaxes(matrix.around(shard_values)) for _, matrix, shard_values in casts
+    ]
     reduced: tuple[Tensor, ...] = torch.split(
-        reduce_amax(torch.cat(amaxes)), [len(found) for found in amaxes]
+        reduce_amax(torch.cat(amaxes)), [len(amax) for amax in amaxes]
     )
-    for (buffer, matrix, own), largest in zip(casts, reduced, strict=True):
-        _cast(buffer, matrix, own, largest)
+    for (buffer, matrix, shard_values), largest in zip(casts, reduced, strict=True):
+        _cast(buffer, matrix, shard_values, largest)
 
 
 def _cast(
-    buffer: Buffer, matrix: ShardedMatrix, own: tuple[Span, Tensor] | None, amaxes: Tensor
+    buffer: Buffer, matrix: ShardedMatrix, shard_values: tuple[Span, Tensor] | None, amaxes: Tensor
 ) -> None:
-    made = matrix.format.quantize_with(matrix.around(own), amaxes)
-    for key, tensor in tensors_of(made):
+    quantized = matrix.format.quantize_with(matrix.around(shard_values), amaxes)
+    for key, tensor in tensors_of(quantized):
         if OperandPart.of(key).field != "data":
             matrix.stored[key].copy_(tensor)
-    if own is not None:
-        span, _ = own
-        here = slice(matrix.place.start + span.start, matrix.place.start + span.stop)
+    if shard_values is not None:
+        span, _ = shard_values
+        elements = slice(matrix.place.start + span.start, matrix.place.start + span.stop)
         for side, flat in buffer.gathered.items():
             rows, columns = matrix.shape
-            codes = made.operands[side].unpacked()[:rows, :columns]
-            flat[here] = codes.reshape(-1)[span.start : span.stop]
+            codes = quantized.operands[side].unpacked()[:rows, :columns]
+            flat[elements] = codes.reshape(-1)[span.start : span.stop]
     matrix.format.update()
 
 

@@ -58,9 +58,11 @@ class Shard:
 
     def of(self, whole: Mapping[str, Tensor]) -> Tensor:
         """Cut this shard's elements, flat, out of whole tensors that are given by name."""
-        held = split_flat(self.parts, self.master, self.owned)
-        own = torch.cat([whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in held])
-        return own.to(self.master.device)
+        parts = split_flat(self.parts, self.master, self.owned)
+        elements = torch.cat(
+            [whole[part.name].reshape(-1)[s.start : s.stop] for part, s, _ in parts]
+        )
+        return elements.to(self.master.device)
 
 
 def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Options) -> list[Shard]:
@@ -133,7 +135,7 @@ class LogicalNames:
         self._parts = parts
         self._prefixes = prefixes
         self._shards = {shard.name: shard for shard in shards}
-        self._shapes = {part.name: part.shape for held in parts.values() for part in held}
+        self._shapes = {part.name: part.shape for packed in parts.values() for part in packed}
         self._places = {
             part.name: span
             for shard in self._shards.values()

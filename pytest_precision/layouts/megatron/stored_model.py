@@ -120,9 +120,9 @@ class Options:
             name: state_dtype(name, value, _DTYPES[name]) if name in _DTYPES else value
             for name, value in options.items()
         }
-        made = cls(**named)
-        made._expect_effect(cell)
-        return made
+        instance = cls(**named)
+        instance._expect_effect(cell)
+        return instance
 
     def _expect_effect(self, cell: Cell) -> None:
         """Raise ValueError for an option that does nothing, or not what it says, in `cell`."""

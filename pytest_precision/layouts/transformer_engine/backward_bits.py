@@ -56,8 +56,8 @@ class BackwardBits:
     """
 
     def __init__(self, rngs: Sequence[RoundingRng], counts: Sequence[int]) -> None:
-        there = [(rng, count) for rng, count in zip(rngs, counts, strict=True) if count]
-        self._next = cycle(there)  # a graph that is kept may have a second backward
+        rng_counts = [(rng, count) for rng, count in zip(rngs, counts, strict=True) if count]
+        self._next = cycle(rng_counts)  # a graph that is kept may have a second backward
 
     def __call__(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return the random bits for the next gradient, of this shape; 0 in padding rows."""

@@ -99,13 +99,15 @@ def _put_on_meta(
         A layer, and its own names of such weights to their values.
     """
     for prefix, layer in model.named_modules():
-        held = dict(layer.named_parameters(recurse=False))
+        parameters = dict(layer.named_parameters(recurse=False))
         wholes = {
-            own: made_of[f"{prefix}.{own}"] for own, p in held.items() if family(p) in DEQUANTIZED
+            name: made_of[f"{prefix}.{name}"]
+            for name, p in parameters.items()
+            if family(p) in DEQUANTIZED
         }
-        for own, whole in wholes.items():
+        for name, whole in wholes.items():
             empty = torch.empty_like(whole, dtype=torch.bfloat16, device="meta")
-            setattr(layer, own, nn.Parameter(empty, requires_grad=held[own].requires_grad))
+            setattr(layer, name, nn.Parameter(empty, requires_grad=parameters[name].requires_grad))
         if wholes:
             yield layer, wholes
 
@@ -124,20 +126,20 @@ def _quantize_shards(layer: Any, wholes: Mapping[str, Tensor]) -> None:
         layer: after `fully_shard`.
         wholes: its own name of each weight on `meta` to all of its values.
     """
-    held = dict(layer.named_parameters())
-    for own, parameter in held.items():
-        whole = wholes.get(own)
+    parameters = dict(layer.named_parameters())
+    for name, parameter in parameters.items():
+        whole = wholes.get(name)
         rows = parameter.to_local() if whole is None else _own_rows(parameter, whole)
-        layer.param_init_meta[own].init_fn = partial(_fill, rows.detach().clone())
+        layer.param_init_meta[name].init_fn = partial(_fill, rows.detach().clone())
     layer.preserve_high_precision_init_val = False
     layer.reset_parameters()
-    for own, parameter in layer.named_parameters():
-        parameter.requires_grad_(held[own].requires_grad)
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(parameters[name].requires_grad)
 
 
 @torch.no_grad()
-def _fill(rows: Tensor, made: Tensor) -> None:
-    made.copy_(rows)
+def _fill(rows: Tensor, weight: Tensor) -> None:
+    weight.copy_(rows)
 
 
 def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:

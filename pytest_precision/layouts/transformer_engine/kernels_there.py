@@ -37,8 +37,8 @@ def recipe_of(precision: str) -> Any:
     """
     if precision not in RECIPES:
         return None
-    asked = _AVAILABLE.get(precision, "is_fp8_available")
-    ask = getattr(import_module("transformer_engine.pytorch"), asked)
+    check_name = _AVAILABLE.get(precision, "is_fp8_available")
+    ask = getattr(import_module("transformer_engine.pytorch"), check_name)
     available, reason = ask(return_reason=True)
     if not available:
         pytest.skip(f"Transformer Engine: {reason}")

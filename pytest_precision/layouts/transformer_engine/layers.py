@@ -51,7 +51,7 @@ class EngineLayer(NamedTuple):
     def weights(self) -> list[tuple[str, tuple[str, ...]]]:
         """The names of the weights of a module's GEMMs, in the module and in the original model."""
         named = self.logical.items()
-        return [(own, names) for own, names in named if _WEIGHT.fullmatch(own)]
+        return [(te_name, names) for te_name, names in named if _WEIGHT.fullmatch(te_name)]
 
 
 class Padded(nn.Module):
@@ -91,15 +91,15 @@ class PaddedLayer(Padded):
         self.is_grouped = len(logical) > 1 and isinstance(
             getattr(layer, "weight", None), nn.Parameter
         )
-        own: dict[str, tuple[str, ...]] = {}
+        logical_names: dict[str, tuple[str, ...]] = {}
         for kind in ("weight", "bias"):
             names = tuple(f"{name}.{kind}" for name in logical)
             if isinstance(getattr(layer, kind, None), nn.Parameter):
-                own[kind] = names
+                logical_names[kind] = names
             elif hasattr(layer, f"{kind}0"):
-                own |= {f"{kind}{number}": (name,) for number, name in enumerate(names)}
-        self.parts = [EngineLayer(layer, own)]
-        self.logical = {f"layer.{name}": names for name, names in own.items()}
+                logical_names |= {f"{kind}{number}": (name,) for number, name in enumerate(names)}
+        self.parts = [EngineLayer(layer, logical_names)]
+        self.logical = {f"layer.{name}": names for name, names in logical_names.items()}
 
     def forward(self, rows: Tensor, load: Sequence[int] | None = None) -> Tensor:
         """Multiply each weight's rows, padded with zeros, by the weight; cut the padding off.
@@ -113,18 +113,18 @@ class PaddedLayer(Padded):
         padded = [-(-share // PADDED_ROWS) * PADDED_ROWS for share in shares]
         if load is None:
             x = F.pad(flat, (0, 0, 0, padded[0] - shares[0]))
-            kept: Tensor = self.layer(x, is_first_microbatch=self.first)[: shares[0]]
+            output: Tensor = self.layer(x, is_first_microbatch=self.first)[: shares[0]]
         else:
             parts = zip(torch.split(flat, shares), shares, padded, strict=True)
             x = torch.cat([F.pad(part, (0, 0, 0, whole - share)) for part, share, whole in parts])
             splits = torch.tensor(padded, device="cuda")
             y = self.layer(x, splits, is_first_microbatch=self.first)
-            made = zip(torch.split(y, padded), shares, strict=True)
-            kept = torch.cat([part[:share] for part, share in made])
+            padded_outputs = zip(torch.split(y, padded), shares, strict=True)
+            output = torch.cat([part[:share] for part, share in padded_outputs])
         if torch.is_grad_enabled():
             rngs = [RoundingRng(stream, self.step, self.microbatch) for stream in self.streams]
             give_bits(self.layer, rngs, shares, grouped=self.is_grouped)
-        return kept.reshape(*rows.shape[:-1], kept.shape[-1])
+        return output.reshape(*rows.shape[:-1], output.shape[-1])
 
 
 class InEngineAutocast(nn.Module):
@@ -164,8 +164,8 @@ def with_linears(model: nn.Module, cell: Cell) -> nn.Module:
     ]
     for name, linear in named:
         expect_sizes(name, linear)
-        made = _layer(cell, "Linear", [linear], linear.in_features, linear.out_features)
-        model.set_submodule(name, PaddedLayer(made, [name]))
+        layer = _layer(cell, "Linear", [linear], linear.in_features, linear.out_features)
+        model.set_submodule(name, PaddedLayer(layer, [name]))
     expect_some(named, model, "an nn.Linear in `blocks`")
     return model
 
@@ -185,14 +185,16 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
     if single_grouped_weight:
         os.environ[SINGLE_PARAMETER] = "1"
         skip_without_single_weights(cell.precision)
-    found = [(name, one) for name, one in model.named_modules() if isinstance(one, Experts)]
-    for name, experts in found:
+    named_experts = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, Experts)
+    ]
+    for name, experts in named_experts:
         layers = {}
         for which in ("up", "down"):
             linears = [getattr(expert, which) for expert in experts if isinstance(expert, Expert)]
             first = linears[0]
             expect_sizes(f"{name}.0.{which}", first)
-            made = _layer(
+            layer = _layer(
                 cell,
                 "GroupedLinear",
                 linears,
@@ -203,9 +205,9 @@ def with_experts(model: nn.Module, cell: Cell, *, single_grouped_weight: bool) -
                 use_grouped_tensor=single_grouped_weight,
             )
             logical = [f"{name}.{number}.{which}" for number in range(len(linears))]
-            layers[which] = PaddedLayer(made, logical)
+            layers[which] = PaddedLayer(layer, logical)
         model.set_submodule(name, StackedExperts(**layers))
-    expect_some(found, model, "mixture.Experts")
+    expect_some(named_experts, model, "mixture.Experts")
     return model
 
 
@@ -241,10 +243,10 @@ def primary_weights(cell: Cell) -> AbstractContextManager[Any]:
     if cell.primary_weight != "quantized":
         return nullcontext()
     engine = import_module("transformer_engine.pytorch")
-    made: AbstractContextManager[Any] = engine.quantized_model_init(
+    context: AbstractContextManager[Any] = engine.quantized_model_init(
         recipe=recipe_of(cell.precision), preserve_high_precision_init_val=True
     )
-    return made
+    return context
 
 
 def expect_sizes(name: str, linear: nn.Linear) -> None:
@@ -259,12 +261,12 @@ def expect_sizes(name: str, linear: nn.Linear) -> None:
         )
 
 
-def expect_some(found: Sequence[Any], model: nn.Module, what: str) -> None:
+def expect_some(layers: Sequence[Any], model: nn.Module, layer_kind: str) -> None:
     """Raise ValueError if Transformer Engine's layers can replace no layer of the model."""
-    if not found:
+    if not layers:
         raise ValueError(
             expected_but_got(
-                f"a model with {what}",
+                f"a model with {layer_kind}",
                 f"{type(model).__name__}, which has none",
                 "use another workload",
             )

@@ -65,8 +65,8 @@ def te_experts(
             grouped weight, or they stand beside the model.
         adam: further options of `OptimizerMasters`, or of `OutsideMasters`.
     """
-    made = with_experts(workload.model(cell), cell, single_grouped_weight=single_grouped_weight)
-    return _engine(masters_in_optimizer)(workload, cell, in_bf16(made), **adam)
+    model = with_experts(workload.model(cell), cell, single_grouped_weight=single_grouped_weight)
+    return _engine(masters_in_optimizer)(workload, cell, in_bf16(model), **adam)
 
 
 @uses_transformer_engine

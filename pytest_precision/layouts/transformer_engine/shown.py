@@ -76,8 +76,8 @@ def is_quantized(part: EngineLayer) -> bool:
 
 def stored_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
     """Yield (name in the original model, tensor) of each weight of a layer's GEMMs."""
-    for own, names in part.weights:
-        yield from zip(names, _each(getattr(part.layer, own), names), strict=True)
+    for te_name, names in part.weights:
+        yield from zip(names, _each(getattr(part.layer, te_name), names), strict=True)
 
 
 def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
@@ -86,9 +86,9 @@ def used_weights(part: EngineLayer) -> Iterator[tuple[str, Any]]:
     These are cached copies where there are any, else the stored weights.
     """
     cached = part.layer._fp8_workspaces
-    for own, names in part.weights:
-        held = cached.get(own, getattr(part.layer, own))
-        yield from zip(names, _each(held, names), strict=True)
+    for te_name, names in part.weights:
+        weight = cached.get(te_name, getattr(part.layer, te_name))
+        yield from zip(names, _each(weight, names), strict=True)
 
 
 def te_quantized_state(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, str, Tensor]]:
@@ -133,9 +133,9 @@ def te_used_quantized(parts: Iterable[EngineLayer]) -> Iterator[tuple[str, Tenso
                 yield key.name("used_quantized"), tensor
 
 
-def _each(held: Any, names: tuple[str, ...]) -> list[Any]:
+def _each(weight: Any, names: tuple[str, ...]) -> list[Any]:
     """List the weights in a parameter or in a cached copy of it: one, or those of a group."""
-    return [held] if len(names) == 1 else members(held)
+    return [weight] if len(names) == 1 else members(weight)
 
 
 def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
@@ -148,12 +148,12 @@ def operands_of(weight: Any) -> Iterator[tuple[str, str, Tensor]]:
             yield side, field, _of_shard(weight, side, field, tensor)
         return
     for side in SIDES if family(weight) else ():
-        held = operand(weight, side)
-        if held is not None:
+        side_operand = operand(weight, side)
+        if side_operand is not None:
             both = family(weight) == "tensor" and side == "columnwise"
             for field in SHOWN_KINDS:
-                tensor = getattr(held, field)
-                if both and field == "data" and not held.storage.transposed:
+                tensor = getattr(side_operand, field)
+                if both and field == "data" and not side_operand.storage.transposed:
                     tensor = tensor.t().contiguous()  # one piece of memory serves both orders
                 if tensor is not None:
                     yield side, field, tensor

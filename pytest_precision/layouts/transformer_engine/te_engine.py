@@ -62,8 +62,8 @@ class TransformerEngine(Engine):
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """Return the tensor that accumulates a gradient: fp32 `main_grad` if any, else `grad`."""
-        found: Tensor | None = getattr(parameter, "main_grad", parameter.grad)
-        return found
+        gradient: Tensor | None = getattr(parameter, "main_grad", parameter.grad)
+        return gradient
 
     def forward_backward(self, step: int) -> None:
         """Clear gradients, quantize weights once, and accumulate all microbatches' gradients."""
@@ -151,7 +151,7 @@ class TransformerEngine(Engine):
             "grouped": any(map(shown.is_grouped, self._parts)),
             "quantized": any(map(shown.is_quantized, self._parts)),
         }
-        return super().paths() | self._taken | {path for path, there in stored.items() if there}
+        return super().paths() | self._taken | {path for path, taken in stored.items() if taken}
 
     def save(self, folder: Path) -> None:
         """Write this rank's state by `torch.save`, as scripts with Transformer Engine do."""
@@ -198,4 +198,4 @@ def _logical_names(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each parameter's name, with the names of the original model's tensors in it."""
     for name, module in model.named_modules():
         if isinstance(module, Padded):
-            yield from ((f"{name}.{own}", names) for own, names in module.logical.items())
+            yield from ((f"{name}.{te_name}", names) for te_name, names in module.logical.items())

@@ -28,9 +28,9 @@ def initial_of(parameter: Any) -> Tensor:
     It is kept on the CPU since the parameter was made; `FusedAdam` does not ask for it.
     """
     if hasattr(parameter, "get_high_precision_init_val"):
-        kept: Tensor = parameter.get_high_precision_init_val()
+        initial: Tensor = parameter.get_high_precision_init_val()
         parameter.clear_high_precision_init_val()
-        return kept.to(parameter.device).float().reshape(parameter.shape)
+        return initial.to(parameter.device).float().reshape(parameter.shape)
     if not is_group(parameter):
         return values_of(parameter).detach().float().clone()
     return torch.stack([initial_of(part) for part in members(parameter)])
@@ -145,10 +145,12 @@ class OutsideMasters(TransformerEngine):
             for group in groups
             for parameter in group["params"]
         ]
-        made = iter([master for _, master in self.pairs])
-        held = [{**group, "params": [next(made) for _ in group["params"]]} for group in groups]
+        masters = iter([master for _, master in self.pairs])
+        master_groups = [
+            {**group, "params": [next(masters) for _ in group["params"]]} for group in groups
+        ]
         self._names = {id(p): name for name, p in model.named_parameters()}
-        optimizer = optimizers.FusedAdam(held, **moments(exp_avg_dtype, exp_avg_sq_dtype))
+        optimizer = optimizers.FusedAdam(master_groups, **moments(exp_avg_dtype, exp_avg_sq_dtype))
         super().__init__(workload, cell, model, optimizer)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
@@ -255,8 +257,8 @@ def _range(weight: Any, rank: int, ranks: int) -> tuple[int, int]:
 def _send(weight: Any, elements: tuple[int, int], owner: int) -> None:
     """Broadcast a range of a weight's bytes from the rank that has cast it; a collective."""
     for name in BYTES:
-        held = getattr(weight, name, None)
+        stored_bytes = getattr(weight, name, None)
         made_later = name == "_columnwise_data" and family(weight) != "mxfp8"
-        if held is not None and not made_later and elements[0] < elements[1]:
-            start, stop = (place * held.numel() // weight.numel() for place in elements)
-            dist.broadcast(held.view(-1)[start:stop], owner)
+        if stored_bytes is not None and not made_later and elements[0] < elements[1]:
+            start, stop = (place * stored_bytes.numel() // weight.numel() for place in elements)
+            dist.broadcast(stored_bytes.view(-1)[start:stop], owner)

@@ -57,10 +57,12 @@ class Fused(nn.Module):
     def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor:
         """Apply the block to hidden states [rows, length, width], and return the same shape."""
         first = {"is_first_microbatch": is_first_microbatch}
-        made, bias = self.out(_attended(self.core, self.qkv(x, **first), self.head_width), **first)
-        x = x + (made + bias)
-        made, bias = self.mlp(x, **first)
-        result: Tensor = x + (made + bias)
+        output, bias = self.out(
+            _attended(self.core, self.qkv(x, **first), self.head_width), **first
+        )
+        x = x + (output + bias)
+        output, bias = self.mlp(x, **first)
+        result: Tensor = x + (output + bias)
         return result
 
 
@@ -96,11 +98,11 @@ class Apart(nn.Module):
         """Apply the block to hidden states [rows, length, width], and return the same shape."""
         first = {"is_first_microbatch": is_first_microbatch}
         mixed = self.qkv(self.attention_norm(x), **first)
-        made, bias = self.out(_attended(self.core, mixed, self.head_width), **first)
-        x = x + (made + bias)
+        output, bias = self.out(_attended(self.core, mixed, self.head_width), **first)
+        x = x + (output + bias)
         hidden = F.gelu(self.up(self.norm(x), **first), approximate="tanh")
-        made, bias = self.down(hidden, **first)
-        result: Tensor = x + (made + bias)
+        output, bias = self.down(hidden, **first)
+        result: Tensor = x + (output + bias)
         return result
 
 
@@ -109,7 +111,7 @@ def whole_block(cell: Cell, block: GptBlock) -> nn.Module:
     engine = import_module("transformer_engine.pytorch")
     first = iter([block.attention.qkv, block.up])
     last = iter([block.attention.out, block.down])
-    made: nn.Module = engine.TransformerLayer(
+    layer: nn.Module = engine.TransformerLayer(
         block.down.out_features,
         block.down.in_features,
         block.attention.heads,
@@ -124,7 +126,7 @@ def whole_block(cell: Cell, block: GptBlock) -> nn.Module:
         attn_input_format="bshd",
         **_options(cell),
     )
-    return made
+    return layer
 
 
 BLOCKS: dict[str, Callable[[Cell, GptBlock], nn.Module]] = {
@@ -175,18 +177,18 @@ class PaddedBlock(Padded):
         self.parts = [
             EngineLayer(
                 self.block.get_submodule(path),
-                {own: (f"{name}.{of}",) for own, of in zip(*both, strict=True)},
+                {te_name: (f"{name}.{of}",) for te_name, of in zip(*both, strict=True)},
             )
             for path, both in _PARTS[layer].items()
         ]
         plain = dict(_parameters(layer))
-        self.logical = {f"block.{own}": (f"{name}.{of}",) for own, of in plain.items()}
-        for own, of in plain.items():
-            made = self.block.get_parameter(own)
+        self.logical = {f"block.{te_name}": (f"{name}.{of}",) for te_name, of in plain.items()}
+        for te_name, of in plain.items():
+            parameter = self.block.get_parameter(te_name)
             initial = block.get_parameter(of)
-            made.requires_grad_(initial.requires_grad)
-            if made.dim() == 1:
-                made.data.copy_(initial.data)
+            parameter.requires_grad_(initial.requires_grad)
+            if parameter.dim() == 1:
+                parameter.data.copy_(initial.data)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the block to hidden states [rows, length, width], and return the same shape."""
@@ -208,8 +210,10 @@ def with_blocks(model: nn.Module, cell: Cell, *, layer: str) -> nn.Module:
         ValueError: for a model without such blocks, or with sizes that are no multiples of 32.
     """
     expect_one_of("layer", layer, BLOCKS)
-    found = [(name, one) for name, one in model.named_modules() if isinstance(one, GptBlock)]
-    for name, block in found:
+    named_blocks = [
+        (name, block) for name, block in model.named_modules() if isinstance(block, GptBlock)
+    ]
+    for name, block in named_blocks:
         for path, module in block.named_modules():
             if isinstance(module, nn.Linear):
                 expect_sizes(f"{name}.{path}", module)
@@ -222,14 +226,14 @@ def with_blocks(model: nn.Module, cell: Cell, *, layer: str) -> nn.Module:
                 )
             )
         model.set_submodule(name, PaddedBlock(cell, name, block, layer))
-    expect_some(found, model, "blocks of workloads.gpt")
+    expect_some(named_blocks, model, "blocks of workloads.gpt")
     return model
 
 
 def _parameters(layer: str) -> Iterator[tuple[str, str]]:
     """Yield each parameter's name in a Transformer Engine block, and in the original block."""
     for path, both in _PARTS[layer].items():
-        yield from ((f"{path}.{own}", of) for own, of in zip(*both, strict=True))
+        yield from ((f"{path}.{te_name}", of) for te_name, of in zip(*both, strict=True))
     if layer == "Linear":  # whose norms are modules that cache and scale nothing
         yield from ((name, name) for name in _NORM + _SECOND_NORM)
 

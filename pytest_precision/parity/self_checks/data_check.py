@@ -27,7 +27,7 @@ def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell])
     ours, theirs = cells
     if ours.extra != theirs.extra:
         return None  # data may depend on the axes of the user's own
-    place = _first_other(candidate.given[0], reference.given[0])
+    place = _first_other(candidate.digests[0], reference.digests[0])
     if place is None:
         return None
     mine, others = axes_of(ours), axes_of(theirs)
@@ -37,8 +37,8 @@ def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell])
 
 
 def _within(log: DataLog) -> str | None:
-    for rank, given in enumerate(log.given):
-        place = _first_other(given, log.given[0])
+    for rank, given in enumerate(log.digests):
+        place = _first_other(given, log.digests[0])
         if place is not None:
             return f"the workload gave rank {rank} other data than rank 0 {place}"
     for rank, steps in enumerate(log.unsteady):

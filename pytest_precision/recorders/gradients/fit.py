@@ -58,8 +58,8 @@ class UnlikeStep:
         weights: of the step.
         size: of the data-parallel dimension.
         near: what rounding leaves of a tensor at least.
-        held: all losses and gradients that were looked at.
-        first_given: the first microbatch as the loop computed it.
+        gradients: all losses and gradients that were looked at.
+        first_microbatch: the first microbatch as the loop computed it.
         single: all microbatches; empty where they are too many to be kept.
     """
 
@@ -69,12 +69,12 @@ class UnlikeStep:
     weights: Mapping[str, Tensor]
     size: int
     near: float
-    held: Sequence[HeldGradient]
-    first_given: PlainMicrobatch
+    gradients: Sequence[HeldGradient]
+    first_microbatch: PlainMicrobatch
     single: Sequence[PlainMicrobatch]
 
     @cached_property
-    def own(self) -> Sequence[PlainMicrobatch]:
+    def microbatches(self) -> Sequence[PlainMicrobatch]:
         """Return all recomputed microbatches of the step; recompute those not kept in memory."""
         return self.single or [*self.loop.microbatches(self.first.step)]
 
@@ -84,26 +84,36 @@ class UnlikeStep:
 
     def of(self, kind: str, rank: int | None) -> Unexplained:
         """Return the run's losses or gradients of one kind on one rank."""
-        found = [one for one in self.held if (one.kind, one.rank) == (kind, rank)]
-        return Unexplained(found, self)
+        gradients = [
+            gradient
+            for gradient in self.gradients
+            if (gradient.kind, gradient.rank) == (kind, rank)
+        ]
+        return Unexplained(gradients, self)
 
 
 class Unexplained(NamedTuple):
     """Losses or gradients of one kind and rank in one train step, for which a cause is sought."""
 
-    found: Sequence[HeldGradient]
+    gradients: Sequence[HeldGradient]
     step: UnlikeStep
 
-    def dealt(self, given: Sequence[PlainMicrobatch]) -> list[PlainMicrobatch]:
-        """Return those of `given` that the gradient sums up: one rank's microbatches, or all."""
-        return [one for one in given if self.found[0].share in (None, one.number % self.step.size)]
+    def dealt(self, microbatches: Sequence[PlainMicrobatch]) -> list[PlainMicrobatch]:
+        """Return those of `microbatches` that the gradient sums up: one rank's, or all."""
+        return [
+            microbatch
+            for microbatch in microbatches
+            if self.gradients[0].share in (None, microbatch.number % self.step.size)
+        ]
 
-    def fit(self, given: Sequence[PlainMicrobatch]) -> MicrobatchFit | None:
+    def fit(self, microbatches: Sequence[PlainMicrobatch]) -> MicrobatchFit | None:
         """Fit a weighted sum of microbatches' gradients; None if there are none, or none fits."""
-        if not given:
+        if not microbatches:
             return None
-        columns = torch.stack([self._joined(one.gradients) for one in given], 1)
-        got = torch.cat([one.got.reshape(-1) for one in self.found]).unsqueeze(1)
+        columns = torch.stack(
+            [self._joined(microbatch.gradients) for microbatch in microbatches], 1
+        )
+        got = torch.cat([gradient.got.reshape(-1) for gradient in self.gradients]).unsqueeze(1)
         counts = torch.linalg.lstsq(columns, got).solution
         left = float((columns @ counts - got).norm())
         if not left <= ROOM_OF_FIT * self.step.near * float(got.norm()):
@@ -112,12 +122,12 @@ class Unexplained(NamedTuple):
         moved = float((columns @ (counts - 1)).norm())
         return MicrobatchFit(counts.reshape(-1).tolist(), moved, left)
 
-    def _joined(self, gradients: Mapping[str, Tensor]) -> Tensor:
+    def _joined(self, plain: Mapping[str, Tensor]) -> Tensor:
         parts = []
-        for one in self.found:
-            assert one.seen is not None  # only losses have none
-            gradient = gradients.get(one.name)
-            if gradient is None:
-                gradient = torch.zeros(one.seen.shape, dtype=torch.float64)
-            parts.append(part(gradient, one.seen).reshape(-1))
+        for gradient in self.gradients:
+            assert gradient.piece is not None  # only losses have none
+            tensor = plain.get(gradient.name)
+            if tensor is None:
+                tensor = torch.zeros(gradient.piece.shape, dtype=torch.float64)
+            parts.append(part(tensor, gradient.piece).reshape(-1))
         return torch.cat(parts)

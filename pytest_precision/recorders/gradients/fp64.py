@@ -32,10 +32,10 @@ def computing_in_fp64() -> Iterator[None]:
 def _in_fp64(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if draws_random_numbers(func):
         return func(*args, **kwargs)
-    asked = kwargs.get("dtype")
-    if asked is not None and asked.is_floating_point:
+    dtype = kwargs.get("dtype")
+    if dtype is not None and dtype.is_floating_point:
         kwargs = {**kwargs, "dtype": torch.float64}
-    floats = {one.dtype for one in tree_leaves((args, kwargs)) if _is_float(one)}
+    floats = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if _is_float(leaf)}
     # A view has one tensor, and what is written to stays what it is.
     if len(floats) > 1 and torch.float64 in floats and not writes(func):
         args, kwargs = tree_map(_widened, (args, kwargs))

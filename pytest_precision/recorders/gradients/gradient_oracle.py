@@ -23,7 +23,7 @@ from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.recorders.gradients.judged import judge_step
 from pytest_precision.recorders.gradients.pieces import (
     ShownStep,
-    kept,
+    cpu_copies,
     resident_pieces,
     step_digest,
 )
@@ -40,7 +40,7 @@ LARGEST_MODEL = 1 << 22
 
 TURNED_OFF = "the test leaves gradients unchecked"
 
-Looked = TypeVar("Looked")
+Read = TypeVar("Read")
 
 
 class GradientOracle:
@@ -52,10 +52,10 @@ class GradientOracle:
         workload: computes the step once more.
         cell: where it is trained.
         whole: whether the whole run is recorded, and nothing is planted into it.
-        asked: whether the test has gradients judged.
-        known: the log of the other side, of the same workload in the same cell. A step that shows
-            the same here is not judged again, and one that starts from the same is not computed
-            again. None for the side that is recorded first, which keeps what it computes.
+        enabled: whether the test has gradients judged.
+        other_log: the log of the other side, of the same workload in the same cell. A step that
+            shows the same here is not judged again, and one that starts from the same is not
+            computed again. None for the side that is recorded first, which keeps what it computes.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class GradientOracle:
         cell: Cell,
         *,
         whole: bool,
-        asked: bool = True,
-        known: GradientLog | None = None,
+        enabled: bool = True,
+        other_log: GradientLog | None = None,
     ) -> None:
         self._workload, self._cell = workload, cell
-        self._right = known.right if known else {}
-        self._sums = None if known is None else known.sums
-        self._log = GradientLog(silent="" if asked else TURNED_OFF)
+        self._right = other_log.right if other_log else {}
+        self._sums = None if other_log is None else other_log.sums
+        self._log = GradientLog(silent="" if enabled else TURNED_OFF)
         self._steps: list[ShownStep] = []
         self._due = FIRST
         self._whole = whole
@@ -82,14 +82,14 @@ class GradientOracle:
     @contextmanager
     def around(self, engine: Engine, step: int) -> Iterator[None]:
         """Store inputs and results of the context's `forward_backward`, if its step is checked."""
-        begun = self._look(lambda: self._begin(engine, step)) if self._due else None
+        begun = self._read_engine(lambda: self._begin(engine, step)) if self._due else None
         yield
         if begun is not None:
-            self._look(lambda: self._end(engine, *begun))
+            self._read_engine(lambda: self._end(engine, *begun))
 
     def _begin(self, engine: Engine, step: int) -> tuple[ShownStep, list[Observation]] | None:
         """Return a new record of a step, and its weights; None if the model is too large."""
-        if sum(own.numel() for own in engine.model.parameters()) > LARGEST_MODEL:
+        if sum(parameter.numel() for parameter in engine.model.parameters()) > LARGEST_MODEL:
             self._silence(f"the model has more than {LARGEST_MODEL:,} parameters")
             return None
         self._due -= 1
@@ -104,36 +104,38 @@ class GradientOracle:
 
     def _end(self, engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
         """Add to a step's record the weights that forward read, the losses and the gradients."""
-        used = kept(engine.capture.kept("used_param"))
-        named = {seen.name for seen in used}
-        shown.weights = used + [seen for seen in stored if seen.name not in named]
-        shown.losses = kept(engine.capture.kept("loss"))
-        seen = [*engine.observe("forward_backward", Capture())]
-        shown.grad = kept(one for one in seen if one.kind == "grad")
+        used = cpu_copies(engine.capture.kept("used_param"))
+        named = {piece.name for piece in used}
+        shown.weights = used + [piece for piece in stored if piece.name not in named]
+        shown.losses = cpu_copies(engine.capture.kept("loss"))
+        pieces = [*engine.observe("forward_backward", Capture())]
+        shown.grad = cpu_copies(piece for piece in pieces if piece.kind == "grad")
         if self._cell.primary_weight == "quantized":
-            shown.weights += kept(one for one in seen if one.kind == "used_quantized")
+            shown.weights += cpu_copies(piece for piece in pieces if piece.kind == "used_quantized")
         self._steps.append(shown)
 
     def reduced(self, engine: Engine, step: int) -> None:
         """Keep a step's gradients after their reduction over ranks, if the step is checked."""
         if self._steps and self._steps[-1].step == step and not engine.fused_step:
-            self._look(lambda: self._keep_reduced(engine))
+            self._read_engine(lambda: self._keep_reduced(engine))
 
     def updating(self, weights: Callable[[], list[Observation]]) -> None:
         """Copy the optimizer's weights for the check; called before and after their update."""
         if self._steps:
-            self._steps[-1].updated += (self._look(lambda: kept(weights())) or [],)
+            self._steps[-1].updated += (self._read_engine(lambda: cpu_copies(weights())) or [],)
 
     def _keep_reduced(self, engine: Engine) -> None:
-        seen = engine.observe("reduce_grads", Capture())
-        self._steps[-1].reduced = kept(one for one in seen if one.kind == "reduced_grad")
+        pieces = engine.observe("reduce_grads", Capture())
+        self._steps[-1].reduced = cpu_copies(
+            piece for piece in pieces if piece.kind == "reduced_grad"
+        )
 
-    def _look(self, look: Callable[[], Looked]) -> Looked | None:
+    def _read_engine(self, read: Callable[[], Read]) -> Read | None:
         """Call a function that reads the engine; if it raises, return None and end all checks."""
         if not self._whole or self._log.silent:
             return None
         try:
-            return look()
+            return read()
         except Exception as error:  # of what an engine of somebody's own shows
             words = f"its engine raised {type(error).__name__} when it was looked at: {error}"
             self._silence(words)
@@ -146,10 +148,12 @@ class GradientOracle:
         """Compare all ranks' steps on rank 0, and write a log to disk; all ranks must call this."""
         if not self._whole:
             return
-        digests = self._look(lambda: [*map(step_digest, self._steps)]) or []
-        told = _gathered((self._log.silent, digests))
-        self._log.silent = next((reason for reason, _ in told if reason), "")
-        steps = ["-".join(own) for own in zip(*(own for _, own in told), strict=False)]
+        digests = self._read_engine(lambda: [*map(step_digest, self._steps)]) or []
+        reports = _gathered((self._log.silent, digests))
+        self._log.silent = next((reason for reason, _ in reports if reason), "")
+        steps = [
+            "-".join(shown) for shown in zip(*(digests for _, digests in reports), strict=False)
+        ]
         if not self._log.silent and not steps:
             self._log.silent = "no step was trained"
         ranks = [] if self._log.silent or {*steps} <= {*self._right} else self.gathered(rank)
@@ -163,11 +167,15 @@ class GradientOracle:
         if dist.get_world_size() == 1:
             return [self._steps]
         # Packed here, since one rank that raised in a collective would have the others wait.
-        packed = self._look(lambda: _packed(self._steps)) or b""
+        packed = self._read_engine(lambda: _packed(self._steps)) or b""
         ranks = [(self._log.silent, packed)] * dist.get_world_size()
         dist.gather_object(ranks[0], ranks if rank == 0 else None, dst=0)
         self._log.silent = next((reason for reason, _ in ranks if reason), "")
-        return [] if self._log.silent or rank else [_unpacked(own) for _, own in ranks]
+        return (
+            []
+            if self._log.silent or rank
+            else [_unpacked(packed_steps) for _, packed_steps in ranks]
+        )
 
     @property
     def silent(self) -> str:
@@ -190,24 +198,24 @@ class GradientOracle:
                 break
             if step in self._right:
                 judged, worst = self._right[step]
-                own = GradientLog(judged, worst)
+                log = GradientLog(judged, worst)
             else:
                 loop = loop or PlainLoop(self._workload, self._cell)
                 before = [shown[number - 1] for shown in ranks if number]
-                own = GradientLog()
-                judge_step(own, loop, [shown[number] for shown in ranks], before, sums)
-            if not own.breaches and not own.silent:
-                own.right[step] = own.judged, own.worst
-            self._log.add(own)
-        self._log.sums = sums.kept
+                log = GradientLog()
+                judge_step(log, loop, [shown[number] for shown in ranks], before, sums)
+            if not log.breaches and not log.silent:
+                log.right[step] = log.judged, log.worst
+            self._log.add(log)
+        self._log.sums = sums.files
 
 
-def _gathered(own: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
+def _gathered(report: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
     """Gather one object per rank into a list in rank order; all ranks must call this together."""
-    told = [own] * dist.get_world_size()
-    if len(told) > 1:
-        dist.all_gather_object(told, own)
-    return told
+    reports = [report] * dist.get_world_size()
+    if len(reports) > 1:
+        dist.all_gather_object(reports, report)
+    return reports
 
 
 def _packed(steps: list[ShownStep]) -> bytes:

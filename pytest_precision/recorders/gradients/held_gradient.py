@@ -31,7 +31,7 @@ class HeldGradient(NamedTuple):
         got: what the side has, fp64.
         plain: what the plain loop gives, fp64.
         share: position in the data-parallel dimension of a rank's own sum, or number of a loss.
-        seen: the piece that the side shows; None of a loss.
+        piece: the piece that the side shows; None of a loss.
         sums: what the plain loop gives, of a sum over ranks.
     """
 
@@ -41,7 +41,7 @@ class HeldGradient(NamedTuple):
     got: Tensor
     plain: Tensor
     share: int | None = None
-    seen: Observation | None = None
+    piece: Observation | None = None
     sums: Sums | None = None
 
     @property
@@ -65,14 +65,14 @@ class HeldGradient(NamedTuple):
     @property
     def summing(self) -> float:
         """Return the largest relative error that a sum over ranks in bf16 may cause."""
-        if self.sums is None or self.seen is None or len(self.sums.shares) < 2:
+        if self.sums is None or self.piece is None or len(self.sums.shares) < 2:
             return 0.0
-        given = [share[self.name] for share in self.sums.shares if self.name in share]
+        terms = [share[self.name] for share in self.sums.shares if self.name in share]
         on_its_grid = torch.equal(
-            self.seen.tensor.bfloat16().to(self.seen.tensor), self.seen.tensor
+            self.piece.tensor.bfloat16().to(self.piece.tensor), self.piece.tensor
         )
-        roundings = len(given) if on_its_grid else 1
-        size = sum(float(part(own, self.seen).norm()) for own in given)
+        roundings = len(terms) if on_its_grid else 1
+        size = sum(float(part(term, self.piece).norm()) for term in terms)
         return roundings * UNIT_OF_SUMS * size / self._size
 
 
@@ -81,36 +81,38 @@ def held_gradients(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient
 
     A step that has overflowed is skipped, and one that must not is no matter of rounding.
     """
-    return [one for one in _shown(ranks, plain) if one.is_finite]
+    return [gradient for gradient in _shown(ranks, plain) if gradient.is_finite]
 
 
 def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
-    for rank, own in enumerate(ranks):
-        for seen in own.losses:
-            if isinstance(seen.place, Span) and seen.tensor.numel() == 1:
-                number = seen.place.start
-                known = number < len(plain.losses)
-                value = torch.tensor([plain.losses[number] if known else 0.0]).double()
+    for rank, step in enumerate(ranks):
+        for piece in step.losses:
+            if isinstance(piece.place, Span) and piece.tensor.numel() == 1:
+                number = piece.place.start
+                computed = number < len(plain.losses)
+                value = torch.tensor([plain.losses[number] if computed else 0.0]).double()
                 name = f"microbatch {number}"
                 yield HeldGradient(
-                    "loss", name, rank, seen.tensor.double().reshape(1), value, number
+                    "loss", name, rank, piece.tensor.double().reshape(1), value, number
                 )
-    for rank, own in enumerate(ranks):
-        share, size = own.dealt
-        for seen in own.grad if size == len(ranks) else ():
-            if seen.tensor.numel() == torch.Size(seen.shape).numel():
-                expected = plain.shares[share].get(seen.name)
+    for rank, step in enumerate(ranks):
+        share, size = step.dealt
+        for piece in step.grad if size == len(ranks) else ():
+            if piece.tensor.numel() == torch.Size(piece.shape).numel():
+                expected = plain.shares[share].get(piece.name)
                 if expected is not None:
-                    got = seen.tensor.double().reshape(expected.shape) / own.scale
-                    yield HeldGradient("grad", seen.name, rank, got, expected, share, seen)
-    reduced = [seen for own in ranks for seen in own.reduced]
-    for name in dict.fromkeys(seen.name for seen in reduced):
-        for rank, own in enumerate(ranks):
-            for seen in own.reduced:
-                if seen.name == name and name in plain.total and seen.tensor.numel():
-                    expected = part(plain.total[name], seen)
-                    got = seen.tensor.double().reshape(expected.shape) / own.scale
-                    yield HeldGradient("reduced_grad", name, rank, got, expected, None, seen, plain)
+                    got = piece.tensor.double().reshape(expected.shape) / step.scale
+                    yield HeldGradient("grad", piece.name, rank, got, expected, share, piece)
+    reduced = [piece for step in ranks for piece in step.reduced]
+    for name in dict.fromkeys(piece.name for piece in reduced):
+        for rank, step in enumerate(ranks):
+            for piece in step.reduced:
+                if piece.name == name and name in plain.total and piece.tensor.numel():
+                    expected = part(plain.total[name], piece)
+                    got = piece.tensor.double().reshape(expected.shape) / step.scale
+                    yield HeldGradient(
+                        "reduced_grad", name, rank, got, expected, None, piece, plain
+                    )
 
 
 def absent_gradients(
@@ -122,9 +124,9 @@ def absent_gradients(
     """
     kinds = {"grad": "grad", "reduced_grad": "reduced"}
     shown = {
-        kind: [seen for own in ranks for seen in getattr(own, of)] for kind, of in kinds.items()
+        kind: [piece for step in ranks for piece in getattr(step, of)] for kind, of in kinds.items()
     }
-    names = {seen.name for pieces in shown.values() for seen in pieces if seen.tensor.numel()}
+    names = {piece.name for pieces in shown.values() for piece in pieces if piece.tensor.numel()}
     kind = next((kind for kind, pieces in shown.items() if pieces), None)
     if kind is None or not names <= weights | plain.total.keys():
         return

@@ -50,26 +50,30 @@ def judge_step(
         sums: that are known of steps, and that are kept for the other side.
     """
     first = ranks[0]
-    weights = joined([seen for own in ranks for seen in own.weights])
+    weights = joined([piece for shown in ranks for piece in shown.weights])
     lacking = loop.lacking(weights, first.buffers)
     if lacking:
         log.silent = f"its engine shows no whole {lacking[0]}"
         return
-    size = max(own.dealt[1] for own in ranks)
+    size = max(shown.dealt[1] for shown in ranks)
     near = min(NEAR_ROUNDINGS * loop.unit, NEAR_AT_MOST)
     start = start_digest(first.step, size, first.scale, weights, first.buffers)
-    known = sums.find(start)
-    if known is not None and not _beyond(held_gradients(ranks, known), near, log):
-        log.breaches = [*absent_gradients(ranks, known, {*weights}, near)]
+    stored = sums.find(start)
+    if stored is not None and not _beyond(held_gradients(ranks, stored), near, log):
+        log.breaches = [*absent_gradients(ranks, stored, {*weights}, near)]
         return
     loop.put(weights, first.buffers, first.scale)
     single: list[PlainMicrobatch] = []
     plain = Sums.of(_keeping(loop.microbatches(first.step), single), size)
-    held = held_gradients(ranks, plain)
-    beyond = _beyond(held, near, log)
+    gradients = held_gradients(ranks, plain)
+    beyond = _beyond(gradients, near, log)
     whole = single if len(single) == len(plain.losses) else []
     if whole:  # computing again costs as much as the step itself
-        beyond = [one for one in beyond if not _is_rounded_sum(one, single, size, first.scale)]
+        beyond = [
+            gradient
+            for gradient in beyond
+            if not _is_rounded_sum(gradient, single, size, first.scale)
+        ]
     log.breaches = [*absent_gradients(ranks, plain, {*weights}, near)]
     if not beyond:
         sums.keep(start, plain)
@@ -78,32 +82,32 @@ def judge_step(
     from pytest_precision.recorders.gradients.fit import UnlikeStep
     from pytest_precision.recorders.gradients.perturbed import judge_perturbed
 
-    step = UnlikeStep(loop, first, before, weights, size, near, held, single[0], whole)
+    step = UnlikeStep(loop, first, before, weights, size, near, gradients, single[0], whole)
     judge_perturbed(log, step, beyond)
 
 
-def _beyond(held: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
+def _beyond(gradients: Sequence[HeldGradient], near: float, log: GradientLog) -> list[HeldGradient]:
     """Return tensors that are off by more than rounding explains; log the error of the others."""
-    offs = [one.off for one in held]
-    log.judged = len(held)
+    offs = [gradient.off for gradient in gradients]
+    log.judged = len(gradients)
     log.worst = max([0.0, *(off / near for off in offs if off <= near)])
-    return [one for one, off in zip(held, offs, strict=True) if not off <= near]
+    return [gradient for gradient, off in zip(gradients, offs, strict=True) if not off <= near]
 
 
 def _keeping(
-    given: Iterable[PlainMicrobatch], kept: list[PlainMicrobatch]
+    microbatches: Iterable[PlainMicrobatch], single: list[PlainMicrobatch]
 ) -> Iterator[PlainMicrobatch]:
-    """Yield all microbatches; append the first ones, up to `MOST_FITTED` elements, to `kept`."""
+    """Yield all microbatches; append the first ones, up to `MOST_FITTED` elements, to `single`."""
     elements = 0
-    for one in given:
-        elements += sum(gradient.numel() for gradient in one.gradients.values())
-        if not kept or elements <= MOST_FITTED:
-            kept.append(one)
-        yield one
+    for microbatch in microbatches:
+        elements += sum(gradient.numel() for gradient in microbatch.gradients.values())
+        if not single or elements <= MOST_FITTED:
+            single.append(microbatch)
+        yield microbatch
 
 
 def _is_rounded_sum(
-    one: HeldGradient, single: Sequence[PlainMicrobatch], size: int, scale: float
+    gradient: HeldGradient, single: Sequence[PlainMicrobatch], size: int, scale: float
 ) -> bool:
     """Return whether a gradient equals the right sum, rounded to the gradient's dtype at each term.
 
@@ -112,18 +116,22 @@ def _is_rounded_sum(
     difference.
 
     Args:
-        one: a tensor that is not near the plain one; a loss is no sum.
+        gradient: a tensor that is not near the plain one; a loss is no sum.
         single: all microbatches of the step.
         size: of the data-parallel dimension.
         scale: the loss scale of the gradients that the side shows.
     """
-    if one.seen is None:
+    if gradient.piece is None:
         return False
     sums: dict[int, Tensor] = {}
-    for given in single:
-        share = given.number % size
-        if one.name in given.gradients and one.share in (None, share):
-            term = (part(given.gradients[one.name], one.seen) * scale).to(one.seen.tensor.dtype)
+    for microbatch in single:
+        share = microbatch.number % size
+        if gradient.name in microbatch.gradients and gradient.share in (None, share):
+            term = (part(microbatch.gradients[gradient.name], gradient.piece) * scale).to(
+                gradient.piece.tensor.dtype
+            )
             sums[share] = sums[share] + term if share in sums else term
     first, *others = (sums[share] for share in sorted(sums))
-    return torch.equal(sum(others, first).reshape(one.seen.tensor.shape), one.seen.tensor)
+    return torch.equal(
+        sum(others, first).reshape(gradient.piece.tensor.shape), gradient.piece.tensor
+    )

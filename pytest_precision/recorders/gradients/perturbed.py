@@ -47,29 +47,29 @@ def judge_perturbed(log: GradientLog, step: UnlikeStep, beyond: Sequence[HeldGra
         step: what the ranks show, and what the loop gives.
         beyond: losses and gradients that are not near the recomputed ones.
     """
-    loop, first_given = step.loop, step.first_given
+    loop, first_microbatch = step.loop, step.first_microbatch
     later = (
         next(loop.microbatches(step.first.step)) if step.size > 1 and step.first.buffers else None
     )
     step.put()
     again = next(loop.microbatches(step.first.step))
-    if _differs(first_given, again, step.near):
+    if _differs(first_microbatch, again, step.near):
         log.silent = "" if log.breaches else UNREPEATABLE
         return
-    remembers = later is not None and _differs(first_given, later, 0.0)
-    remembers &= not _differs(first_given, again, 0.0)
+    remembers = later is not None and _differs(first_microbatch, later, 0.0)
+    remembers &= not _differs(first_microbatch, again, 0.0)
     wrong = [*_unexplained(beyond, step)]
     if remembers:  # which leaves nothing that a wrong rule explains
-        wrong = [one for one in wrong if one.words]
+        wrong = [breach for breach in wrong if breach.words]
     log.breaches = [*wrong, *log.breaches]
     log.silent = REMEMBERS if remembers and not log.breaches else ""
 
 
-def _differs(one: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
+def _differs(microbatch: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
     """Return whether recomputing a microbatch changed its loss or gradients by more than `near`."""
-    return abs(one.loss - again.loss) > near * abs(one.loss) or any(
+    return abs(microbatch.loss - again.loss) > near * abs(microbatch.loss) or any(
         float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
-        for name, gradient in one.gradients.items()
+        for name, gradient in microbatch.gradients.items()
     )
 
 
@@ -80,25 +80,35 @@ def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[G
     for seed in SEEDS:  # the second one only where the first one does not explain all of them
         step.put(seed)
         other = Sums.of(step.loop.microbatches(step.first.step), step.size)
-        for number, one in enumerate(beyond):
-            spread[number] = max(spread[number], one.share_of_plain(_of(one, other)))
+        for number, gradient in enumerate(beyond):
+            share = gradient.share_of_plain(_recomputed(gradient, other))
+            spread[number] = max(spread[number], share)
         bounds = [
-            step.near + SPREADS * moved + one.summing
-            for one, moved in zip(beyond, spread, strict=True)
+            step.near + SPREADS * moved + gradient.summing
+            for gradient, moved in zip(beyond, spread, strict=True)
         ]
-        if all(one.off <= bound for one, bound in zip(beyond, bounds, strict=True)):
+        if all(gradient.off <= bound for gradient, bound in zip(beyond, bounds, strict=True)):
             break
-    wrong = [(one, bound) for one, bound in zip(beyond, bounds, strict=True) if one.off > bound]
+    wrong = [
+        (gradient, bound)
+        for gradient, bound in zip(beyond, bounds, strict=True)
+        if gradient.off > bound
+    ]
     step.put()
     if not wrong:
         miscounted = {*_miscounted(beyond, step)}
-        wrong = [(one, step.near) for one in beyond if (one.kind, one.rank) in miscounted]
+        wrong = [
+            (gradient, step.near)
+            for gradient in beyond
+            if (gradient.kind, gradient.rank) in miscounted
+        ]
     if not wrong:
         return
-    words = explained(step, [one for one, _ in wrong])
-    for (one, bound), told in zip(wrong, words, strict=True):
-        told = told or ("" if one.plain.any() else GIVES_ZEROS)
-        yield GradientBreach(step.first.step, one.kind, one.name, one.rank, one.off, bound, told)
+    words = explained(step, [gradient for gradient, _ in wrong])
+    for (gradient, bound), mistake in zip(wrong, words, strict=True):
+        mistake = mistake or ("" if gradient.plain.any() else GIVES_ZEROS)
+        tensor = gradient.kind, gradient.name, gradient.rank
+        yield GradientBreach(step.first.step, *tensor, gradient.off, bound, mistake)
 
 
 def _miscounted(
@@ -108,19 +118,21 @@ def _miscounted(
 
     Rounding may move a single tensor further than a wrong count does, but it has no direction.
     """
-    for kind, rank in dict.fromkeys((one.kind, one.rank) for one in beyond if one.kind != "loss"):
+    for kind, rank in dict.fromkeys(
+        (gradient.kind, gradient.rank) for gradient in beyond if gradient.kind != "loss"
+    ):
         every = step.of(kind, rank)
         fit = every.fit(every.dealt(step.single))
         if fit and fit.is_clear and any(abs(count - 1) > MISCOUNTED for count in fit.counts):
             yield kind, rank
 
 
-def _of(one: HeldGradient, other: Sums) -> Tensor:
-    """Return the tensor of `other`'s recomputed sums that corresponds to the run's one in `one`."""
-    if one.kind == "loss":
-        assert one.share is not None
-        return torch.tensor([other.losses[one.share]]).double()
-    if one.share is not None:
-        return other.shares[one.share][one.name]
-    assert one.seen is not None
-    return part(other.total[one.name], one.seen)
+def _recomputed(gradient: HeldGradient, other: Sums) -> Tensor:
+    """Return the tensor of `other`'s recomputed sums that corresponds to the run's `gradient`."""
+    if gradient.kind == "loss":
+        assert gradient.share is not None
+        return torch.tensor([other.losses[gradient.share]]).double()
+    if gradient.share is not None:
+        return other.shares[gradient.share][gradient.name]
+    assert gradient.piece is not None
+    return part(other.total[gradient.name], gradient.piece)

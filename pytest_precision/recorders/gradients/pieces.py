@@ -46,9 +46,9 @@ class ShownStep:
 def step_digest(shown: ShownStep) -> str:
     """Return the xxh3-128 digest, in hex, of a step's inputs and results on one rank."""
     pieces = [
-        ((what, seen.kind, seen.name, seen.shape, seen.place), seen.tensor)
-        for what in ("weights", "losses", "grad", "reduced")
-        for seen in getattr(shown, what)
+        ((attribute, piece.kind, piece.name, piece.shape, piece.place), piece.tensor)
+        for attribute in ("weights", "losses", "grad", "reduced")
+        for piece in getattr(shown, attribute)
     ]
     return _digest((shown.step, shown.dealt, shown.scale), [*pieces, *shown.buffers.items()])
 
@@ -72,47 +72,49 @@ def start_digest(
 def _digest(head: tuple[Any, ...], named: Iterable[tuple[Any, Tensor]]) -> str:
     digest = xxhash.xxh3_128(repr(head).encode())
     for name, tensor in named:
-        held = in_order(tensor)
-        digest.update(repr((name, held.dtype, held.shape)).encode())
-        digest.update(bytes_of(held))
+        ordered = in_order(tensor)
+        digest.update(repr((name, ordered.dtype, ordered.shape)).encode())
+        digest.update(bytes_of(ordered))
     return digest.hexdigest()
 
 
 def resident_pieces(engine: Engine) -> list[Observation]:
     """Return copies of this rank's shards of the model's parameters."""
-    return kept(
-        seen
+    return cpu_copies(
+        piece
         for name, parameter in engine.model.named_parameters()
-        for seen in engine.show("param", name, parameter, Capture())
+        for piece in engine.show("param", name, parameter, Capture())
     )
 
 
-def kept(seen: Iterable[Observation]) -> list[Observation]:
+def cpu_copies(pieces: Iterable[Observation]) -> list[Observation]:
     """Return observations with tensors copied to the CPU; leave out those on the meta device."""
     return [
-        replace(one, tensor=one.tensor.detach().to("cpu", copy=True))
-        for one in seen
-        if one.tensor.device.type != "meta"
+        replace(piece, tensor=piece.tensor.detach().to("cpu", copy=True))
+        for piece in pieces
+        if piece.tensor.device.type != "meta"
     ]
 
 
-def part(whole: Tensor, seen: Observation) -> Tensor:
+def part(whole: Tensor, piece: Observation) -> Tensor:
     """Return the part of an unsharded tensor that a shard covers, as a view where possible."""
-    if isinstance(seen.place, Chunk):
-        for dim, (start, size) in enumerate(zip(seen.place.offsets, seen.place.sizes, strict=True)):
+    if isinstance(piece.place, Chunk):
+        for dim, (start, size) in enumerate(
+            zip(piece.place.offsets, piece.place.sizes, strict=True)
+        ):
             whole = whole.narrow(dim, start, size)
         return whole
-    return whole.view(-1)[seen.place.start : seen.place.stop].view(seen.tensor.shape)
+    return whole.view(-1)[piece.place.start : piece.place.stop].view(piece.tensor.shape)
 
 
 def joined(pieces: Sequence[Observation]) -> dict[str, Tensor]:
     """Return the tensors, in fp64, that the shards of all ranks cover completely, by name."""
     wholes: dict[str, Tensor] = {}
     covered: dict[str, Tensor] = {}
-    for seen in pieces:
-        if seen.name not in wholes:
-            wholes[seen.name] = torch.zeros(seen.shape, dtype=torch.float64)
-            covered[seen.name] = torch.zeros(seen.shape, dtype=torch.bool)
-        part(wholes[seen.name], seen).copy_(seen.tensor)
-        part(covered[seen.name], seen).fill_(True)
+    for piece in pieces:
+        if piece.name not in wholes:
+            wholes[piece.name] = torch.zeros(piece.shape, dtype=torch.float64)
+            covered[piece.name] = torch.zeros(piece.shape, dtype=torch.bool)
+        part(wholes[piece.name], piece).copy_(piece.tensor)
+        part(covered[piece.name], piece).fill_(True)
     return {name: whole for name, whole in wholes.items() if bool(covered[name].all())}

@@ -47,14 +47,14 @@ class PlainMicrobatch(NamedTuple):
     Attributes:
         number: among those of all ranks.
         tokens: that count in its loss.
-        given: what the workload gave.
+        batch: what the workload gave.
         loss: over the tokens of the step.
         gradients: of that loss.
     """
 
     number: int
     tokens: int
-    given: Any
+    batch: Any
     loss: float
     gradients: Gradients
 
@@ -62,9 +62,11 @@ class PlainMicrobatch(NamedTuple):
     def positions(self) -> int:
         """Return the element count, masked ones included, of the largest target or mask."""
         tensors = [
-            one for one in _tensors(self.given) if not one.is_floating_point() or _masks(one)
+            tensor
+            for tensor in _tensors(self.batch)
+            if not tensor.is_floating_point() or _masks(tensor)
         ]
-        return max((one.numel() for one in tensors), default=0)
+        return max((tensor.numel() for tensor in tensors), default=0)
 
 
 MOST_FITTED = 1 << 25
@@ -141,25 +143,25 @@ class PlainLoop:
         names: dict[int, list[str]] = defaultdict(list)
         for name, parameter in _unwrapped(self._model.named_parameters(remove_duplicate=False)):
             names[id(parameter)].append(name)
-        return frozenset(name for own in names.values() if len(own) > 1 for name in own)
+        return frozenset(name for aliases in names.values() if len(aliases) > 1 for name in aliases)
 
     def lacking(self, weights: Iterable[str], buffers: Iterable[str]) -> list[str]:
         """Return the parameters and buffers of the model that are not among the given names."""
-        known, kept = {*weights}, {*buffers}
-        parameters = (name for name, _ in self._stored() if name not in known)
-        own = (name for name, _ in _unwrapped(self._model.named_buffers()))
-        return [*parameters, *(name for name in own if name not in kept)]
+        weight_names, buffer_names = {*weights}, {*buffers}
+        parameters = (name for name, _ in self._stored() if name not in weight_names)
+        model_buffers = (name for name, _ in _unwrapped(self._model.named_buffers()))
+        return [*parameters, *(name for name in model_buffers if name not in buffer_names)]
 
     def is_masked(self, step: int) -> bool:
         """Return whether the microbatches of a step have masks with zeros."""
-        given = [*self._workload.microbatches(self._cell, step)]
-        return any(map(_masks, _tensors(given)))
+        batches = [*self._workload.microbatches(self._cell, step)]
+        return any(map(_masks, _tensors(batches)))
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) for each parameter's memory: bytes and scales if it is quantized."""
         for name, parameter in _unwrapped(self._model.named_parameters()):
             if isinstance(parameter, modules.QuantizedParameter):
-                yield from ((f"{name}.{key}", held) for key, held in parameter.stored.items())
+                yield from ((f"{name}.{key}", tensor) for key, tensor in parameter.stored.items())
             else:
                 yield name, parameter
 
@@ -183,11 +185,11 @@ class PlainLoop:
         """
         self._scale, self._bits = scale, 0 if seed is None else seed * OTHER_BITS
         draw = None if seed is None else torch.Generator().manual_seed(seed)
-        for name, held in self._stored():
-            held.copy_(weights[name])
-            if draw is not None and isinstance(held, nn.Parameter):
-                sign = torch.randint(0, 2, held.shape, generator=draw).mul_(2).sub_(1)
-                held.mul_(1 + self.unit * sign.to(held))
+        for name, tensor in self._stored():
+            tensor.copy_(weights[name])
+            if draw is not None and isinstance(tensor, nn.Parameter):
+                sign = torch.randint(0, 2, tensor.shape, generator=draw).mul_(2).sub_(1)
+                tensor.mul_(1 + self.unit * sign.to(tensor))
         for name, buffer in _unwrapped(self._model.named_buffers()):
             buffer.copy_(buffers[name])
 
@@ -199,14 +201,16 @@ class PlainLoop:
             of: the whole loss; that without masks; or the auxiliary losses alone, which are what
                 does not follow from what the model returns.
         """
-        given = [*self._workload.microbatches(self._cell, step)]
-        tokens = [self._workload.tokens(one) for one in given]
+        batches = [*self._workload.microbatches(self._cell, step)]
+        tokens = [self._workload.tokens(batch) for batch in batches]
         forward = OutputsDetached(self._forward) if of == "auxiliary" else self._forward
-        for number, one in enumerate(given):
+        for number, batch in enumerate(batches):
             self._model.zero_grad()
             modules.begin_microbatch(self._model, step + self._bits, number, first=number == 0)
             with self._computing(), nullcontext() if self._tried else without_collectives():
-                total, _ = self._workload.loss(forward, _unmasked(one) if of == "unmasked" else one)
+                total, _ = self._workload.loss(
+                    forward, _unmasked(batch) if of == "unmasked" else batch
+                )
                 loss = total / sum(tokens)
                 if of != "auxiliary" or loss.requires_grad:
                     (loss * self._scale).backward()  # type: ignore[no-untyped-call]
@@ -217,7 +221,7 @@ class PlainLoop:
                 if parameter.grad is not None
             }
             value = float(loss.detach())
-            yield PlainMicrobatch(number, tokens[number], one, value, gradients)
+            yield PlainMicrobatch(number, tokens[number], batch, value, gradients)
 
 
 class Sums(NamedTuple):
@@ -238,9 +242,9 @@ class Sums(NamedTuple):
         """Sum gradients per rank, where microbatch n belongs to rank n modulo `size`."""
         losses: list[float] = []
         shares: list[Gradients] = [{} for _ in range(size)]
-        for one in microbatches:
-            losses.append(one.loss)
-            _add(shares[one.number % size], one.gradients)
+        for microbatch in microbatches:
+            losses.append(microbatch.loss)
+            _add(shares[microbatch.number % size], microbatch.gradients)
         return cls.of_shares(losses, shares)
 
     @classmethod
@@ -261,9 +265,9 @@ def _add(sums: Gradients, more: Gradients) -> None:
 def _unmasked(microbatch: Any) -> Any:
     """Return a copy of a microbatch whose masks are all ones."""
     copy = deepcopy(microbatch)
-    for one in _tensors(copy):
-        if _masks(one):
-            one.fill_(1)
+    for tensor in _tensors(copy):
+        if _masks(tensor):
+            tensor.fill_(1)
     return copy
 
 

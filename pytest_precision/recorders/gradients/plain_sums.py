@@ -22,37 +22,37 @@ class PlainSums:
 
     Args:
         folder: where those of this run are kept.
-        known: digest of what a step starts from to the file with its sums, of the other side's run;
-            None if this run is the first one, and keeps its own.
+        other_files: digest of what a step starts from to the file with its sums, of the other
+            side's run; None if this run is the first one, and keeps its own.
 
     Attributes:
-        kept: digest to the name of the file, of this run.
+        files: digest to the name of the file, of this run.
     """
 
-    def __init__(self, folder: Path, known: Mapping[str, str] | None) -> None:
-        self._folder, self._known = folder, known
-        self.kept: dict[str, str] = {}
+    def __init__(self, folder: Path, other_files: Mapping[str, str] | None) -> None:
+        self._folder, self._other_files = folder, other_files
+        self.files: dict[str, str] = {}
         self._elements = 0
 
     def find(self, start: str) -> Sums | None:
         """Return the stored gradients of the step with this digest of inputs, or None."""
-        if self._known is None or start not in self._known:
+        if self._other_files is None or start not in self._other_files:
             return None
         try:
-            found = torch.load(self._known[start])
+            stored = torch.load(self._other_files[start])
         except (OSError, RuntimeError):  # gone or damaged: the step is computed
             return None
-        shares: list[Gradients] = [{} for _ in range(found["size"])]
-        sizes = [torch.Size(shape).numel() for *_, shape in found["held"]]
-        parts = torch.split(found["values"], sizes)
-        for (position, name, shape), values in zip(found["held"], parts, strict=True):
+        shares: list[Gradients] = [{} for _ in range(stored["size"])]
+        sizes = [torch.Size(shape).numel() for *_, shape in stored["held"]]
+        parts = torch.split(stored["values"], sizes)
+        for (position, name, shape), values in zip(stored["held"], parts, strict=True):
             shares[position][name] = values.view(shape)
-        return Sums.of_shares(found["losses"], shares)
+        return Sums.of_shares(stored["losses"], shares)
 
     def keep(self, start: str, sums: Sums) -> None:
         """Write a step's recomputed gradients to disk, for the other of candidate and reference."""
-        elements = sum(own.numel() for share in sums.shares for own in share.values())
-        if self._known is not None or self._elements + elements > MOST_KEPT:
+        elements = sum(gradient.numel() for share in sums.shares for gradient in share.values())
+        if self._other_files is not None or self._elements + elements > MOST_KEPT:
             return
         every = [
             (position, name, gradient)
@@ -63,9 +63,11 @@ class PlainSums:
         data = {
             "size": len(sums.shares),
             "losses": sums.losses,
-            "held": [(position, name, tuple(own.shape)) for position, name, own in every],
+            "held": [(position, name, tuple(gradient.shape)) for position, name, gradient in every],
             # As one tensor, since each takes time by itself.
-            "values": torch.cat([torch.empty(0).double(), *(own.flatten() for *_, own in every)]),
+            "values": torch.cat(
+                [torch.empty(0).double(), *(gradient.flatten() for *_, gradient in every)]
+            ),
         }
         try:
             torch.save(data, file)
@@ -73,4 +75,4 @@ class PlainSums:
             file.unlink(missing_ok=True)
             return
         self._elements += elements
-        self.kept[start] = file.name
+        self.files[start] = file.name

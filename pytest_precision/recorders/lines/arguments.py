@@ -57,26 +57,26 @@ def logged_arguments(
         args: of the operator.
         kwargs: of the operator, by keyword.
     """
-    found: list[LoggedArgument] = []
-    held: list[Tensor] = []
-    for word, given in [*(("", one) for one in args), *kwargs.items()]:
-        parts = given if isinstance(given, (list, tuple)) else (given,)
-        tensors = [one for one in parts if has_values(one)]
-        held += tensors
-        if not tensors:
-            text = repr(given)[:LONGEST_CONSTANT] if _plain(given) else ""
-            found.append(Constant(word, text))
-        elif isinstance(given, Tensor):
-            found.append(values.of(given))
+    logged: list[LoggedArgument] = []
+    tensors: list[Tensor] = []
+    for word, argument in [*(("", argument) for argument in args), *kwargs.items()]:
+        parts = argument if isinstance(argument, (list, tuple)) else (argument,)
+        operands = [part for part in parts if has_values(part)]
+        tensors += operands
+        if not operands:
+            text = repr(argument)[:LONGEST_CONSTANT] if _plain(argument) else ""
+            logged.append(Constant(word, text))
+        elif isinstance(argument, Tensor):
+            logged.append(values.of(argument))
         else:
-            found.append(tuple(map(values.of, tensors)))
-    return found, held
+            logged.append(tuple(map(values.of, operands)))
+    return logged, tensors
 
 
 def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     """Yield the tensors among an operator's arguments that it has written to."""
-    for given in written_arguments(func, args, kwargs):
-        for tensor in given if isinstance(given, (list, tuple)) else (given,):
+    for argument in written_arguments(func, args, kwargs):
+        for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
             if has_values(tensor):
                 yield tensor
 
@@ -84,7 +84,7 @@ def changed_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
 def filled_in_part(name: str, args: tuple[Any, ...]) -> list[Tensor]:
     """Return the buffer that an operator fills only in part, in a list; [] for other operators."""
     place = FILLED_IN_PART.get(name, len(args))
-    return [one for one in args[place : place + 1] if has_values(one)]
+    return [argument for argument in args[place : place + 1] if has_values(argument)]
 
 
 def overwritten_unread(

@@ -44,7 +44,7 @@ class Cuts:
         name: str,
         args: Sequence[Any],
         read: Sequence[Tensor],
-        made: Sequence[Tensor],
+        results: Sequence[Tensor],
         changed: Sequence[Tensor],
     ) -> None:
         """Record where an operation's input tensors begin in the tensors that it made or wrote to.
@@ -53,7 +53,7 @@ class Cuts:
             name: of the operator.
             args: its arguments by place.
             read: all tensors among the arguments.
-            made: its results.
+            results: what it returned.
             changed: those of the arguments that it has written to.
         """
         for tensor in changed:
@@ -62,12 +62,12 @@ class Cuts:
                 self._note(tensor, (0, tensor.numel()))
         joined = args[0] if args and isinstance(args[0], (list, tuple)) else ()
         sizes = _sizes(name, args, joined) if len(joined) > 1 else ()
-        for result in made if sizes else ():
+        for result in results if sizes else ():
             if result.is_contiguous() and result.numel() % sum(sizes) == 0:
                 self._note(result, _repeated(sizes, result.numel()))
         for tensor in read if self._of else ():
             cuts = self.inside(tensor)
-            for result in made if cuts else ():
+            for result in results if cuts else ():
                 self._pass_on(tensor, cuts, result)
 
     def _pass_on(self, tensor: Tensor, cuts: Sequence[int], result: Tensor) -> None:
@@ -87,20 +87,22 @@ class Cuts:
     def _note(self, tensor: Tensor, elements: Iterable[int]) -> None:
         size = tensor.element_size()
         start = int(tensor.storage_offset()) * size
-        held = self._of.setdefault(self._number(tensor), set())
-        if len(held) <= MOST_CUTS:
-            held.update(start + element * size for element in elements)
+        cuts = self._of.setdefault(self._number(tensor), set())
+        if len(cuts) <= MOST_CUTS:
+            cuts.update(start + element * size for element in elements)
 
 
 def _sizes(name: str, args: Sequence[Any], joined: Sequence[Any]) -> list[int]:
     """Return the sizes of the tensors that an operator has concatenated; [] for any other."""
-    if not all(isinstance(one, Tensor) for one in joined):
+    if not all(isinstance(tensor, Tensor) for tensor in joined):
         return []
     if name in ("chunk_cat", "_chunk_cat"):
         chunks = int(args[2])
-        return [-(-len(one) // chunks) * (one.numel() // max(len(one), 1)) for one in joined]
-    flat = all(one.dim() == 1 for one in joined)
-    return [one.numel() for one in joined] if flat and name in IN_A_ROW else []
+        return [
+            -(-len(tensor) // chunks) * (tensor.numel() // max(len(tensor), 1)) for tensor in joined
+        ]
+    flat = all(tensor.dim() == 1 for tensor in joined)
+    return [tensor.numel() for tensor in joined] if flat and name in IN_A_ROW else []
 
 
 IN_A_ROW = frozenset({"cat", "all_gather_copy_in"})

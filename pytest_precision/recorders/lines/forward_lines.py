@@ -71,7 +71,7 @@ class ForwardLines:
     def _leave(self, module: nn.Module, _inputs: Any, _result: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if any(one is module for one in self._running):
+        if any(running is module for running in self._running):
             while self._running.pop() is not module:
                 pass
 

@@ -107,31 +107,31 @@ class Frames:
             if owner == USER and _passes_on(frame, operator):
                 passing = passing or frame
             elif owner == USER:
-                return Stack(self._line(frame, called, own=True), backward)
+                return Stack(self._line(frame, called, is_users=True), backward)
             if owner == INSTALLED and installed is None:
                 installed = frame, called, backward
             backward = backward or code.co_name == BACKWARD_FILES
             called = _public(frame) or called
             frame = frame.f_back
         if installed is None:
-            line = None if passing is None else self._line(passing, "", own=True)
+            line = None if passing is None else self._line(passing, "", is_users=True)
             return Stack(line, backward)
-        return Stack(self._line(*installed[:2], own=False), installed[2])
+        return Stack(self._line(*installed[:2], is_users=False), installed[2])
 
     def sites(self) -> tuple[Site, ...]:
         """Return the lines of installed packages in the call stack, the innermost first."""
-        found: list[FrameType] = []
+        frames: list[FrameType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             owner = self._owner(frame.f_code)
             if owner in (INSTALLED, EDGE):
-                found.append(frame)
+                frames.append(frame)
             if owner == EDGE:
                 break
             frame = frame.f_back
-        key = tuple((one.f_code, one.f_lasti) for one in found)
+        key = tuple((frame.f_code, frame.f_lasti) for frame in frames)
         if key not in self._sites:
-            self._sites[key] = tuple(map(_site, found))
+            self._sites[key] = tuple(map(_site, frames))
         return self._sites[key]
 
     def site_of_call(self, frame: FrameType) -> Site | None:
@@ -154,13 +154,13 @@ class Frames:
 
     def of_user(self, frame: FrameType) -> CodeLine | None:
         """Return the source line that a frame is at if its function is the user's; else None."""
-        return self._line(frame, "", own=True) if self._owner(frame.f_code) == USER else None
+        return self._line(frame, "", is_users=True) if self._owner(frame.f_code) == USER else None
 
-    def _line(self, frame: FrameType, called: str, *, own: bool) -> CodeLine:
+    def _line(self, frame: FrameType, called: str, *, is_users: bool) -> CodeLine:
         key = frame.f_code, frame.f_lineno, called
         if key not in self._lines:
             file = frame.f_code.co_filename
-            line = CodeLine(file, frame.f_lineno, frame.f_code.co_name, called, own)
+            line = CodeLine(file, frame.f_lineno, frame.f_code.co_name, called, is_users)
             self._lines[key] = line
         return self._lines[key]
 

@@ -52,19 +52,19 @@ class OperationLogger:
     """Logs the tensor operations of one rank, with digests of their inputs and results.
 
     Args:
-        wanted: how.
+        scope: how.
 
     Attributes:
         log: what was logged.
         active: whether operations are logged now.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.log = OperationLog(pieces=wanted.pieces)
+    def __init__(self, scope: Wanted) -> None:
+        self.log = OperationLog(pieces=scope.pieces)
         self.active = False
         self.frames = Frames()
-        self._wanted = wanted
-        self._values = Values(wanted.pieces)
+        self._scope = scope
+        self._values = Values(scope.pieces)
         self._sketches = Sketches()
         self.settings = SettingsWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames)
@@ -85,10 +85,10 @@ class OperationLogger:
             yield
 
     @contextmanager
-    def on(self, wanted: bool = True) -> Iterator[None]:
-        """Log tensor operations inside the context if `wanted` is true; otherwise do nothing."""
+    def on(self, enabled: bool = True) -> Iterator[None]:
+        """Log tensor operations inside the context if `enabled` is true; otherwise do nothing."""
         before = self.active
-        self.active = wanted or self.active
+        self.active = enabled or self.active
         if self.active and not before:
             self._values.forget()
         try:
@@ -107,14 +107,17 @@ class OperationLogger:
 
     def give(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
         """Store digests of these named tensors as they are before the operations to be logged."""
-        self.log.given |= self._named(named)
+        self.log.initial_values |= self._named(named)
 
     def leave(self, named: Iterable[tuple[Holding, Tensor]]) -> None:
         """Store digests of these named tensors as they are after the logged operations."""
         self.log.left |= self._named(named)
 
     def _named(self, named: Iterable[tuple[Holding, Tensor]]) -> dict[Holding, Value]:
-        local = ((name, one.to_local() if isinstance(one, DTensor) else one) for name, one in named)
+        local = (
+            (name, tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+            for name, tensor in named
+        )
         return {name: self._values.of(tensor) for name, tensor in local if has_values(tensor)}
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,8 +128,8 @@ class OperationLogger:
         if transfers(func):  # what arrives is known by its digest from the log of the sender
             return self._unlogged(func, args, kwargs)
         origin = self._lines.origin(func)
-        if len(self.log.operations) >= self._wanted.limit:
-            self.log.cut = self._wanted.limit
+        if len(self.log.operations) >= self._scope.limit:
+            self.log.cut = self._scope.limit
         elif origin.line is not None or origin.backward:
             with self._user_calls.paused():
                 return self._logged(origin, func, args, kwargs)
@@ -141,9 +144,11 @@ class OperationLogger:
     def _logged(
         self, origin: Origin, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        arguments, held = logged_arguments(self._values, args, kwargs)
+        arguments, inputs = logged_arguments(self._values, args, kwargs)
         if draws_random_numbers(func):
-            device = next((one.device for one in held), torch.device(kwargs.get("device") or "cpu"))
+            device = next(
+                (tensor.device for tensor in inputs), torch.device(kwargs.get("device") or "cpu")
+            )
             arguments.append(generator_state(kwargs.get("generator"), device))
         result = func(*args, **kwargs)
         wait_for(func, result)
@@ -152,17 +157,17 @@ class OperationLogger:
         part = filled_in_part(name, args)
         for tensor in (*changed, *part):
             self._values.overwritten(tensor)
-        made = [one for one in tree_leaves(result) if has_values(one)]
-        known = {id(one) for one in made}
-        made += [one for one in changed if id(one) not in known]
-        if not held and not made:
+        outputs = [tensor for tensor in tree_leaves(result) if has_values(tensor)]
+        output_ids = {id(tensor) for tensor in outputs}
+        outputs += [tensor for tensor in changed if id(tensor) not in output_ids]
+        if not inputs and not outputs:
             return result
-        self._values.cuts.follow(name, args, held, made, changed)
-        made = [one for one in made if not any(one is buffer for buffer in part)]
+        self._values.cuts.follow(name, args, inputs, outputs, changed)
+        outputs = [tensor for tensor in outputs if not any(tensor is buffer for buffer in part)]
         operator = str(func)  # with its overload, as `aten.mul.Tensor`
-        results = () if operator.startswith(CHANCE) else tuple(map(self._values.of, made))
+        results = () if operator.startswith(CHANCE) else tuple(map(self._values.of, outputs))
         written = overwritten_unread(func, name, args, kwargs)
-        self._note(origin, operator, arguments, results, written, self._sketched(made, results))
+        self._note(origin, operator, arguments, results, written, self._sketched(outputs, results))
         return result
 
     def _note(
@@ -175,21 +180,21 @@ class OperationLogger:
         sketches: tuple[tuple[float, ...], ...] = (),
     ) -> None:
         where = origin.module, origin.backward, origin.line, sketches, self.frames.sites()
-        made = LoggedOperation(operator, tuple(arguments), results, written, *where)
-        self.log.operations.append(made)
+        operation = LoggedOperation(operator, tuple(arguments), results, written, *where)
+        self.log.operations.append(operation)
 
     def _replayed(self, replay: Any, graph: Any) -> None:
         """Log the replay of a CUDA graph as one operation."""
         replay(graph)
         self._values.forget()
-        if self.active and len(self.log.operations) < self._wanted.limit:
+        if self.active and len(self.log.operations) < self._scope.limit:
             self._note(self._lines.origin(), GRAPH)
 
     def _region(
         self, run: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], written: tuple[int, ...]
     ) -> Any:
         """Log a compiled region as one operation, since its kernels are not torch operators."""
-        if not self.active or len(self.log.operations) >= self._wanted.limit:
+        if not self.active or len(self.log.operations) >= self._scope.limit:
             return run(inputs)
         self.active = False  # for what the region does, and the digests that are taken around it
         try:
@@ -199,25 +204,25 @@ class OperationLogger:
             result = run(inputs)
             for tensor in changed:
                 self._values.overwritten(tensor)
-            made = [one for one in tree_leaves(result) if has_values(one)] + changed
-            results = tuple(map(self._values.of, made))
-            self._note(origin, REGION, arguments, results, (), self._sketched(made, results))
+            outputs = [tensor for tensor in tree_leaves(result) if has_values(tensor)] + changed
+            results = tuple(map(self._values.of, outputs))
+            self._note(origin, REGION, arguments, results, (), self._sketched(outputs, results))
             return result
         finally:
             self.active = True
 
     def _sketched(
-        self, made: Sequence[Tensor], results: Sequence[Value]
+        self, outputs: Sequence[Tensor], results: Sequence[Value]
     ) -> tuple[tuple[float, ...], ...]:
         """Return short random projections of results; an empty tuple if the log is to have none.
 
-        `results` are the values of `made`, or none where nobody has computed them.
+        `results` are the values of `outputs`, or none where nobody has computed them.
         """
-        if not self._wanted.sketches:
+        if not self._scope.sketches:
             return ()
         return tuple(
             self._sketches.of(tensor, (value.dtype, value.digest))
-            for tensor, value in zip(made, results, strict=False)
+            for tensor, value in zip(outputs, results, strict=False)
         )
 
 

@@ -64,7 +64,7 @@ class SettingsWatch:
         for place, group in enumerate(optimizer.param_groups):
             if not isinstance(group, _Watched):
                 watched = _Watched(group)
-                watched.told = lambda key, value, place=place: self._group(
+                watched.notify = lambda key, value, place=place: self._group(
                     number, place, key, value
                 )
                 optimizer.param_groups[place] = watched
@@ -115,7 +115,7 @@ class SettingsWatch:
     def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         line = self._frames.stack().line if self.restores else None
-        if line is not None and line.own:
+        if line is not None and line.is_users:
             self._log.restores.append(Setting(len(self._log.operations), name, "", "", line))
         return result
 
@@ -123,15 +123,15 @@ class SettingsWatch:
         if event == "return":
             self._computed = self._frames.of_user(frame) or self._computed
 
-    def _note(self, what: str, owner: str, value: Any) -> None:
+    def _note(self, name: str, owner: str, value: Any) -> None:
         shown = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if isinstance(shown, PLAIN_TYPES):
             line = self._frames.stack().line
-            if line is None or not line.own:
+            if line is None or not line.is_users:
                 line = self._computed or line
             self._log.settings.append(
                 Setting(
-                    *(len(self._log.operations), what, owner, repr(shown), line),
+                    *(len(self._log.operations), name, owner, repr(shown), line),
                     self._frames.sites(),
                 )
             )
@@ -143,7 +143,7 @@ class _Watched(UserDict[str, Any], dict[str, Any]):  # type: ignore[misc]
     What is set in the view and what is set in the group are one: a loop may hold either of them.
     """
 
-    told: Any = None
+    notify: Any = None
 
     def __init__(self, group: dict[str, Any]) -> None:
         # UserDict.__init__ would copy the group.
@@ -151,8 +151,8 @@ class _Watched(UserDict[str, Any], dict[str, Any]):  # type: ignore[misc]
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
-        if self.told is not None:
-            self.told(key, value)
+        if self.notify is not None:
+            self.notify(key, value)
 
     def __copy__(self) -> dict[str, Any]:  # type: ignore[override]
         return dict(self.data)

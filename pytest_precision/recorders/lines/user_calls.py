@@ -38,13 +38,13 @@ class UserCalls:
     Args:
         frames: tells whose code is whose.
         log: takes what is called.
-        wanted: whether calls are noted now.
+        active: whether calls are noted now.
     """
 
-    def __init__(self, frames: Frames, log: OperationLog, wanted: Callable[[], bool]) -> None:
+    def __init__(self, frames: Frames, log: OperationLog, active: Callable[[], bool]) -> None:
         self._frames = frames
         self._log = log
-        self._wanted = wanted
+        self._active = active
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -73,7 +73,7 @@ class UserCalls:
 
     def _called(self, frame: FrameType, _event: str, _value: Any) -> Any:
         """Log the call if a library made it of a user's function; a Python trace function."""
-        if not self._wanted() or not self._frames.is_users(frame.f_code) or _has_no_end(frame):
+        if not self._active() or not self._frames.is_users(frame.f_code) or _has_no_end(frame):
             return None
         site = self._frames.site_of_call(frame)
         if site is None or len(self._log.entries) >= MOST_ENTRIES:

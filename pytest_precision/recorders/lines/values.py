@@ -50,19 +50,19 @@ class Values:
         laid = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         place = (*laid, tensor.is_conj(), tensor.is_neg())
         sample = _sample(tensor)
-        known = self._known.setdefault(storage, {})
-        found = known.get(place)
-        if found is None or found[1] != sample:
+        cached = self._known.setdefault(storage, {})
+        entry = cached.get(place)
+        if entry is None or entry[1] != sample:
             dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-            held = in_order(tensor.detach())
-            ends = pairwise((*self._starts(tensor), held.numel()))
-            pieces = tuple(content_digest(held, start, stop) for start, stop in ends)
+            ordered = in_order(tensor.detach())
+            ends = pairwise((*self._starts(tensor), ordered.numel()))
+            pieces = tuple(content_digest(ordered, start, stop) for start, stop in ends)
             start = int(tensor.storage_offset()) * tensor.element_size()
             span = start, _reaches(tensor)
-            whole = content_digest(held, 0, held.numel())
-            found = Value(whole, storage, dtype, shape, pieces, span), sample
-            known[place] = found
-        return found[0]
+            whole = content_digest(ordered, 0, ordered.numel())
+            entry = Value(whole, storage, dtype, shape, pieces, span), sample
+            cached[place] = entry
+        return entry[0]
 
     def forget(self) -> None:
         """Drop all cached digests, because unlogged operations may have changed the tensors."""
@@ -88,10 +88,10 @@ class Values:
 
     def _storage(self, tensor: Tensor) -> int:
         key = storage_key(tensor)
-        found = self._storages.get(key)
-        if found is None:
-            found = self._storages[key] = len(self._storages), weak_storage(tensor)
-        return found[0]
+        numbered = self._storages.get(key)
+        if numbered is None:
+            numbered = self._storages[key] = len(self._storages), weak_storage(tensor)
+        return numbered[0]
 
 
 def has_values(value: object) -> bool:

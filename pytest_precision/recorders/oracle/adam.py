@@ -179,12 +179,12 @@ def adam_formula(*, decoupled: bool) -> Formula:
 
 
 def _wrong(
-    own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float, *, decoupled: bool
+    group: GroupNumbers, step: int, arithmetic: ScalarsOfStep, full_rate: float, *, decoupled: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
     """Yield known mistakes of an Adam step: each in words, with the scalars that it leads to."""
-    right: AdamScalars = arithmetic(own, step)
+    right: AdamScalars = arithmetic(group, step)
     yield "eps is added inside the root", replace(right, eps_in_root=True)
-    decay = float(own["weight_decay"])
+    decay = float(group["weight_decay"])
     if decay and decoupled:
         words = "weight decay is part of the gradient (L2), not decoupled"
         yield words, replace(right, decay=0.0, l2=decay)
@@ -198,4 +198,4 @@ def _wrong(
     yield "moments are not corrected for bias", replace(right, corrections=(1.0, 1.0))
     for other, which in ((step + 1, "one more"), (step - 1, "one less")):
         if other:
-            yield f"steps are counted as {which} than were made", arithmetic(own, other)
+            yield f"steps are counted as {which} than were made", arithmetic(group, other)

@@ -64,9 +64,9 @@ class PiecePart(NamedTuple):
             yield cls(order, piece, 0, before, tuple(after))
             return
         for start in range(0, size, chunk):
-            own = slice(start, start + chunk)
-            old = State.of([tensor[own] for tensor in before.tensors])
-            yield cls(order, piece, start, old, tuple(tensor[own] for tensor in after))
+            span = slice(start, start + chunk)
+            old = State.of([tensor[span] for tensor in before.tensors])
+            yield cls(order, piece, start, old, tuple(tensor[span] for tensor in after))
 
     @property
     def size(self) -> int:
@@ -101,10 +101,10 @@ class Batch:
         cls, group: int, storage: Roundings, clipping: Clipping, parts: Sequence[PiecePart]
     ) -> Batch:
         """Concatenate many shards' weights and moments, those before and those after a step."""
-        columns = zip(*(own.before.tensors for own in parts), strict=True)
+        columns = zip(*(part.before.tensors for part in parts), strict=True)
         before = State.of([*map(torch.cat, columns)])
-        made = map(torch.cat, zip(*(own.after for own in parts), strict=True))
-        after = tuple(tensor.cpu() for tensor in made)
+        tensors = map(torch.cat, zip(*(part.after for part in parts), strict=True))
+        after = tuple(tensor.cpu() for tensor in tensors)
         return cls(group, storage, parts, before, clipping, after, parts[0].after[0].device)
 
     def ratios(
@@ -117,9 +117,9 @@ class Batch:
             storage: roundings of the state.
             factor: of the gradient that the right rule reads.
         """
-        stepped = scalars.stepped(self._old(factor), storage)
-        made = (own.to(self.device) for own in self.after)
-        for (exact, bound), after in zip(stepped, made, strict=True):
+        stepped = scalars.stepped(self._old_state(factor), storage)
+        tensors = (tensor.to(self.device) for tensor in self.after)
+        for (exact, bound), after in zip(stepped, tensors, strict=True):
             ratio = (after.double() - exact).abs_().div_(bound)
             if not isfinite(largest := float(ratio.max())):  # NaN where any is
                 ratio = self._finite(ratio, exact, after)
@@ -130,27 +130,27 @@ class Batch:
         """Return the batch's largest error under an optimizer rule, as a share of its bound."""
         return max(largest for *_, largest in self.ratios(scalars, storage, factor))
 
-    def made(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
+    def exact_state(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
         """Return fp64 moments and weights by a rule from gradients * `factor`, with error bounds.
 
         Args:
             scalars: of the rule.
             factor: of the gradient that the right rule reads.
         """
-        columns = zip(*scalars.stepped(self._old(factor), self.storage), strict=True)
+        columns = zip(*scalars.stepped(self._old_state(factor), self.storage), strict=True)
         exact, bound = map(torch.cat, columns)
         return exact, bound
 
     @property
-    def held(self) -> Tensor:
+    def run_state(self) -> Tensor:
         """Return the run's moments and weights after the step, concatenated, in fp64."""
-        return torch.cat([own.to(self.device, torch.float64) for own in self.after])
+        return torch.cat([tensor.to(self.device, torch.float64) for tensor in self.after])
 
-    def _old(self, factor: float) -> State:
+    def _old_state(self, factor: float) -> State:
         """Return the fp64 state before the step, its gradient times clip factor and `factor`."""
         # Copies also of fp64, since all that follows is computed in place.
         tensors = self.before.tensors
-        old = State.of([own.to(self.device, torch.float64, copy=True) for own in tensors])
+        old = State.of([tensor.to(self.device, torch.float64, copy=True) for tensor in tensors])
         old.gradient.mul_(self.clipping.factor * factor)
         return old
 
@@ -174,10 +174,10 @@ class Judge:
         log.groups = len(plan.at(0))
         self._usual = 0
 
-    def breaches(self, batch: Batch, step: int, made: int) -> list[Breach]:
+    def breaches(self, batch: Batch, step: int, steps_done: int) -> list[Breach]:
         """Return each wrong tensor's worst element; [] if the step followed the declared rule."""
-        own, formula = self._plan.at(made)[batch.group], self._plan.formula
-        scalars = [arithmetic(own, made + 1) for arithmetic in formula.arithmetics]
+        options, formula = self._plan.at(steps_done)[batch.group], self._plan.formula
+        scalars = [arithmetic(options, steps_done + 1) for arithmetic in formula.arithmetics]
         ways = [*product(scalars, batch.clipping.forms)]
         order = sorted(range(len(ways)), key=lambda number: number != self._usual)
         shares = {}
@@ -189,9 +189,9 @@ class Judge:
                 self._log.worst = max(self._log.worst, shares[number])
                 return []
         kinds = (*formula.moments, "master")
-        found = [_beyond(batch, way) for way in ways]
+        beyond = [_beyond(batch, way) for way in ways]
         # What is right by the closest way must not be accused for what is wrong by all of them.
-        closest = min(shares, key=lambda number: (len(found[number]), shares[number]))
+        closest = min(shares, key=lambda number: (len(beyond[number]), shares[number]))
         return [
             Breach(
                 step,
@@ -204,7 +204,7 @@ class Judge:
                 worst.ratio,
                 batch.group,
             )
-            for worst in found[closest]
+            for worst in beyond[closest]
         ]
 
 
@@ -230,14 +230,14 @@ class _Worst(NamedTuple):
 
 def _beyond(batch: Batch, way: tuple[UpdateScalars, float]) -> list[_Worst]:
     """Return the worst element of each tensor in which an update is off by more than its bound."""
-    found = []
+    elements = []
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
         for part in batch.parts:
             worst, place = map(float, ratio[start : start + part.size].max(0))
             if worst > 1:
-                own = start + int(place)
-                got = float(batch.after[kind][own])
-                found.append(_Worst(kind, part, int(place), float(exact[own]), got, worst))
+                index = start + int(place)
+                got = float(batch.after[kind][index])
+                elements.append(_Worst(kind, part, int(place), float(exact[index]), got, worst))
             start += part.size
-    return found
+    return elements

@@ -43,16 +43,16 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
     Raises:
         NotMeasurableError: if it does not.
     """
-    own: type = type(optimizer)  # not a class of optimizers, whose `__hash__` mypy looks at
-    claimed = is_one_of(own, names)
+    kind: type = type(optimizer)  # not a class of optimizers, whose `__hash__` mypy looks at
+    claimed = is_one_of(kind, names)
     if claimed is None:
         raise NotMeasurableError(
-            f"{own.__name__} may have a formula of its own: known are {', '.join(names)}"
+            f"{kind.__name__} may have a formula of its own: known are {', '.join(names)}"
         )
-    more = _options(own) - _options(claimed)
-    if own is not claimed and _step(own) is not _step(claimed) and more:
+    more = _options(kind) - _options(claimed)
+    if kind is not claimed and _step(kind) is not _step(claimed) and more:
         raise NotMeasurableError(
-            f"{own.__name__} overrides the step of {claimed.__name__}, and has further options: "
+            f"{kind.__name__} overrides the step of {claimed.__name__}, and has further options: "
             f"{', '.join(sorted(more))}"
         )
 
@@ -115,5 +115,9 @@ def _step(kind: type) -> Any:
 def _options(kind: type) -> frozenset[str]:
     """Return the names of an optimizer class's constructor arguments after the first (`params`)."""
     _, *names = signature(kind).parameters.values()
-    named = (one for one in names if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
-    return frozenset(one.name for one in named)
+    named = (
+        parameter
+        for parameter in names
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    )
+    return frozenset(parameter.name for parameter in named)

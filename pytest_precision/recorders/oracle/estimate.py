@@ -56,17 +56,17 @@ def estimates(
         arithmetic: makes the scalars of a step.
         batch: of a group, that the declared rule does not explain.
     """
-    known = unknowns(group, numbers)
+    options = unknowns(group, numbers)
     fitted = False
-    singles = [(name,) for name in known]
-    pairs = [pair for pair in TOGETHER if all(name in known for name in pair)]
+    singles = [(name,) for name in options]
+    pairs = [pair for pair in TOGETHER if all(name in options for name in pair)]
     for names in (*singles, *pairs):
         if len(names) > 1 and fitted:
             return
-        found = _fit({name: known[name] for name in names}, group, step, arithmetic, batch)
-        if found is not None:
+        values = _fit({name: options[name] for name in names}, group, step, arithmetic, batch)
+        if values is not None:
             fitted = True
-            yield found
+            yield values
 
 
 def unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> dict[str, float]:
@@ -74,27 +74,27 @@ def unknowns(group: Mapping[str, Any], numbers: Sequence[str]) -> dict[str, floa
 
     The factor of its gradients, `GRADIENT`, is one of them.
     """
-    found: dict[str, float] = {}
+    options: dict[str, float] = {}
     for name in numbers:
         if isinstance(group[name], (tuple, list)):
-            found |= {f"{name}.{number}": float(one) for number, one in enumerate(group[name])}
+            options |= {f"{name}.{number}": float(part) for number, part in enumerate(group[name])}
         elif not isinstance(group[name], bool):
-            found[name] = float(group[name])
-    return found | {GRADIENT: 1.0}
+            options[name] = float(group[name])
+    return options | {GRADIENT: 1.0}
 
 
 def _changed(group: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
     """Return a parameter group's hyperparameters with some of their values replaced."""
-    own = dict(group)
+    options = dict(group)
     for name, value in values.items():
         option, _, number = name.partition(".")
         if number:
-            parts = list(own[option])
+            parts = list(options[option])
             parts[int(number)] = value
-            own[option] = tuple(parts)
+            options[option] = tuple(parts)
         elif name != GRADIENT:
-            own[option] = value
-    return own
+            options[option] = value
+    return options
 
 
 def _fit(
@@ -106,29 +106,29 @@ def _fit(
 ) -> dict[str, float] | None:
     """Fit the hyperparameters named in `declared` to an update; None if no values explain it."""
 
-    def made(values: Mapping[str, float]) -> tuple[Tensor, Tensor] | None:
+    def update_by(values: Mapping[str, float]) -> tuple[Tensor, Tensor] | None:
         scalars = arithmetic(_changed(group, values), step)
-        exact, bound = batch.made(scalars, values.get(GRADIENT, 1.0))
+        exact, bound = batch.exact_state(scalars, values.get(GRADIENT, 1.0))
         return (exact, bound) if bool(exact.isfinite().all()) else None
 
-    held = batch.held
+    run_state = batch.run_state
     values = dict(declared)
     if [*values] == ["eps"]:
         sizes = (values["eps"], *SIZES)
-        values["eps"] = min(sizes, key=lambda eps: _distance(held, made({"eps": eps})))
+        values["eps"] = min(sizes, key=lambda eps: _distance(run_state, update_by({"eps": eps})))
     for _ in range(ROUNDS):
-        now = made(values)
-        if now is None:
+        update = update_by(values)
+        if update is None:
             return None
-        exact, bound = now
-        error = (held - exact).div_(bound).nan_to_num_(0.0)
+        exact, bound = update
+        error = (run_state - exact).div_(bound).nan_to_num_(0.0)
         if float(error.abs().max()) <= WITHIN:
             return values
         columns = []
         for name, value in values.items():
             least = 1e-4 * abs(declared[name]) or 1e-4
             by = least if abs(value) < least else 1e-4 * abs(value)
-            moved = made({**values, name: value + by})
+            moved = update_by({**values, name: value + by})
             if moved is None:
                 return None
             # By the same bounds, which change with a rate, too.
@@ -153,9 +153,9 @@ def _limited(name: str, value: float) -> float:
     return value if name in ("lr", GRADIENT) else min(max(value, low), high)
 
 
-def _distance(held: Tensor, made: tuple[Tensor, Tensor] | None) -> float:
+def _distance(run_state: Tensor, update: tuple[Tensor, Tensor] | None) -> float:
     """Return the L2 norm of an update's errors, each as a share of its rounding bound."""
-    if made is None:
+    if update is None:
         return float("inf")
-    exact, bound = made
-    return float((held - exact).div_(bound).nan_to_num_(0.0).norm())
+    exact, bound = update
+    return float((run_state - exact).div_(bound).nan_to_num_(0.0).norm())

@@ -23,7 +23,11 @@ from pytest_precision.trace.oracle_log import OracleLog
 
 
 def fit(
-    plan: UpdatePlan, log: OracleLog, wrong: Sequence[Batch], right: Sequence[Batch], made: int
+    plan: UpdatePlan,
+    log: OracleLog,
+    wrong: Sequence[Batch],
+    right: Sequence[Batch],
+    steps_done: int,
 ) -> None:
     """Log which known mistakes explain the wrong updates of this step and of all earlier ones.
 
@@ -36,43 +40,47 @@ def fit(
         log: takes what explains them.
         wrong: batches of the step that break the rule.
         right: batches of the step that keep it.
-        made: number of steps before.
+        steps_done: number of steps before.
     """
     alive = log.fits
     for batch in wrong:
-        tried = _tried(plan, batch, made, alive)
+        tried = _tried(plan, batch, steps_done, alive)
         alive = [words for words in (tried if alive is None else alive) if tried.get(words)]
     if not alive or log.fits is None:
-        _estimate(plan, log, wrong, made)
+        _estimate(plan, log, wrong, steps_done)
     for batch in right if alive else ():
-        tried = _tried(plan, batch, made, alive)
+        tried = _tried(plan, batch, steps_done, alive)
         spared = {words for words, explains in tried.items() if not explains}
         log.spared = sorted(spared.union(log.spared))
     log.fits = alive or []
 
 
-def _estimate(plan: UpdatePlan, log: OracleLog, wrong: Sequence[Batch], made: int) -> None:
+def _estimate(plan: UpdatePlan, log: OracleLog, wrong: Sequence[Batch], steps_done: int) -> None:
     """Log, per parameter group, the hyperparameters that explain its wrong updates."""
     formula = plan.formula
     for batch in wrong:
-        own, key = plan.at(made)[batch.group], str(batch.group)
-        declared = unknowns(own, formula.numbers)
-        found: dict[str, list[float]] = {}
-        for values in estimates(own, formula.numbers, made + 1, formula.arithmetics[0], batch):
-            parts = [(value, declared[one]) for one, value in values.items()]
-            found[" ".join(values)] = [number for part in parts for number in part]
+        options, key = plan.at(steps_done)[batch.group], str(batch.group)
+        declared = unknowns(options, formula.numbers)
+        estimated: dict[str, list[float]] = {}
+        for values in estimates(
+            options, formula.numbers, steps_done + 1, formula.arithmetics[0], batch
+        ):
+            parts = [(value, declared[name]) for name, value in values.items()]
+            estimated[" ".join(values)] = [number for part in parts for number in part]
         # What is wrong may change from step to step: the first one is the one that is told.
-        kept = log.estimates.get(key, found)
-        log.estimates[key] = {name: kept[name] for name in kept if name in found}
+        first_values = log.estimates.get(key, estimated)
+        log.estimates[key] = {
+            name: first_values[name] for name in first_values if name in estimated
+        }
 
 
 def _tried(
-    plan: UpdatePlan, batch: Batch, made: int, among: Sequence[str] | None
+    plan: UpdatePlan, batch: Batch, steps_done: int, among: Sequence[str] | None
 ) -> dict[str, bool]:
     """Return for each known optimizer mistake, put in words, whether it explains an update."""
     tried: dict[str, bool] = {}
     for arithmetic in plan.formula.arithmetics:
-        for wrong in _wrong_rules(plan, batch, made, arithmetic):
+        for wrong in _wrong_rules(plan, batch, steps_done, arithmetic):
             words = wrong.words
             if (among is None or words in among) and not tried.get(words):
                 tried[words] = _fits(batch, wrong)
@@ -81,12 +89,12 @@ def _tried(
 
 def _fits(batch: Batch, wrong: WrongRule) -> bool:
     storage, factors = wrong.storage(batch.storage), batch.clipping.forms
-    if all(batch.worst(wrong.scalars, storage, wrong.factor * own) > 1 for own in factors):
+    if all(batch.worst(wrong.scalars, storage, wrong.factor * form) > 1 for form in factors):
         return False
     if wrong.rounded is None:
         return True
-    held = batch.after[wrong.rounded]
-    return torch.equal(held.to(wrong.dtype).to(held.dtype), held)
+    quantity = batch.after[wrong.rounded]
+    return torch.equal(quantity.to(wrong.dtype).to(quantity.dtype), quantity)
 
 
 class WrongRule(NamedTuple):
@@ -107,28 +115,28 @@ class WrongRule(NamedTuple):
     dtype: torch.dtype = torch.float32
     factor: float = 1.0
 
-    def storage(self, own: Roundings) -> Roundings:
+    def storage(self, roundings: Roundings) -> Roundings:
         """Compute an optimizer's rounding errors with this mistake from those without it."""
         if self.rounded is None:
-            return own
-        all_of_them = [*own.moments, own.weight]
+            return roundings
+        all_of_them = [*roundings.moments, roundings.weight]
         right, wrong = all_of_them[self.rounded], Rounding.of(self.dtype)
         coarser = Rounding(right.share + wrong.share, right.least + wrong.least, right.unit)
         all_of_them[self.rounded] = coarser
         *moments, weight = all_of_them
-        return own._replace(moments=tuple(moments), weight=weight)
+        return roundings._replace(moments=tuple(moments), weight=weight)
 
 
 def _wrong_rules(
-    plan: UpdatePlan, batch: Batch, made: int, arithmetic: ScalarsOfStep
+    plan: UpdatePlan, batch: Batch, steps_done: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
-    """Yield known optimizer mistakes that may explain a wrong update after `made` steps."""
+    """Yield known optimizer mistakes that may explain a wrong update after `steps_done` steps."""
     group, formula = batch.group, plan.formula
-    own = plan.at(made)[group]
-    for words, scalars in formula.wrong(own, made + 1, arithmetic, plan.full_rate(group)):
+    options = plan.at(steps_done)[group]
+    for words, scalars in formula.wrong(options, steps_done + 1, arithmetic, plan.full_rate(group)):
         yield WrongRule(words, scalars)
-    yield from _rates(plan, group, made, arithmetic)
-    right = arithmetic(own, made + 1)
+    yield from _rates(plan, group, steps_done, arithmetic)
+    right = arithmetic(options, steps_done + 1)
     for number, name in enumerate((*formula.moments, "the weight")):
         place = number if number < len(formula.moments) else -1
         for dtype, coarse in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
@@ -139,17 +147,17 @@ def _wrong_rules(
 
 
 def _rates(
-    plan: UpdatePlan, group: int, made: int, arithmetic: ScalarsOfStep
+    plan: UpdatePlan, group: int, steps_done: int, arithmetic: ScalarsOfStep
 ) -> Iterator[WrongRule]:
     """Yield mistaken rules: update with a neighbouring step's or another group's learning rate."""
-    own = plan.at(made)[group]
-    places = [(made + 1, group, "the next step")]
-    if made:
-        places.append((made - 1, group, "the step before"))
-    others = (number for number in range(len(plan.at(made))) if number != group)
-    places += [(made, number, "another parameter group") for number in others]
+    options = plan.at(steps_done)[group]
+    places = [(steps_done + 1, group, "the next step")]
+    if steps_done:
+        places.append((steps_done - 1, group, "the step before"))
+    others = (number for number in range(len(plan.at(steps_done))) if number != group)
+    places += [(steps_done, number, "another parameter group") for number in others]
     for step, number, words in places:
         lr = plan.at(step)[number]["lr"]
-        if lr != own["lr"]:
-            scalars = arithmetic({**own, "lr": lr}, made + 1)
+        if lr != options["lr"]:
+            scalars = arithmetic({**options, "lr": lr}, steps_done + 1)
             yield WrongRule(f"the learning rate is that of {words}", scalars)

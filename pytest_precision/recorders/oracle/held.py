@@ -22,12 +22,12 @@ from pytest_precision.recorders.weights import Weight
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
     """Split `tensor`, perhaps fused or flat, into this rank's flattened shards of model tensors."""
-    own = (part for _, part in engine.logical(weight.name, tensor))
-    return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in own]
+    shards = (part for _, part in engine.logical(weight.name, tensor))
+    return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in shards]
 
 
 def moments_and_weight(
-    engine: Engine, weight: Weight, formula: Formula, now: Sequence[Tensor]
+    engine: Engine, weight: Weight, formula: Formula, weight_parts: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, ...]]:
     """Yield a tuple per shard of a parameter on this rank: its moments, then its weight.
 
@@ -35,18 +35,18 @@ def moments_and_weight(
         engine: the engine to read.
         weight: a parameter of its optimizer.
         formula: names the moments; those that a first step has yet to make are zero.
-        now: what this rank holds of the effective weight.
+        weight_parts: what this rank holds of the effective weight.
     """
     state = state_of(engine.optimizer, weight.parameter)
     moments = (_moment(state, name) for name in formula.moments)
-    held = (
+    moment_parts = (
         # Zeros of the parts, since making a DTensor takes longer than all else here.
-        [torch.zeros_like(part) for part in now]
+        [torch.zeros_like(part) for part in weight_parts]
         if moment is None
         else parts(engine, weight, moment)
         for moment in moments
     )
-    yield from zip(*held, now, strict=True)
+    yield from zip(*moment_parts, weight_parts, strict=True)
 
 
 def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -59,11 +59,11 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
         alike[tensor.dtype, tensor.device].append(number)
     copies = [*tensors]
     for numbers in alike.values():
-        own = [tensors[number] for number in numbers]
+        alike_tensors = [tensors[number] for number in numbers]
         parts = (
-            torch.split(torch.cat(own), [tensor.numel() for tensor in own])
-            if own[0].device.type == "cpu"
-            else [tensor.to("cpu", copy=True) for tensor in own]
+            torch.split(torch.cat(alike_tensors), [tensor.numel() for tensor in alike_tensors])
+            if alike_tensors[0].device.type == "cpu"
+            else [tensor.to("cpu", copy=True) for tensor in alike_tensors]
         )
         for number, part in zip(numbers, parts, strict=True):
             copies[number] = part
@@ -89,12 +89,12 @@ def storage(
         _rounding(state, name, state.get(name, weight.parameter)) for name in formula.moments
     )
     name = next(filter(is_master, state), "")
-    own = _rounding(state, name, state.get(name, weight.parameter))
+    rounding = _rounding(state, name, state.get(name, weight.parameter))
     if fresh and name:
-        own = own.twice()
+        rounding = rounding.twice()
     rest = state.get("compensation")
     move = NO_ROUNDING if rest is None else Rounding.of(rest.dtype)
-    return Roundings(tuple(moments), own, gradient, move)
+    return Roundings(tuple(moments), rounding, gradient, move)
 
 
 def rule_numbers(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
@@ -106,12 +106,12 @@ def rule_numbers(engine: Engine, formula: Formula) -> list[dict[str, Any]]:
 def of_tensor(engine: Engine, groups: list[dict[str, Any]], name: str) -> Mapping[str, Any]:
     """Return the hyperparameters of the group that has a tensor of this name; {} if none has."""
     named = zip(engine.named_groups(), groups, strict=True)
-    return next((own for (_, names), own in named if name in names), {})
+    return next((group for (_, names), group in named if name in names), {})
 
 
-def apart(own: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
+def different_options(options: Mapping[str, Any], declared: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each option of an optimizer that differs from the declared one."""
-    for key, value in own.items():
+    for key, value in options.items():
         if value != _plain(declared[key]):
             yield f"the optimizer has {key}={value!r}, the workload {key}={_plain(declared[key])!r}"
 
@@ -151,7 +151,9 @@ def expect_known_state(
     """
     claims.expect_claim(optimizer, formula.classes)
     groups = optimizer.param_groups
-    group = next(own for own in groups if any(one is parameter for one in own["params"]))
+    group = next(
+        group for group in groups if any(tensor is parameter for tensor in group["params"])
+    )
     claims.expect_numbers(optimizer, group, formula.numbers)
     claims.expect_plain(optimizer, group)
     lacking = [name for name in formula.moments if name not in state] if state else []
@@ -159,8 +161,8 @@ def expect_known_state(
         words = f"{type(optimizer).__name__} has no {' and no '.join(lacking)} for this parameter"
         raise NotMeasurableError(words)
     for name, tensor in {"weight": parameter, **state}.items():
-        held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        if isinstance(held, Tensor) and type(held) not in (Tensor, nn.Parameter):
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        if isinstance(local, Tensor) and type(local) not in (Tensor, nn.Parameter):
             raise NotMeasurableError(
-                f"its {name} is a {type(held).__name__}, whose rounding is not known"
+                f"its {name} is a {type(local).__name__}, whose rounding is not known"
             )

@@ -45,7 +45,7 @@ class UpdatePlan:
         with torch.random.fork_rng(devices):
             model = workload.model(cell)
             groups = workload.groups(model)
-        parameters = [(unwrapped(path), one) for path, one in model.named_parameters()]
+        parameters = [(unwrapped(path), parameter) for path, parameter in model.named_parameters()]
         names = {id(parameter): name for name, parameter in parameters}
         self.groups = {
             names[id(parameter)]: number
@@ -57,14 +57,14 @@ class UpdatePlan:
             for name, parameter in parameters
             if not parameter.requires_grad and name not in self.groups
         ]
-        own = [{**group, "params": [torch.zeros(1)]} for group in groups]
-        self._optimizer = _Still(own, {"lr": 1e-3, **asdict(rule)})
+        still_groups = [{**group, "params": [torch.zeros(1)]} for group in groups]
+        self._optimizer = _Still(still_groups, {"lr": 1e-3, **asdict(rule)})
         self._scheduler = workload.scheduler(self._optimizer)
         self._steps: list[list[Mapping[str, Any]]] = []
 
-    def at(self, made: int) -> list[Mapping[str, Any]]:
-        """Return per parameter group the hyperparameters of the step that follows `made` steps."""
-        while len(self._steps) <= made:
+    def at(self, steps_done: int) -> list[Mapping[str, Any]]:
+        """Return per parameter group the hyperparameters of the step after `steps_done` steps."""
+        while len(self._steps) <= steps_done:
             self._steps.append(
                 [
                     {key: float(value) if key == "lr" else value for key, value in group.items()}
@@ -74,12 +74,12 @@ class UpdatePlan:
             self._optimizer.step()
             if self._scheduler is not None:
                 self._scheduler.step()
-        return self._steps[made]
+        return self._steps[steps_done]
 
     def full_rate(self, group: int) -> float:
         """Return a group's learning rate without the scheduler's factor."""
-        own = self._optimizer.param_groups[group]
-        return float(own.get("initial_lr", own["lr"]))
+        options = self._optimizer.param_groups[group]
+        return float(options.get("initial_lr", options["lr"]))
 
 
 def _formula(rule: OptimizerRule) -> Formula:

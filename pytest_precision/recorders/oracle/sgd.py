@@ -114,10 +114,10 @@ def sgd_formula(*, momentum: bool) -> Formula:
 
 
 def _wrong(
-    own: GroupNumbers, step: int, arithmetic: ScalarsOfStep, _full_rate: float, *, momentum: bool
+    group: GroupNumbers, step: int, arithmetic: ScalarsOfStep, _full_rate: float, *, momentum: bool
 ) -> Iterator[tuple[str, UpdateScalars]]:
     """Yield known mistakes of an SGD step: each in words, with the scalars that it leads to."""
-    right: SgdScalars = arithmetic(own, step)
+    right: SgdScalars = arithmetic(group, step)
     if right.l2:
         words = "weight decay is decoupled, not part of the gradient (L2)"
         yield words, replace(right, decay=right.lr * right.l2, l2=0.0)
@@ -126,9 +126,9 @@ def _wrong(
         return
     words = "the momentum is not Nesterov's" if right.nesterov else "the momentum is Nesterov's"
     yield words, replace(right, nesterov=not right.nesterov)
-    if own["dampening"]:
+    if group["dampening"]:
         yield "gradients are not dampened", replace(right, rest=1.0)
-        rest = 1 - float(own["dampening"])
+        rest = 1 - float(group["dampening"])
         yield "the first gradient is dampened, too", replace(right, rest=rest)
     words = "the learning rate is a factor in the momentum buffer, not of it"
     yield words, replace(right, lr=1.0, rest=right.rest * right.lr)

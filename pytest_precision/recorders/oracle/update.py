@@ -71,8 +71,8 @@ class Rounding(NamedTuple):
 
 @cache
 def _unscaled(dtype: torch.dtype) -> Rounding:
-    own = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else FLOAT32  # of integer codes
-    unit = max(own, _FINEST)
+    unit = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else FLOAT32  # of integer codes
+    unit = max(unit, _FINEST)
     # A GPU may flush subnormals of the exponent range of fp32 to zero.
     underflow = 2.0**-24 if dtype is torch.float16 else 2.0**-126
     return Rounding(ROUNDINGS_OF_UPDATE * unit, underflow, unit)

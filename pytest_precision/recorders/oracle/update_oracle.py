@@ -82,28 +82,28 @@ class UpdateOracle:
         self._reduced: dict[tuple[str, Place], Tensor] = {}
         self._before: dict[tuple[str, Place], _Before] = {}
         self._options: list[dict[str, Any]] = []
-        self._made = 0
+        self._steps_done = 0
         self._named = 0 if explains else _NAMED
         self._without: set[str] = set()
-        self._known: set[str] = set()
+        self._checked_names: set[str] = set()
         self._places: dict[str, list[Observation]] = {}
 
     @torch.no_grad()
     def keep_reduced(self, engine: Engine) -> None:
         """Copy the gradients after their reduction over ranks and before clipping."""
-        found = [
-            seen
-            for seen in engine.observe("reduce_grads", Capture())
-            if seen.kind == "reduced_grad"
+        pieces = [
+            piece
+            for piece in engine.observe("reduce_grads", Capture())
+            if piece.kind == "reduced_grad"
         ]
-        kept = held.copied([seen.tensor.detach().reshape(-1) for seen in found])
-        places = ((seen.name, seen.place) for seen in found)
-        self._reduced = dict(zip(places, kept, strict=True))
+        copies = held.copied([piece.tensor.detach().reshape(-1) for piece in pieces])
+        places = ((piece.name, piece.place) for piece in pieces)
+        self._reduced = dict(zip(places, copies, strict=True))
 
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
         """Keep moments, gradients and weights of `watched` before an update, to check it later."""
-        self._before = _apart(self._starts(engine, watched))
+        self._before = _with_copied_moments(self._starts(engine, watched))
         self._options = held.rule_numbers(engine, self._plan.formula)
 
     @torch.no_grad()
@@ -113,13 +113,13 @@ class UpdateOracle:
         wrong: list[Batch] = []
         breaches: list[Breach] = []
         for batch in self._batches(engine, watched):
-            found = self._judge.breaches(batch, step, self._made)
-            breaches += found
-            (wrong if found else right).append(batch)
+            batch_breaches = self._judge.breaches(batch, step, self._steps_done)
+            breaches += batch_breaches
+            (wrong if batch_breaches else right).append(batch)
             self._log.judged += len(batch.parts)
         if wrong:
             self._explain(engine, wrong, right, breaches)
-        self._made += 1
+        self._steps_done += 1
 
     def _explain(
         self, engine: Engine, wrong: list[Batch], right: list[Batch], breaches: list[Breach]
@@ -130,56 +130,58 @@ class UpdateOracle:
         self._log.break_at(breaches)
         for breach in breaches:
             if str(breach.group) not in self._log.apart:
-                declared = self._plan.at(self._made)[breach.group]
-                own = held.of_tensor(engine, self._options, breach.name)
-                self._log.apart[str(breach.group)] = [*held.apart(own, declared)]
+                declared = self._plan.at(self._steps_done)[breach.group]
+                options = held.of_tensor(engine, self._options, breach.name)
+                self._log.apart[str(breach.group)] = [*held.different_options(options, declared)]
         if self._named < _NAMED:
             self._named += 1
-            fit(self._plan, self._log, wrong, right, self._made)
+            fit(self._plan, self._log, wrong, right, self._steps_done)
 
     def save(self, folder: Path) -> None:
         """Save beside a checkpoint the count of steps, and which weights lacked a gradient."""
-        write_whole(_kept(folder, str(dist.get_rank())), [self._made, sorted(self._without)])
+        write_whole(
+            _steps_file(folder, str(dist.get_rank())), [self._steps_done, sorted(self._without)]
+        )
 
     def load(self, folder: Path) -> None:
         """Load the count of steps and the weights that `save` has put beside a checkpoint."""
-        kept = [
+        saved = [
             json.loads(path.read_text(encoding="utf-8"))
-            for path in folder.glob(_kept(folder, "*").name)
+            for path in folder.glob(_steps_file(folder, "*").name)
         ]
-        self._made = max(made for made, _ in kept)
-        self._without.update(*(names for _, names in kept))
+        self._steps_done = max(steps for steps, _ in saved)
+        self._without.update(*(names for _, names in saved))
         self._places.clear()  # another layout may continue
-        self._known.clear()
+        self._checked_names.clear()
 
     def _starts(
         self, engine: Engine, watched: Sequence[Watched]
     ) -> dict[tuple[str, Place], _Before]:
-        kept: dict[tuple[str, Place], _Before] = {}
+        starts: dict[tuple[str, Place], _Before] = {}
         clip = cache(partial(self._clipping, engine))
-        for one in watched:
-            pieces = self._pieces(one.weight)
-            if one.grad is None:
+        for watched_weight in watched:
+            pieces = self._pieces(watched_weight.weight)
+            if watched_weight.grad is None:
                 self._without |= {piece.name for piece in pieces}
                 continue
-            fresh = not state_of(engine.optimizer, one.weight.parameter)
-            grads = held.parts(engine, one.weight, one.grad)
-            weights = [copy.reshape(-1) for copy in one.before]
-            columns = self._columns(engine, one.weight, weights)
-            for piece, grad, own in zip(pieces, grads, columns, strict=False):
+            fresh = not state_of(engine.optimizer, watched_weight.weight.parameter)
+            grads = held.parts(engine, watched_weight.weight, watched_weight.grad)
+            weights = [copy.reshape(-1) for copy in watched_weight.before]
+            columns = self._columns(engine, watched_weight.weight, weights)
+            for piece, grad, column in zip(pieces, grads, columns, strict=False):
                 group = self._group(piece.name)
                 if group is not None:
-                    state, clipping = self._state(piece, grad, own, clip)
+                    state, clipping = self._state(piece, grad, column, clip)
                     place = piece.name, piece.place
-                    kept[place] = _Before(len(kept), group, state, clipping, fresh)
-        return kept
+                    starts[place] = _Before(len(starts), group, state, clipping, fresh)
+        return starts
 
     def _pieces(self, weight: Weight) -> list[Observation]:
         """Return which parts of which model tensors this rank's shard of a weight has."""
         if weight.name not in self._places:
             pieces = weight.pieces(weight.effective())
-            held = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
-            self._places[weight.name] = held
+            meta_pieces = [replace(piece, tensor=piece.tensor.to("meta")) for piece in pieces]
+            self._places[weight.name] = meta_pieces
         return self._places[weight.name]
 
     def _columns(
@@ -188,10 +190,10 @@ class UpdateOracle:
         """Return (moments, weight) of each shard; [] if the optimizer's state cannot be checked."""
         formula, name = self._plan.formula, weight.name
         try:
-            if name not in self._known:
+            if name not in self._checked_names:
                 state = state_of(engine.optimizer, weight.parameter)
                 held.expect_known_state(engine.optimizer, formula, weight.parameter, state)
-                self._known |= {name} if state else set()
+                self._checked_names |= {name} if state else set()
             return [*held.moments_and_weight(engine, weight, formula, parts)]
         except NotMeasurableError as reason:
             names = (piece.name for piece in self._pieces(weight))
@@ -202,14 +204,14 @@ class UpdateOracle:
         self,
         piece: Observation,
         grad: Tensor,
-        own: tuple[Tensor, ...],
+        column: tuple[Tensor, ...],
         clip: Callable[..., Clipping],
     ) -> tuple[State, Clipping]:
         """Return a shard's moments, weight and gradient before the step, and its clip factor."""
         reduced = self._reduced.get((piece.name, piece.place))
         if reduced is None or callable(self._workload.clip):
-            return State.of([*own, grad.to("cpu", copy=True)]), Clipping(1.0, NO_ROUNDING)
-        return State.of([*own, reduced]), clip(reduced.dtype, grad.dtype)
+            return State.of([*column, grad.to("cpu", copy=True)]), Clipping(1.0, NO_ROUNDING)
+        return State.of([*column, reduced]), clip(reduced.dtype, grad.dtype)
 
     def _group(self, name: str) -> int | None:
         """Return the parameter group of a tensor by name; None if its updates cannot be checked."""
@@ -244,11 +246,11 @@ class UpdateOracle:
         """Return the shards after a step, concatenated by group and dtypes."""
         formula = self._plan.formula
         alike: dict[tuple[Any, ...], list[PiecePart]] = defaultdict(list)
-        for weight in (one.weight for one in watched):
+        for weight in (watched_weight.weight for watched_weight in watched):
             if gradient(engine.optimizer, weight.parameter) is None:
                 continue
-            now = held.parts(engine, weight, weight.effective())
-            columns = self._columns(engine, weight, now)
+            weight_parts = held.parts(engine, weight, weight.effective())
+            columns = self._columns(engine, weight, weight_parts)
             for piece, after in zip(self._pieces(weight), columns, strict=False):
                 place = piece.name, piece.place
                 if place in self._before:
@@ -264,14 +266,18 @@ class UpdateOracle:
         ]
 
 
-def _apart(kept: dict[tuple[str, Place], _Before]) -> dict[tuple[str, Place], _Before]:
+def _with_copied_moments(
+    starts: dict[tuple[str, Place], _Before],
+) -> dict[tuple[str, Place], _Before]:
     """Copy the moments of shards, which the optimizer's step overwrites."""
-    copies = iter(held.copied([own for one in kept.values() for own in one.state.moments]))
+    copies = iter(
+        held.copied([moment for start in starts.values() for moment in start.state.moments])
+    )
     return {
-        place: one._replace(
-            state=one.state._replace(moments=tuple(islice(copies, len(one.state.moments))))
+        place: start._replace(
+            state=start.state._replace(moments=tuple(islice(copies, len(start.state.moments))))
         )
-        for place, one in kept.items()
+        for place, start in starts.items()
     }
 
 
@@ -280,7 +286,7 @@ def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
     together: list[PiecePart] = []
     for part in parts:
         most = MEASURED_AT_ONCE[part.after[0].device.type]
-        if together and sum(own.size for own in together) + part.size > most:
+        if together and sum(piece.size for piece in together) + part.size > most:
             yield together
             together = []
         together.append(part)
@@ -288,5 +294,5 @@ def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
         yield together
 
 
-def _kept(folder: Path, rank: str) -> Path:
+def _steps_file(folder: Path, rank: str) -> Path:
     return folder / f"steps_made{rank}.json"

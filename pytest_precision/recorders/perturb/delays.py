@@ -53,8 +53,8 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
 
     group = dist.ProcessGroup
     # As the class has them: what `getattr` returns would not bind a group any more.
-    kept = {name: method for name, method in vars(group).items() if _communicates(name)}
-    for name in kept:
+    methods = {name: method for name, method in vars(group).items() if _communicates(name)}
+    for name in methods:
         method = getattr(group, name)
         setattr(
             group, name, _beside(devices[-1], pause, method) if devices else _after(pause, method)
@@ -62,7 +62,7 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
     try:
         yield pause
     finally:
-        for name, method in kept.items():
+        for name, method in methods.items():
             setattr(group, name, method)
 
 
@@ -103,14 +103,16 @@ def _beside(device: Any, pause: Callable[[], None], method: Method) -> Method:
 
     @wraps(method)
     def delayed(*args: Any, **kwargs: Any) -> Any:
-        callers, own = device.current_stream(), device.Stream()
-        own.wait_stream(callers)
-        with device.stream(own):
+        callers, stream = device.current_stream(), device.Stream()
+        stream.wait_stream(callers)
+        with device.stream(stream):
             pause()
             work = method(*args, **kwargs)
-        # One that its caller does not wait for runs on the current stream, which is `own`.
-        if any(getattr(given, "asyncOp", True) is False for given in (*args, *kwargs.values())):
-            callers.wait_stream(own)
+        # One that its caller does not wait for runs on the current stream, which is `stream`.
+        if any(
+            getattr(argument, "asyncOp", True) is False for argument in (*args, *kwargs.values())
+        ):
+            callers.wait_stream(stream)
         return work
 
     return delayed

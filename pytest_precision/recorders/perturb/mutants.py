@@ -98,8 +98,8 @@ def _mean_of_means(engine: Engine) -> None:
 @_mutant("gradients are rounded to bf16", "compare reduced_grad more closely than 1e-3")
 def _round_gradients(engine: Engine) -> None:
     def round_all() -> None:
-        for one in gradients(engine):
-            round_to_bf16(one)
+        for tensor in gradients(engine):
+            round_to_bf16(tensor)
 
     around(engine, "reduce_grads", before=round_all)
 
@@ -109,7 +109,7 @@ def _local_gradient(engine: Engine) -> None:
     def keep() -> Tensor:
         return gradients(engine)[0].clone()
 
-    around(engine, "reduce_grads", before=keep, after=lambda kept: gradients(engine)[0].copy_(kept))
+    around(engine, "reduce_grads", before=keep, after=lambda copy: gradients(engine)[0].copy_(copy))
 
 
 @_mutant(
@@ -120,10 +120,10 @@ def _dirty(engine: Engine) -> None:
     left: list[Tensor] = []
 
     def add(_: object) -> None:
-        now = gradients(engine)
-        fresh = [one.clone() for one in now]
-        for one, old in zip(now, left, strict=False):
-            one.add_(old)
+        accumulated = gradients(engine)
+        fresh = [tensor.clone() for tensor in accumulated]
+        for tensor, old in zip(accumulated, left, strict=False):
+            tensor.add_(old)
         left[:] = fresh
 
     around(engine, "reduce_grads", after=add)
@@ -226,12 +226,12 @@ def _missed(engine: Engine) -> None:
 
     def keep() -> Tensor | None:
         steps[0] += 1
-        own = updated_tensors(engine.optimizer)
-        return own[-1].detach().clone() if own and steps[0] == 2 else None
+        parameters = updated_tensors(engine.optimizer)
+        return parameters[-1].detach().clone() if parameters and steps[0] == 2 else None
 
-    def put_back(kept: Tensor | None) -> None:
-        if kept is not None:
-            updated_tensors(engine.optimizer)[-1].detach().copy_(kept)
+    def put_back(copy: Tensor | None) -> None:
+        if copy is not None:
+            updated_tensors(engine.optimizer)[-1].detach().copy_(copy)
 
     around_step(engine, before=keep, after=put_back)
 
@@ -267,10 +267,10 @@ def _schedule_anew(engine: Engine) -> None:
         rates = [group["lr"] for group in engine.optimizer.param_groups]
         return engine.scheduler and engine.scheduler.state_dict(), rates
 
-    def put_back(kept: tuple[Any, list[float]]) -> None:
+    def put_back(state_and_rates: tuple[Any, list[float]]) -> None:
         if engine.scheduler is not None:
-            engine.scheduler.load_state_dict(kept[0])
-            for group, rate in zip(engine.optimizer.param_groups, kept[1], strict=True):
+            engine.scheduler.load_state_dict(state_and_rates[0])
+            for group, rate in zip(engine.optimizer.param_groups, state_and_rates[1], strict=True):
                 group["lr"] = rate
 
     around(engine, "load", before=keep, after=put_back)

@@ -34,10 +34,10 @@ def around(
     @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():
-            kept = before(*args, **kwargs)
+            state = before(*args, **kwargs)
         result = original(*args, **kwargs)
         with torch.no_grad():
-            after(kept)
+            after(state)
         return result
 
     setattr(engine, method, called)
@@ -63,15 +63,15 @@ def around_step(
     after: Callable[[Any], object] = nothing,
 ) -> None:
     """Call a function before each optimizer step, and another one after it with its result."""
-    kept: list[Any] = []
+    states: list[Any] = []
 
     @torch.no_grad()
     def enter(*_: Any) -> None:
-        kept.append(before())
+        states.append(before())
 
     @torch.no_grad()
     def leave(*_: Any) -> None:
-        after(kept.pop())
+        after(states.pop())
 
     engine.optimizer.register_step_pre_hook(enter)
     engine.optimizer.register_step_post_hook(leave)
@@ -84,23 +84,24 @@ def with_numbers(engine: Engine, change: Callable[[ParamGroup], ParamGroup]) -> 
     def put() -> list[ParamGroup]:
         changed = [change(group) for group in groups]
         before = [
-            {key: group[key] for key in own} for group, own in zip(groups, changed, strict=True)
+            {key: group[key] for key in options}
+            for group, options in zip(groups, changed, strict=True)
         ]
-        for group, own in zip(groups, changed, strict=True):
-            group.update(own)
+        for group, options in zip(groups, changed, strict=True):
+            group.update(options)
         return before
 
     def take_back(before: list[ParamGroup]) -> None:
-        for group, own in zip(groups, before, strict=True):
-            group.update(own)
+        for group, options in zip(groups, before, strict=True):
+            group.update(options)
 
     around_step(engine, before=put, after=take_back)
 
 
 def gradients(engine: Engine) -> list[Tensor]:
     """Return the tensors in which the gradients of an engine's model accumulate."""
-    found = map(engine.gradient, engine.model.parameters())
-    return [one for one in found if one is not None]
+    tensors = map(engine.gradient, engine.model.parameters())
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def round_to_bf16(tensor: Tensor) -> None:

@@ -111,8 +111,10 @@ def rounding_noise(
         phase: that is run.
         step: the train step.
     """
-    own = phase == "forward_backward"
-    rank = engine.data_parallel[0] + 1 if own else 0
+    of_rank = phase == "forward_backward"
+    rank = engine.data_parallel[0] + 1 if of_rank else 0
     seed = ((number * 10_007 + step) * 1_009 + rank) * 11 + len(phase)
-    made: AbstractContextManager[object] = after_operations(RandomRounding(seed, numbers=own))
-    return made
+    context: AbstractContextManager[object] = after_operations(
+        RandomRounding(seed, numbers=of_rank)
+    )
+    return context

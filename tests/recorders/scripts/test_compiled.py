@@ -189,4 +189,4 @@ def test_an_optimizer_stays_compiled_while_lines_are_logged(
     log_script(loop, Cell(sequence="train2"), tmp_path, EVERYTHING, None, Wanted(1, 2))
     assert any("add_" in one for one in operations)
     log = read_operations(tmp_path, 0)
-    assert {one.what for one in log.settings} >= {"lr", "momentum"}
+    assert {one.option for one in log.settings} >= {"lr", "momentum"}

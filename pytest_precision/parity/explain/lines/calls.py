@@ -196,8 +196,8 @@ class Known:
             self._take(log)
 
     def _take(self, log: OperationLog) -> None:
-        self.given |= {value.digest: str(held) for held, value in log.given.items()}
-        for value in chain(log.given.values(), log.left.values()):
+        self.given |= {value.digest: str(held) for held, value in log.initial_values.items()}
+        for value in chain(log.initial_values.values(), log.left.values()):
             self._wholes.add(value.digest)
             self._pieces |= {*value.pieces}
         for call in calls(log.operations):
@@ -225,6 +225,6 @@ def shapes_of(logs: Sequence[OperationLog]) -> dict[Holding, set[tuple[int, ...]
     """Return the shapes that each named tensor has on all ranks of a run."""
     found: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
     for log in logs:
-        for held, value in chain(log.given.items(), log.left.items()):
+        for held, value in chain(log.initial_values.items(), log.left.items()):
             found[held].add(value.shape)
     return found

@@ -152,7 +152,7 @@ def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
         if call.operation.name == lacked.operation.name
         and call.operation.backward == lacked.operation.backward
         and call.line is not None
-        and call.line.own
+        and call.line.is_users
     ]
     return min(same, key=lambda one: abs(one.number - wrong.call.number), default=None)
 

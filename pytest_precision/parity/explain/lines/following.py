@@ -82,11 +82,11 @@ class Follower:
         self._all_last = kind == "loss" and not of_kind
         self._wanted = of_kind or [*unlike.values()]
         self._calls = tuple(calls(log.operations))
-        alike = [value for value in log.given.values() if value in known]
+        alike = [value for value in log.initial_values.values() if value in known]
         self._shapes = {value.shape for value in alike if value.elements > SMALL}
         self._written = {value.storage for value in alike}
         self._memory = WrongMemory()
-        for held, value in log.given.items() if in_pieces else ():
+        for held, value in log.initial_values.items() if in_pieces else ():
             if value not in known and value.shape not in known.shapes[held]:
                 self._memory.put(value, RIGHT, (AT_START,))
         self._found: dict[int, Wrong] = {}

@@ -109,7 +109,7 @@ def _made(
     """
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
-    telling = [one for one in settings if _shows(kind, name, one.setting.what)]
+    telling = [one for one in settings if _shows(kind, name, one.setting.option)]
     if telling:
         return _set_by(telling[0], root)
     if operation not in OPTIONS_ACT_IN:
@@ -273,7 +273,7 @@ def _only_line(wrong: Wrong) -> SingleCall | None:
     held against it where there is one.
     """
     computed = [call for call in wrong.suspects if not moves(call)] or [wrong.call]
-    by_users = [call for call in computed if call.line is not None and call.line.own]
+    by_users = [call for call in computed if call.line is not None and call.line.is_users]
     computed = by_users or computed
     places = {call.line and call.line[:2] for call in computed}
     return computed[0] if len(places) == 1 else None
@@ -287,6 +287,6 @@ def _is_of_pieces(wrong: Wrong) -> bool:
     where a line of the user's does, that line is worth a look.
     """
     line = wrong.call.operation.line
-    if line is not None and line.own and not line.called:
+    if line is not None and line.is_users and not line.called:
         return False
     return wrong.source or wrong.call.operation.is_collective or moves(wrong.call)

@@ -203,7 +203,7 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
         return ErrorKind("extra", words, other, None, made)
     if call.base in SUMS and added_later(mine, other, known):
         return ErrorKind("order", OTHER_ORDER, other)
-    own = call.line is not None and call.line.own
+    own = call.line is not None and call.line.is_users
     blamed = None if own or is_telling(mine) else made
     words = f"it reads {_whose(mine, known)}, the reference {_whose(theirs, known)}"
     return ErrorKind("inputs", words, other, None, blamed)

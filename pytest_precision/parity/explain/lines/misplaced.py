@@ -85,7 +85,7 @@ def _writer(log: OperationLog, value: Value) -> SingleCall | None:
 
 
 def _whose(value: Value, log: OperationLog) -> str:
-    for name, given in log.given.items():
+    for name, given in log.initial_values.items():
         if given.digest == value.digest:
             return f"{name} as it was before"
     return "another value"
@@ -131,7 +131,7 @@ def not_restored(
     for what, other, one in lacking:
         last = candidate[one.rank].restores[-1]
         if last.line is not None:
-            words = f"{what}; the last line that loads is {short(last.line)}, by {last.what}"
+            words = f"{what}; the last line that loads is {short(last.line)}, by {last.option}"
             return one.call, last.line, ErrorKind("missing", words, other)
     return None
 

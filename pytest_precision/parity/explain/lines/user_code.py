@@ -55,7 +55,7 @@ class SetOtherwise(NamedTuple):
     @property
     def is_by_user(self) -> bool:
         """Return whether a line of the user's code, and not of a library, made the assignment."""
-        return self.line is not None and self.line.own
+        return self.line is not None and self.line.is_users
 
     @property
     def words(self) -> str:

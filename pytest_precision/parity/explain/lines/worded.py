@@ -164,7 +164,7 @@ def line_fields(line: CodeLine | None, root: Path) -> dict[str, Any]:
         "function": line.called or line.function,
         "file": shown.file,
         "line": line.line,
-        "outside": shown.outside or not line.own,
+        "outside": shown.outside or not line.is_users,
         "source": lines_around(line.file, line.line),
     }
 
