@@ -68,14 +68,14 @@ def culprit_named(
     """
     moment = finding.pair.moment
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
-    wanted = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
+    log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
     try:
         return _named(
-            _logs(recordings, sides, wanted),
+            _logs(recordings, sides, log_request),
             finding,
             root.absolute(),
             tolerates=tolerates,
-            sketched=lambda: _logs(recordings, sides, wanted._replace(sketches=True)),
+            sketched=lambda: _logs(recordings, sides, log_request._replace(sketches=True)),
         )
     except Exception as error:  # whatever it is, both sides differ
         reason = (
@@ -84,10 +84,10 @@ def culprit_named(
         return Named(None, f"No line is named: in a third run {reason}")
 
 
-def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted) -> Logs:
+def _logs(recordings: Recordings, sides: tuple[Recording, Recording], log_request: Wanted) -> Logs:
     """Run candidate and reference again, and return the logs of their operations, rank by rank."""
-    ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
-    return _read(*ours, wanted), _read(*theirs, wanted)
+    ours, theirs = zip(recordings.logged(log_request), sides, strict=True)
+    return _read(*ours, log_request), _read(*theirs, log_request)
 
 
 def _named(
@@ -139,8 +139,8 @@ def recorded_lines(
     lacking = [side for side in sides if not _has_logs(side)]
     imported = [s.name for s in lacking if s.manifest is not None and s.manifest.is_imported]
     if imported:
-        told = f"No line is named: the {imported[0]} was imported, without a log of operations"
-        return Named(None, told)
+        note = f"No line is named: the {imported[0]} was imported, without a log of operations"
+        return Named(None, note)
     if lacking:
         return Named(None, _to_record(lacking, max(side.cell.world_size for side in sides)))
     try:
@@ -151,7 +151,9 @@ def recorded_lines(
         logs = (ours, theirs)
         ranks = max(side.cell.world_size for side in sides)
         if hold_other_pieces(*logs):
-            whole = [s for s, own in zip(sides, logs, strict=True) if own[0].pieces < ranks]
+            whole = [
+                s for s, side_logs in zip(sides, logs, strict=True) if side_logs[0].pieces < ranks
+            ]
             if whole:
                 return Named(None, _to_record(whole, ranks))
         return _named(logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs)
@@ -161,7 +163,7 @@ def recorded_lines(
 
 def _to_record(sides: Sequence[Recording], ranks: int) -> str:
     """Return in words the commands that record runs with operation logs; empty if unknown."""
-    commands = [one.manifest.again(lines=ranks) for one in sides if one.manifest is not None]
+    commands = [side.manifest.again(lines=ranks) for side in sides if side.manifest is not None]
     return f"To name the line, record with: {'; '.join(commands)}" if commands else ""
 
 
@@ -174,14 +176,14 @@ def _ranks(side: Recording) -> range:
     return range(side.cell.world_size)
 
 
-def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
+def _read(folder: Path, side: Recording, log_request: Wanted) -> list[OperationLog]:
     """Read all ranks' operation logs of a run: of its last logged segment if restarts split it."""
-    segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
+    segments = recorded_segments(side.cell, Window(log_request.step, log_request.step))
     sizes = tuple(segment.world_size for segment in segments)
-    found = [
+    written_logs = [
         (number, place, rank)
         for number, place, rank in holders(folder, sizes)
         if path_of(place, rank).exists()
     ]
-    last = max((number for number, *_ in found), default=0)
-    return [read_operations(place, rank) for number, place, rank in found if number == last]
+    last = max((number for number, *_ in written_logs), default=0)
+    return [read_operations(place, rank) for number, place, rank in written_logs if number == last]

@@ -21,16 +21,16 @@ OF_THIS_START = "They were made from this run alone: try them on other data."
 OF_ANOTHER_START = "They hold for other weights and data, too."
 
 
-def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
+def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield lines that propose a `criterion=` and say on which data it was tried, or why not.
 
     Args:
         case: with values of both sides.
-        found: what the first divergence looks like.
+        diagnosis: what the first divergence looks like.
     """
-    if found.error not in ROUNDING:
-        if found.telling:
-            yield f"No criterion is proposed: {found.signature} is no rounding."
+    if diagnosis.error not in ROUNDING:
+        if diagnosis.telling:
+            yield f"No criterion is proposed: {diagnosis.signature} is no rounding."
         return
     criteria = _proved([case], None)
     tried = OF_THIS_START
@@ -81,16 +81,18 @@ def _without_freedom(
         if criteria.get(free.kind) == free.tolerance:
             return criteria, free.words
         criteria = {
-            key: LEFT_OUT if key.startswith(f"{free.kind}:") and own == free.tolerance else own
-            for key, own in criteria.items()
+            key: LEFT_OUT
+            if key.startswith(f"{free.kind}:") and criterion == free.tolerance
+            else criterion
+            for key, criterion in criteria.items()
         }
     return criteria, ""
 
 
 def _holds(case: Case, criteria: Mapping[str, Criterion]) -> bool:
     ours, theirs = (side.trace for side in case.sides)
-    held = Criteria.of({**criteria, **_left_out_by_the_test(case)})
-    return judge(ours, theirs, held).first is None
+    proposal = Criteria.of({**criteria, **_left_out_by_the_test(case)})
+    return judge(ours, theirs, proposal).first is None
 
 
 def _left_out_by_the_test(case: Case) -> dict[str, Criterion]:
