@@ -80,7 +80,7 @@ class Accuracy:
     @property
     def ratio(self) -> float | None:
         """Return the error now over the earlier error; None if only the earlier one is 0."""
-        return _grown(self.here, self.there)
+        return _error_ratio(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
         """Say how far `kind`, such as gradients, is from fp64 now and was at revision `then`."""
@@ -99,12 +99,12 @@ class Accuracy:
             return f"{said}. The new ones are {better} the old ones"
         where = ""
         if self.tensor:
-            grown = _times(_grown(self.tensor_here, self.tensor_there))
+            grown = _times(_error_ratio(self.tensor_here, self.tensor_there))
             where = f", most in {self.tensor}, {grown} as far"
         return f"{said}{where}. The new ones are less accurate"
 
 
-def _grown(new_error: float, old_error: float) -> float | None:
+def _error_ratio(new_error: float, old_error: float) -> float | None:
     """Return `new_error` divided by `old_error`: 1 if both are 0, None if only `old_error` is 0."""
     if old_error:
         return new_error / old_error
@@ -127,13 +127,15 @@ def measured(recordings_by_side: Mapping[str, Recordings]) -> Accuracies:
         if recordings.candidate.workload is None:
             continue
         try:
-            accuracies[name] = _compared(*recordings.beside_exact())
+            accuracies[name] = _accuracies_of_kinds(*recordings.beside_exact())
         except (RanksSkipped, SideFailed, OSError, ValueError) as error:
             accuracies[name] = dict.fromkeys(AS_ACCURATE, str(error))
     return accuracies
 
 
-def _compared(new_step: StepAccuracy, old_step: StepAccuracy) -> dict[str, Accuracy | str]:
+def _accuracies_of_kinds(
+    new_step: StepAccuracy, old_step: StepAccuracy
+) -> dict[str, Accuracy | str]:
     accuracies: dict[str, Accuracy | str] = {}
     for kind in AS_ACCURATE:
         silent = new_step.silent.get(kind) or old_step.silent.get(kind)

@@ -106,7 +106,7 @@ class BaselinePlace:
         try:
             baseline = read_baseline(self.file(key))
         except FileNotFoundError as error:
-            raise NoBaselineError(self._lacking(key)) from error
+            raise NoBaselineError(self._lacking_words(key)) from error
         if dict(baseline.key) != dict(key):
             got = f"{self.file(key)}, whose `key` lines describe another one"
             raise BaselineError(expected_but_got("the baseline of this environment", got, UPDATE))
@@ -137,7 +137,7 @@ class BaselinePlace:
             ) from error
         return True
 
-    def _lacking(self, key: Mapping[str, str]) -> str:
+    def _lacking_words(self, key: Mapping[str, str]) -> str:
         """Return in words that an environment has no baseline, and which environments have one."""
         update = "make one with --precision-baseline=update"
         pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
@@ -145,7 +145,7 @@ class BaselinePlace:
         other_keys = [other for other in keys if other is not None]
         if not other_keys:
             return f"there is no baseline in {self.folder}; {update}"
-        others = "; ".join(_otherwise(other, key) for other in other_keys)
+        others = "; ".join(_words_on_other(other, key) for other in other_keys)
         return f"there is no baseline for this environment, but {others}; {update}"
 
 
@@ -261,7 +261,7 @@ def _shown(escaped: str) -> str:
         return escaped
 
 
-def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:
+def _words_on_other(other: Mapping[str, str], key: Mapping[str, str]) -> str:
     """Return words on how the environment of an `other` baseline differs from this `key`."""
     names = sorted(name for name in {*other, *key} if other.get(name) != key.get(name))
     words = (f"{name} {other.get(name, 'none')}, not {key.get(name, 'none')}" for name in names)

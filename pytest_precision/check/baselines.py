@@ -128,7 +128,7 @@ class KeptCheck:
                 "baseline": baseline_report | {"state": "written" if written else "unchanged"}
             }
         try:
-            ruling, figures = self._compared(current_ruling, mine, self.place.read(key))
+            ruling, figures = self._compare(current_ruling, mine, self.place.read(key))
         except NoBaselineError:
             if current_ruling.outcome == "pass":
                 raise
@@ -146,7 +146,7 @@ class KeptCheck:
             )
         return criteria
 
-    def _compared(
+    def _compare(
         self, current_ruling: Ruling, mine: CheckBaseline, kept_baseline: CheckBaseline
     ) -> tuple[Ruling, dict[str, Any]]:
         if mine.sides.keys() != kept_baseline.sides.keys():
@@ -189,7 +189,7 @@ class KeptCheck:
             return Ruling(outcome="fail", reason=f"{reason}, {baseline_moments}")
         judgement = judge(ours, theirs, self._criteria)
         if judgement.first is None:
-            return _unkept(ours, theirs)
+            return _missing_kinds(ours, theirs)
         diagnosis = diagnose(judgement)
         return Ruling(
             outcome="fail",
@@ -218,7 +218,7 @@ def golden(current_ruling: Ruling, moved: Mapping[str, Ruling], advice: str) -> 
     return replace(ruling, reason=reason, details=(*ruling.details, advice))
 
 
-def _unkept(ours: Trace, theirs: Trace) -> Ruling | None:
+def _missing_kinds(ours: Trace, theirs: Trace) -> Ruling | None:
     """Return a failed outcome if the baseline lacks a kind of tensor that the side shows.
 
     Of two sides, one may lack some kinds. Of one side, which showed them when it was kept, somebody

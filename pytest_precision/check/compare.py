@@ -55,7 +55,7 @@ def compare_recordings(
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
     try:
-        return _compared(candidate, reference, terms, nodeid, axes, repeat)
+        return _compare(candidate, reference, terms, nodeid, axes, repeat)
     except RecordingError:
         raise
     except Exception as error:
@@ -68,7 +68,7 @@ def compare_recordings(
         ) from error
 
 
-def _compared(
+def _compare(
     candidate: Path,
     reference: Path,
     terms: Terms,

@@ -50,8 +50,8 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     }
     return Ruling(
         outcome="fail",
-        reason=wording.headline(diagnosis, closer.judgement) + _unrepeatable(closer),
-        details=(*said, *_described(case, closer, diagnosis)),
+        reason=wording.headline(diagnosis, closer.judgement) + _repeat_words(closer),
+        details=(*said, *_detail_lines(case, closer, diagnosis)),
         divergence=locate(diagnosis),
         culprit=culprit,
         brief=(
@@ -64,7 +64,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     )
 
 
-def _described(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
+def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return lines on a difference: statistics, explanation, and which kinds and steps differ."""
     return (
         *wording.name_lines(diagnosis.finding, closer.judgement, *case.sides),
@@ -108,7 +108,7 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
-def _unrepeatable(case: Case) -> str:
+def _repeat_words(case: Case) -> str:
     """Run a failing candidate again; return words on how its two runs differ, or an empty text.
 
     A race, memory that nobody initialised and an order that threads decide look like any other

@@ -70,7 +70,7 @@ def culprit_named(
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
     log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
     try:
-        return _named(
+        return _named_operation(
             _logs(recordings, sides, log_request),
             finding,
             root.absolute(),
@@ -90,7 +90,7 @@ def _logs(recordings: Recordings, sides: tuple[Recording, Recording], log_reques
     return _read(*ours, log_request), _read(*theirs, log_request)
 
 
-def _named(
+def _named_operation(
     logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
 ) -> Named:
     """Name the operation that caused the error, from the operation logs of both runs.
@@ -107,7 +107,7 @@ def _named(
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)
     pair = finding.pair
     operation = pair.moment.operation
-    culprit = culprit_of(*logs, root, pair.kind, pair.name, operation, _observed(pair))
+    culprit = culprit_of(*logs, root, pair.kind, pair.name, operation, _observed_digest(pair))
     if culprit is None:
         return Named(None, unnamed(*logs, operation))
     grown = growth_of(*sketched(), root) if culprit.kind in UNFOLLOWED else None
@@ -117,7 +117,7 @@ def _named(
     return Named(culprit)
 
 
-def _observed(pair: Pair) -> str:
+def _observed_digest(pair: Pair) -> str:
     """Return the digest that a log has of the candidate's tensor; empty if its values are gone."""
     tensor = None if pair.candidate is None else pair.candidate.tensor
     if tensor is None or not tensor.numel():
@@ -156,7 +156,9 @@ def recorded_lines(
             ]
             if whole:
                 return Named(None, _to_record(whole, ranks))
-        return _named(logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs)
+        return _named_operation(
+            logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs
+        )
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
 

@@ -32,13 +32,13 @@ def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
         if diagnosis.telling:
             yield f"No criterion is proposed: {diagnosis.signature} is no rounding."
         return
-    criteria = _proved([case], None)
+    criteria = _proved_criteria([case], None)
     tried = OF_THIS_START
     try:
         # Others are recorded only where there may be something to propose.
         other = None if isinstance(criteria, str) else case.otherwise_started()
         if other is not None and other.judgement.observations:
-            criteria = _proved([case, other], _noise(case))
+            criteria = _proved_criteria([case, other], _noise(case))
             tried = OF_ANOTHER_START
     except SideFailed as failed:
         tried = f"From another start they were not tried: {failed.reason}"
@@ -58,7 +58,7 @@ def _noise(case: Case) -> ComparedRun:
     return ComparedRun(judge(noisy.trace, reference, Criteria.of(None)), reference)
 
 
-def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
+def _proved_criteria(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
     """Return tolerances that all `cases` satisfy but arbitrary values do not, or why none exist."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
