@@ -57,27 +57,30 @@ class Accuracy:
     exact_moved: float
 
     @classmethod
-    def of(cls, here: OfTensors, there: OfTensors) -> Accuracy:
-        """Compute a run's distance from fp64: now (`here`) and at another revision (`there`)."""
-        names = [name for name in here if name in there]
-        now, then = ({name: _norms_of(*own[name]) for name in names} for own in (here, there))
-        grown = {name: now[name].error - then[name].error for name in names}
+    def of(cls, new_tensors: OfTensors, old_tensors: OfTensors) -> Accuracy:
+        """Compute a run's distance from fp64, now and at another revision (`old_tensors`)."""
+        names = [name for name in new_tensors if name in old_tensors]
+        new_norms, old_norms = (
+            {name: _norms_of(*tensors[name]) for name in names}
+            for tensors in (new_tensors, old_tensors)
+        )
+        grown = {name: new_norms[name].error - old_norms[name].error for name in names}
         most = max(names, key=lambda name: grown[name], default="")
-        moved = _all(_norms_of(here[name].exact, there[name].exact) for name in names)
+        moved = _all(_norms_of(new_tensors[name].exact, old_tensors[name].exact) for name in names)
         worst = most if most and grown[most] > 0 else ""
         return cls(
-            _all(now.values()).share,
-            _all(then.values()).share,
+            _all(new_norms.values()).share,
+            _all(old_norms.values()).share,
             worst,
-            now[worst].share if worst else 0.0,
-            then[worst].share if worst else 0.0,
+            new_norms[worst].share if worst else 0.0,
+            old_norms[worst].share if worst else 0.0,
             moved.share,
         )
 
     @property
     def ratio(self) -> float | None:
         """Return the error now over the earlier error; None if only the earlier one is 0."""
-        return _grown(self.here, self.there)
+        return _error_ratio(self.here, self.there)
 
     def words(self, kind: str, then: str) -> str:
         """Say how far `kind`, such as gradients, is from fp64 now and was at revision `then`."""
@@ -96,73 +99,78 @@ class Accuracy:
             return f"{said}. The new ones are {better} the old ones"
         where = ""
         if self.tensor:
-            grown = _times(_grown(self.tensor_here, self.tensor_there))
+            grown = _times(_error_ratio(self.tensor_here, self.tensor_there))
             where = f", most in {self.tensor}, {grown} as far"
         return f"{said}{where}. The new ones are less accurate"
 
 
-def _grown(here: float, there: float) -> float | None:
-    """Return the error `here` divided by `there`: 1 if both are 0, None if only `there` is 0."""
-    if there:
-        return here / there
-    return None if here else 1.0
+def _error_ratio(new_error: float, old_error: float) -> float | None:
+    """Return `new_error` divided by `old_error`: 1 if both are 0, None if only `old_error` is 0."""
+    if old_error:
+        return new_error / old_error
+    return None if new_error else 1.0
 
 
 Accuracies = Mapping[str, Mapping[str, Accuracy | str]]
 """Each side to how accurate each kind is now and then, or why that is unknown."""
 
 
-def measured(made: Mapping[str, Recordings]) -> Accuracies:
+def measured(recordings_by_side: Mapping[str, Recordings]) -> Accuracies:
     """Measure how far candidate and reference are from fp64, now and at another revision.
 
     Args:
-        made: each side to its recordings: as the candidate now, and as the reference then.
+        recordings_by_side: each side to its recordings: as the candidate now, and as the
+            reference then.
     """
-    found: dict[str, dict[str, Accuracy | str]] = {}
-    for name, own in made.items():
-        if own.candidate.workload is None:
+    accuracies: dict[str, dict[str, Accuracy | str]] = {}
+    for name, recordings in recordings_by_side.items():
+        if recordings.candidate.workload is None:
             continue
         try:
-            found[name] = _compared(*own.beside_exact())
+            accuracies[name] = _accuracies_of_kinds(*recordings.beside_exact())
         except (RanksSkipped, SideFailed, OSError, ValueError) as error:
-            found[name] = dict.fromkeys(AS_ACCURATE, str(error))
-    return found
+            accuracies[name] = dict.fromkeys(AS_ACCURATE, str(error))
+    return accuracies
 
 
-def _compared(here: StepAccuracy, there: StepAccuracy) -> dict[str, Accuracy | str]:
-    found: dict[str, Accuracy | str] = {}
+def _accuracies_of_kinds(
+    new_step: StepAccuracy, old_step: StepAccuracy
+) -> dict[str, Accuracy | str]:
+    accuracies: dict[str, Accuracy | str] = {}
     for kind in AS_ACCURATE:
-        silent = here.silent.get(kind) or there.silent.get(kind)
-        steps = (step.tensors.get(kind, {}) for step in (here, there))
-        found[kind] = silent or Accuracy.of(*steps)
-    return found
+        silent = new_step.silent.get(kind) or old_step.silent.get(kind)
+        steps = (step.tensors.get(kind, {}) for step in (new_step, old_step))
+        accuracies[kind] = silent or Accuracy.of(*steps)
+    return accuracies
 
 
-def as_builtins(found: Accuracies) -> dict[str, Any]:
+def as_builtins(accuracies: Accuracies) -> dict[str, Any]:
     """Return the errors of candidate and reference as nested dicts, for report.json."""
     return {
         name: {
-            kind: {"silent": one} if isinstance(one, str) else {**asdict(one), "ratio": one.ratio}
-            for kind, one in own.items()
+            kind: {"silent": accuracy}
+            if isinstance(accuracy, str)
+            else {**asdict(accuracy), "ratio": accuracy.ratio}
+            for kind, accuracy in by_kind.items()
         }
-        for name, own in found.items()
+        for name, by_kind in accuracies.items()
     }
 
 
-def accuracy_lines(found: Accuracies, then: str) -> Iterator[str]:
+def accuracy_lines(accuracies: Accuracies, then: str) -> Iterator[str]:
     """Yield sentences on how far candidate and reference are from fp64, now and at `then`.
 
     Args:
-        found: see `measured`.
+        accuracies: see `measured`.
         then: what messages call the other version.
     """
     said: dict[str, list[str]] = {}
-    for name, own in found.items():
-        for kind, one in own.items():
+    for name, by_kind in accuracies.items():
+        for kind, accuracy in by_kind.items():
             words = (
-                f"{kind} of the first step are not compared with fp64: {one}"
-                if isinstance(one, str)
-                else one.words(kind, then)
+                f"{kind} of the first step are not compared with fp64: {accuracy}"
+                if isinstance(accuracy, str)
+                else accuracy.words(kind, then)
             )
             said.setdefault(words, []).append(name)
     for words, names in said.items():

@@ -73,9 +73,9 @@ class BaselinePlace:
         file, _, rest = nodeid.partition("::")
         test = rest.partition("[")[0].replace("::", ".")
         advice = "run pytest with a --rootdir that contains the test"
-        what = "a test with a baseline"
+        expected = "a test with a baseline"
         name = f"{file}/{test}"
-        folder = path_within(root, name, what, follow=True, advice=advice, error=BaselineError)
+        folder = path_within(root, name, expected, follow=True, advice=advice, error=BaselineError)
         return cls(folder, _file_name(nodeid, number), nodeid)
 
     @classmethod
@@ -104,13 +104,13 @@ class BaselinePlace:
             BaselineError: it cannot be read.
         """
         try:
-            found = read_baseline(self.file(key))
+            baseline = read_baseline(self.file(key))
         except FileNotFoundError as error:
-            raise NoBaselineError(self._lacking(key)) from error
-        if dict(found.key) != dict(key):
+            raise NoBaselineError(self._lacking_words(key)) from error
+        if dict(baseline.key) != dict(key):
             got = f"{self.file(key)}, whose `key` lines describe another one"
             raise BaselineError(expected_but_got("the baseline of this environment", got, UPDATE))
-        return found
+        return baseline
 
     def write(self, baseline: CheckBaseline) -> bool:
         """Write a baseline file unless it is the same already; return whether it was written.
@@ -137,15 +137,15 @@ class BaselinePlace:
             ) from error
         return True
 
-    def _lacking(self, key: Mapping[str, str]) -> str:
+    def _lacking_words(self, key: Mapping[str, str]) -> str:
         """Return in words that an environment has no baseline, and which environments have one."""
         update = "make one with --precision-baseline=update"
         pattern = re.sub(r"([\[\]*?])", r"[\1]", self.name) + f".{_KEYED}.txt"
-        found = map(key_of_baseline, sorted(self.folder.glob(pattern)))
-        there = [other for other in found if other is not None]
-        if not there:
+        keys = map(key_of_baseline, sorted(self.folder.glob(pattern)))
+        other_keys = [other for other in keys if other is not None]
+        if not other_keys:
             return f"there is no baseline in {self.folder}; {update}"
-        others = "; ".join(_otherwise(other, key) for other in there)
+        others = "; ".join(_words_on_other(other, key) for other in other_keys)
         return f"there is no baseline for this environment, but {others}; {update}"
 
 
@@ -157,14 +157,14 @@ def read_baseline(path: Path) -> CheckBaseline:
         BaselineError: it cannot be read, or it is damaged.
     """
     try:
-        held = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
         got = f"{path} ({error.strerror})"
         raise BaselineError(expected_but_got("a baseline that can be read", got, UPDATE)) from error
     try:
-        return CheckBaseline.of_text(held.decode("utf-8"))
+        return CheckBaseline.of_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         got = f"{undecodable_byte(error)} of {path}"
         raise BaselineError(expected_but_got("a baseline in UTF-8", got, UPDATE)) from error
@@ -184,19 +184,21 @@ def claim(folder: Path, file: Path, writer: str) -> None:
         BaselineError: another check has written it.
     """
     taken = folder / xxhash.xxh3_128_hexdigest(os.fsencode(file.absolute()))
-    own = taken.with_name(f"{taken.name}.{os.getpid()}")
+    draft = taken.with_name(f"{taken.name}.{os.getpid()}")
     folder.mkdir(parents=True, exist_ok=True)
-    own.write_text(writer, encoding="utf-8", errors="backslashreplace")
+    draft.write_text(writer, encoding="utf-8", errors="backslashreplace")
     try:
-        os.link(own, taken)  # whole, and only if there is none
+        os.link(draft, taken)  # whole, and only if there is none
     except FileExistsError:
         first = taken.read_text(encoding="utf-8")
-        if first != own.read_text(encoding="utf-8"):
-            what = f"one check to write {file}"
+        if first != draft.read_text(encoding="utf-8"):
+            expected = f"one check to write {file}"
             advice = "give one of them another name"
-            raise BaselineError(expected_but_got(what, f"{first} and {writer}", advice)) from None
+            raise BaselineError(
+                expected_but_got(expected, f"{first} and {writer}", advice)
+            ) from None
     finally:
-        own.unlink()
+        draft.unlink()
 
 
 def is_baseline(head: bytes) -> bool:
@@ -259,7 +261,7 @@ def _shown(escaped: str) -> str:
         return escaped
 
 
-def _otherwise(other: Mapping[str, str], key: Mapping[str, str]) -> str:
+def _words_on_other(other: Mapping[str, str], key: Mapping[str, str]) -> str:
     """Return words on how the environment of an `other` baseline differs from this `key`."""
     names = sorted(name for name in {*other, *key} if other.get(name) != key.get(name))
     words = (f"{name} {other.get(name, 'none')}, not {key.get(name, 'none')}" for name in names)

@@ -156,7 +156,7 @@ class _Reader:
         side = self._side
         if number >= len(side.world_sizes):
             raise ValueError(f"the side has ranks of {len(side.world_sizes)} parts")
-        before = [(one.segment, one.moment.op) for one in side.moments[-1:]]
+        before = [(kept_moment.segment, kept_moment.moment.op) for kept_moment in side.moments[-1:]]
         if (number, moment) in self._moments or before > [(number, moment.op)]:
             raise ValueError("the moment is there twice, or below a later one")
         self._moments.add((number, moment))
@@ -167,12 +167,12 @@ class _Reader:
         side = self._side
         if not side.moments or len(line.split(" ", 5)) < 6:
             raise ValueError("it is no line of a baseline, or belongs to no moment")
-        held = side.moments[-1]
-        one = _tensor(line, side.world_sizes[held.segment])
-        if (one.kind, one.name, one.rank) in self._tensors:
+        kept_moment = side.moments[-1]
+        tensor = _tensor(line, side.world_sizes[kept_moment.segment])
+        if (tensor.kind, tensor.name, tensor.rank) in self._tensors:
             raise ValueError("the tensor is there twice")
-        self._tensors.add((one.kind, one.name, one.rank))
-        held.tensors.append(one)
+        self._tensors.add((tensor.kind, tensor.name, tensor.rank))
+        kept_moment.tensors.append(tensor)
 
     def _take_end(self, rest: str) -> None:
         line = f"end {rest}"

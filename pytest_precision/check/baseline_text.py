@@ -135,11 +135,17 @@ def _lines_of(side: KeptSide) -> Iterator[str]:
     yield f"ranks {' '.join(map(str, side.world_sizes))}"
     for segment, moment, tensors in side.moments:
         yield f"at {segment} {' '.join(map(str, moment))}"
-        for one in tensors:
-            shape = "x".join(map(str, one.shape)) or "-"
-            rank = "*" if one.rank is None else str(one.rank)
-            words = [_kind_word(one.kind), f"{one.value}{_numbers(one)}", one.dtype, shape, rank]
-            yield " ".join([*words, _escaped(one.name)])
+        for tensor in tensors:
+            shape = "x".join(map(str, tensor.shape)) or "-"
+            rank = "*" if tensor.rank is None else str(tensor.rank)
+            words = [
+                _kind_word(tensor.kind),
+                f"{tensor.value}{_numbers(tensor)}",
+                tensor.dtype,
+                shape,
+                rank,
+            ]
+            yield " ".join([*words, _escaped(tensor.name)])
 
 
 def _kind_word(kind: str) -> str:
@@ -148,19 +154,19 @@ def _kind_word(kind: str) -> str:
     return f"%{ord(word[0]):02X}{word[1:]}" if word in FIRST_WORDS else word
 
 
-def _numbers(one: WholeTensor) -> str:
+def _numbers(tensor: WholeTensor) -> str:
     """Format the elements of a small tensor in brackets, for readers of a diff."""
-    form = _FORMS.get(one.dtype, "")
-    held = bytes.fromhex(one.value[1:]) if one.value.startswith("=") else b""
-    if not form or not 0 < len(held) <= SHOWN_NUMBERS * struct.calcsize(form):
+    form = _FORMS.get(tensor.dtype, "")
+    content = bytes.fromhex(tensor.value[1:]) if tensor.value.startswith("=") else b""
+    if not form or not 0 < len(content) <= SHOWN_NUMBERS * struct.calcsize(form):
         return ""
-    found = (value for (value,) in struct.iter_unpack(form, held))
-    return f"({','.join(f'{v:.9g}' if isinstance(v, float) else str(v) for v in found)})"
+    numbers = (value for (value,) in struct.iter_unpack(form, content))
+    return f"({','.join(f'{v:.9g}' if isinstance(v, float) else str(v) for v in numbers)})"
 
 
 def _escaped(text: str) -> str:
-    held = json.dumps(text, ensure_ascii=False)[1:-1]
-    return held.encode(errors="backslashreplace").decode()  # half of a surrogate pair
+    json_text = json.dumps(text, ensure_ascii=False)[1:-1]
+    return json_text.encode(errors="backslashreplace").decode()  # half of a surrogate pair
 
 
 def unescaped(text: str) -> str:
@@ -170,7 +176,7 @@ def unescaped(text: str) -> str:
         ValueError: it is none that this makes.
     """
     try:
-        found = json.loads(f'"{text}"')
+        original = json.loads(f'"{text}"')
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{text[:80]!r} is no escaped text") from error
-    return str(found)
+    return str(original)

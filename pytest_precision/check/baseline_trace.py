@@ -40,16 +40,21 @@ def kept_side(trace: Trace, layout: str, criteria: Criteria) -> KeptSide:
     Raises:
         BaselineError: a tolerance needs more bytes than a baseline should have.
     """
-    segments = [(n, moment) for n, own in enumerate(trace.segments()) for moment in own]
+    segments = [
+        (n, moment)
+        for n, segment_moments in enumerate(trace.segments())
+        for moment in segment_moments
+    ]
     moments = [
         KeptMoment(number, moment, [*_whole_tensors(trace, moment, criteria)])
         for number, moment in segments
     ]
     valued = sum(
-        len(one.value) // 2
-        for kept in moments
-        for one in kept.tensors
-        if one.value.startswith("=") and criteria.of_tensor(one.kind, one.name).criterion.tolerates
+        len(tensor.value) // 2
+        for kept_moment in moments
+        for tensor in kept_moment.tensors
+        if tensor.value.startswith("=")
+        and criteria.of_tensor(tensor.kind, tensor.name).criterion.tolerates
     )
     if valued > VALUE_BYTES:
         raise BaselineError(
@@ -75,8 +80,10 @@ def trace_of(side: KeptSide, folder: Path, environment: dict[str, str]) -> Trace
         }
         for number, moment, tensors in side.moments:
             for rank in range(side.world_sizes[number]):
-                held = [_observation(one) for one in tensors if (one.rank or 0) == rank]
-                writers[number, rank].add(moment, held, digests=False)
+                observations = [
+                    _observation(tensor) for tensor in tensors if (tensor.rank or 0) == rank
+                ]
+                writers[number, rank].add(moment, observations, digests=False)
         for (number, _), writer in writers.items():
             writer.finish(Header(side.world_sizes[number], {}, environment, digests=True))
     return Trace(folder, *side.world_sizes)
@@ -87,37 +94,52 @@ def _whole_tensors(trace: Trace, moment: Moment, criteria: Criteria) -> Iterator
         criterion = criteria.of_tensor(kind, name).criterion
         if criterion.left_out:
             continue
-        one = assemble(trace, pieces)
-        if one.fault is not None:
+        assembled = assemble(trace, pieces)
+        if assembled.fault is not None:
             raise BaselineError(
                 expected_but_got(
                     "tensors that are whole, with equal bits on all ranks that hold them,",
-                    f"{kind} of {name}: {one.fault.text}",
+                    f"{kind} of {name}: {assembled.fault.text}",
                     "let ranks hold all of it alike, or leave the kind to unchecked(reason=...)",
                 )
             )
-        first = one.pieces[0]
-        held = one.tensor
+        first = assembled.pieces[0]
+        tensor = assembled.tensor
         whole = first.dtype, first.shape, rank
-        if held is None:
+        if tensor is None:
             yield WholeTensor(kind, name, *whole, f"#{first.digest}")
             continue
-        nbytes = held.numel() * held.element_size()
+        nbytes = tensor.numel() * tensor.element_size()
         if kept_as_it_is(kind, nbytes) or criterion.tolerates:
-            value = f"={bytes(bytes_of(in_order(held))).hex()}"
+            value = f"={bytes(bytes_of(in_order(tensor))).hex()}"
         else:
-            value = f"#{digest(held)}"
+            value = f"#{digest(tensor)}"
         yield WholeTensor(kind, name, *whole, value)
 
 
-def _observation(one: WholeTensor) -> Observation:
-    dtype = TORCH_DTYPES[one.dtype]
-    place = Chunk((0,) * len(one.shape), one.shape)
-    local = one.rank is not None
-    if one.value.startswith("#"):
-        tensor = torch.empty(one.shape, dtype=dtype, device="meta")
-        return Observation(one.kind, one.name, tensor, one.shape, place, local, one.value[1:])
-    held = bytearray.fromhex(one.value[1:])
-    tensor = torch.frombuffer(held, dtype=torch.uint8) if held else torch.empty(0)
-    tensor = tensor.view(dtype) if held else tensor.to(dtype)
-    return Observation(one.kind, one.name, tensor.view(one.shape), one.shape, place, local)
+def _observation(whole_tensor: WholeTensor) -> Observation:
+    dtype = TORCH_DTYPES[whole_tensor.dtype]
+    place = Chunk((0,) * len(whole_tensor.shape), whole_tensor.shape)
+    local = whole_tensor.rank is not None
+    if whole_tensor.value.startswith("#"):
+        tensor = torch.empty(whole_tensor.shape, dtype=dtype, device="meta")
+        return Observation(
+            whole_tensor.kind,
+            whole_tensor.name,
+            tensor,
+            whole_tensor.shape,
+            place,
+            local,
+            whole_tensor.value[1:],
+        )
+    content = bytearray.fromhex(whole_tensor.value[1:])
+    tensor = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0)
+    tensor = tensor.view(dtype) if content else tensor.to(dtype)
+    return Observation(
+        whole_tensor.kind,
+        whole_tensor.name,
+        tensor.view(whole_tensor.shape),
+        whole_tensor.shape,
+        place,
+        local,
+    )

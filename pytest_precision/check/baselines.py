@@ -92,21 +92,25 @@ class KeptCheck:
         )
         return cls(place, settings.baseline == "update", terms, traces, number, claims)
 
-    def ruled(self, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
+    def ruled(self, current_ruling: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
         """Compare a check with its baseline, or update that; return the outcome and report data.
 
         Args:
-            now: the ruling without it.
+            current_ruling: the ruling without it.
             case: both sides, or the candidate alone.
 
         Raises:
             NoBaselineError: there is none for this environment; only of a check that passes.
             BaselineError: the sides cannot be kept, or the baseline cannot be read.
         """
-        if now.outcome not in ("pass", "fail") or (self.update and now.outcome == "fail"):
-            return now, {}
+        if current_ruling.outcome not in ("pass", "fail") or (
+            self.update and current_ruling.outcome == "fail"
+        ):
+            return current_ruling, {}
         key = _key(case.judged)
-        told: dict[str, Any] = {"file": shown_from(self.terms.root, self.place.file(key))}
+        baseline_report: dict[str, Any] = {
+            "file": shown_from(self.terms.root, self.place.file(key))
+        }
         mine = CheckBaseline(
             self.place.test,
             key,
@@ -120,15 +124,17 @@ class KeptCheck:
                 writer = f"check {self.number} of {self.place.test}"
                 claim(self.claims, self.place.file(key), writer)
             written = self.place.write(mine)
-            return now, {"baseline": told | {"state": "written" if written else "unchanged"}}
+            return current_ruling, {
+                "baseline": baseline_report | {"state": "written" if written else "unchanged"}
+            }
         try:
-            found, figures = self._compared(now, mine, self.place.read(key))
+            ruling, figures = self._compare(current_ruling, mine, self.place.read(key))
         except NoBaselineError:
-            if now.outcome == "pass":
+            if current_ruling.outcome == "pass":
                 raise
-            return now, {}
-        state = "moved" if found.gate in MOVED_GATES else "as kept"
-        return found, figures | {"baseline": told | {"state": state}}
+            return current_ruling, {}
+        state = "moved" if ruling.gate in MOVED_GATES else "as kept"
+        return ruling, figures | {"baseline": baseline_report | {"state": state}}
 
     @property
     def _criteria(self) -> Criteria:
@@ -140,24 +146,24 @@ class KeptCheck:
             )
         return criteria
 
-    def _compared(
-        self, now: Ruling, mine: CheckBaseline, kept: CheckBaseline
+    def _compare(
+        self, current_ruling: Ruling, mine: CheckBaseline, kept_baseline: CheckBaseline
     ) -> tuple[Ruling, dict[str, Any]]:
-        if mine.sides.keys() != kept.sides.keys():
-            ours, theirs = (" and ".join(one.sides) for one in (mine, kept))
+        if mine.sides.keys() != kept_baseline.sides.keys():
+            ours, theirs = (" and ".join(baseline.sides) for baseline in (mine, kept_baseline))
             file = self.place.file(mine.key)
-            what, got = f"a baseline with results of {ours}", f"{file} with those of {theirs}"
-            raise BaselineError(expected_but_got(what, got, self._advice))
-        with self._traces(mine) as here, self._traces(kept) as then:
-            found = {
-                name: own
+            expected, got = f"a baseline with results of {ours}", f"{file} with those of {theirs}"
+            raise BaselineError(expected_but_got(expected, got, self._advice))
+        with self._traces(mine) as new_traces, self._traces(kept_baseline) as old_traces:
+            rulings = {
+                name: ruling
                 for name in mine.sides
-                if (own := self._moved(here[name], then[name])) is not None
+                if (ruling := self._moved(new_traces[name], old_traces[name])) is not None
             }
             if len(mine.sides) == 1:
-                return golden(now, found, self._advice) or now, {}
-            both = partial(self._moved, *then.values())
-            return since(now, Moves(NAME, found, both, refresh=self._advice))
+                return golden(current_ruling, rulings, self._advice) or current_ruling, {}
+            both = partial(self._moved, *old_traces.values())
+            return since(current_ruling, Moves(NAME, rulings, both, refresh=self._advice))
 
     @property
     def _advice(self) -> str:
@@ -166,61 +172,61 @@ class KeptCheck:
     @contextmanager
     def _traces(self, baseline: CheckBaseline) -> Iterator[dict[str, Trace]]:
         """Yield the results in a baseline as recorded runs, whose files are removed afterwards."""
-        found: dict[str, Trace] = {}
+        traces: dict[str, Trace] = {}
         with ExitStack() as stack:
             for name, side in baseline.sides.items():
                 with self.traces.new_folder() as folder:
                     stack.callback(self.traces.drop, folder)
-                    found[name] = trace_of(side, folder, dict(baseline.key))
-            yield found
+                    traces[name] = trace_of(side, folder, dict(baseline.key))
+            yield traces
 
     def _moved(self, ours: Trace, theirs: Trace) -> Ruling | None:
         """Return a failed outcome if the results differ from the baseline's; else None."""
         if ours.moments != theirs.moments:
             steps = [max(moment.step for moment in trace.moments) for trace in (ours, theirs)]
             reason = f"it has {len(ours.moments)} moments in {steps[0]} steps"
-            kept = f"the baseline has {len(theirs.moments)} in {steps[1]}"
-            return Ruling(outcome="fail", reason=f"{reason}, {kept}")
+            baseline_moments = f"the baseline has {len(theirs.moments)} in {steps[1]}"
+            return Ruling(outcome="fail", reason=f"{reason}, {baseline_moments}")
         judgement = judge(ours, theirs, self._criteria)
         if judgement.first is None:
-            return _unkept(ours, theirs)
-        found = diagnose(judgement)
+            return _missing_kinds(ours, theirs)
+        diagnosis = diagnose(judgement)
         return Ruling(
             outcome="fail",
-            reason=wording.headline(found, judgement),
+            reason=wording.headline(diagnosis, judgement),
             details=(
-                *wording.statistics_lines(found.finding, "in the baseline"),
+                *wording.statistics_lines(diagnosis.finding, "in the baseline"),
                 "",
                 *spread.rows(judgement),
                 "",
             ),
-            divergence=locate(found),
+            divergence=locate(diagnosis),
             figures={
                 "spread": spread.columns(judgement),
-                "histogram": histogram_of(found.finding),
+                "histogram": histogram_of(diagnosis.finding),
             },
         )
 
 
 @gate
-def golden(now: Ruling, moved: Mapping[str, Ruling], advice: str) -> Ruling | None:
+def golden(current_ruling: Ruling, moved: Mapping[str, Ruling], advice: str) -> Ruling | None:
     """Fail the check if the candidate's results differ from its baseline."""
-    if now.outcome != "pass" or not moved:
+    if current_ruling.outcome != "pass" or not moved:
         return None
-    (found,) = moved.values()
-    reason = f"the candidate moved since {NAME}: {found.reason}"
-    return replace(found, reason=reason, details=(*found.details, advice))
+    (ruling,) = moved.values()
+    reason = f"the candidate moved since {NAME}: {ruling.reason}"
+    return replace(ruling, reason=reason, details=(*ruling.details, advice))
 
 
-def _unkept(ours: Trace, theirs: Trace) -> Ruling | None:
+def _missing_kinds(ours: Trace, theirs: Trace) -> Ruling | None:
     """Return a failed outcome if the baseline lacks a kind of tensor that the side shows.
 
     Of two sides, one may lack some kinds. Of one side, which showed them when it was kept, somebody
     has deleted the lines; or it shows more now.
     """
     for moment, then in zip(ours.moments, theirs.moments, strict=True):
-        kinds = {one.kind for one in ours.entries(moment)} - TOLD
-        lacking = kinds - {one.kind for one in theirs.entries(then)}
+        kinds = {observation.kind for observation in ours.entries(moment)} - TOLD
+        lacking = kinds - {observation.kind for observation in theirs.entries(then)}
         if lacking:
             names = ", ".join(sorted(lacking, key=causal_rank))
             reason = f"{names} is missing from the baseline {wording.when(moment)}"
@@ -228,7 +234,7 @@ def _unkept(ours: Trace, theirs: Trace) -> Ruling | None:
     return None
 
 
-MOVED_GATES = tuple(one.__name__ for one in (*TIME_GATES, golden))
+MOVED_GATES = tuple(gate_function.__name__ for gate_function in (*TIME_GATES, golden))
 """Gates that refuse a side for its baseline."""
 
 

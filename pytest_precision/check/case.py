@@ -100,9 +100,9 @@ class Case:
         """
         theirs = recordings.theirs(self.window)
         ours = replace(mine, name="candidate")
-        found = Case(ours, theirs, self.terms, recordings, self.window)
-        if found._decides:
-            return found
+        case = Case(ours, theirs, self.terms, recordings, self.window)
+        if case._decides:
+            return case
         return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
 
     def of_candidate_alone(self, name: str) -> Case:
@@ -123,8 +123,8 @@ class Case:
     def recorded(self) -> list[tuple[Side, Recording]]:
         """List the candidate, and the reference if the check has one, with their recorded runs."""
         assert self.again is not None
-        made = self.again.candidate, self.again.reference
-        return list(zip(made[: len(self.judged)], self.judged, strict=True))
+        sides = self.again.candidate, self.again.reference
+        return list(zip(sides[: len(self.judged)], self.judged, strict=True))
 
     @property
     def cells(self) -> tuple[Cell, Cell]:
@@ -176,12 +176,16 @@ class Case:
 
     def contradictions(self) -> list[tuple[str, Contradiction]]:
         """List the runs in which an identity, as weight = cast master, fails, with the failure."""
-        found = self.consistency.items()
-        return [(name, one.breach) for name, one in found if one.breach is not None]
+        consistencies = self.consistency.items()
+        return [
+            (name, consistency.breach)
+            for name, consistency in consistencies
+            if consistency.breach is not None
+        ]
 
     def identities(self) -> dict[str, Any]:
         """Return for report.json which identities, as weight = cast master, hold in each run."""
-        return {name: one.as_dict() for name, one in self.consistency.items()}
+        return {name: consistency.as_dict() for name, consistency in self.consistency.items()}
 
     def wrong_gradient(self) -> GradientBreach | None:
         """Return the candidate's first wrong gradient, unless the reference has one, too."""
@@ -242,8 +246,8 @@ class Case:
         Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
         """
         cell = [] if self.again is None else [Contract.of(side.cell)]
-        asked = self.terms.contract if side is self.candidate else None
-        return cell if asked is None else [*cell, asked]
+        test_contract = self.terms.contract if side is self.candidate else None
+        return cell if test_contract is None else [*cell, test_contract]
 
     def figures(self) -> dict[str, Any]:
         """Return counts and measurements of a check for report.json, whatever its outcome.

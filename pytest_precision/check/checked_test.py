@@ -83,9 +83,9 @@ class CheckedTest:
             Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
         )
 
-    def _terms(self, asked: Terms) -> Terms:
+    def _terms(self, terms: Terms) -> Terms:
         """Return a check's terms (criteria, limits), completed by the test's settings."""
-        return asked._replace(
+        return terms._replace(
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
 
@@ -96,25 +96,25 @@ class CheckedTest:
             terms: of the test.
             golden: name of the baseline; empty for that of the test, if it has one.
         """
-        found: list[FurtherRule] = []
+        rules: list[FurtherRule] = []
         if self.then is not None:
             from pytest_precision.check.then import since_then
 
-            found.append(partial(since_then, self.then, self._make_recordings))
+            rules.append(partial(since_then, self.then, self._make_recordings))
         if golden or self.settings.baseline:
             from pytest_precision.check.baselines import KeptCheck
 
             number = len(self.verdicts) + 1
-            kept = KeptCheck.of_check(
+            kept_check = KeptCheck.of_check(
                 self.settings, terms, self.traces, self.nodeid, number, golden, self.claims
             )
             # One with a name stands for the reference, so that it comes before what was then.
-            found.insert(0 if golden else len(found), kept.ruled)
+            rules.insert(0 if golden else len(rules), kept_check.ruled)
         if self.settings.mutate is not None and not golden:
             from pytest_precision.check.mutation import ruled_by_mutants
 
-            found.append(partial(ruled_by_mutants, self.settings.mutate))
-        return found
+            rules.append(partial(ruled_by_mutants, self.settings.mutate))
+        return rules
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
         """Return `refused`, or if None what `rule` returns; its known errors become outcomes.
@@ -161,7 +161,7 @@ class CheckedTest:
         __tracebackhide__ = True
         ruling, figures = ruled
         options = self.settings.of_repeat
-        return self._kept(
+        return self._stored_verdict(
             Verdict(
                 nodeid=self.nodeid,
                 axes=axes_of(self.cell),
@@ -175,7 +175,7 @@ class CheckedTest:
             )
         )
 
-    def _kept(self, verdict: Verdict) -> Verdict:
+    def _stored_verdict(self, verdict: Verdict) -> Verdict:
         """Return a `verdict`, stored for the report; raise ParityError with it if not passed.
 
         Raises:
@@ -225,14 +225,14 @@ class CheckedTest:
         ours, theirs = (
             replace(
                 Side.of(
-                    *(path, other, made_by, cell, own, caller),
+                    *(path, other, made_by, cell, declaration, caller),
                     way_in=way_in(function),
                     resumes=resumes(function),
                     collected=self.collected,
                 ),
                 gradients=judged,
             )
-            for path, other, cell, own, function in zip(
+            for path, other, cell, declaration, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True
             )
         )
@@ -267,7 +267,7 @@ class CheckedTest:
     def _expect_workload(
         functions: Sequence[Callable[..., Any]], workload: Callable[..., Any] | None
     ) -> None:
-        scripts = [one for one in functions if is_script(one)]
+        scripts = [function for function in functions if is_script(function)]
         for function in scripts:
             expect_signature(function)
         if workload is None and len(scripts) < len(functions):

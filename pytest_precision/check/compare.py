@@ -55,7 +55,7 @@ def compare_recordings(
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
     try:
-        return _compared(candidate, reference, terms, nodeid, axes, repeat)
+        return _compare(candidate, reference, terms, nodeid, axes, repeat)
     except RecordingError:
         raise
     except Exception as error:
@@ -68,7 +68,7 @@ def compare_recordings(
         ) from error
 
 
-def _compared(
+def _compare(
     candidate: Path,
     reference: Path,
     terms: Terms,
@@ -112,8 +112,10 @@ def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
     ours, theirs = _conditions(candidate), _conditions(reference)
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
-            here, there = (_shown(own.get(name)) for own in (ours, theirs))
-            yield f"{name}: {here} here, {there} in the reference"
+            candidate_value, reference_value = (
+                _shown(conditions.get(name)) for conditions in (ours, theirs)
+            )
+            yield f"{name}: {candidate_value} here, {reference_value} in the reference"
 
 
 def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
@@ -163,20 +165,22 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
     names = _names(candidate, WEIGHT_KINDS) if patterns else {}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            there = [*_names(candidate, ("lr",))][:SHOWN_NAMES]  # of all parameters, always there
+            parameters = [*_names(candidate, ("lr",))][:SHOWN_NAMES]  # of all, always there
             raise RecordingError(
                 expected_but_got(
                     "--only to match the name of a weight",
                     f"{pattern!r} in {candidate.trace.folder}",
-                    f"there are {', '.join(there)} and others; record both again",
+                    f"there are {', '.join(parameters)} and others; record both again",
                 )
             )
 
 
 def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
     """Return the names of a recording's tensors of these kinds, such as `param`."""
-    entries = (one for moment in side.trace.moments for one in side.trace.entries(moment))
-    return dict.fromkeys(one.name for one in entries if one.kind in kinds)
+    entries = (
+        observation for moment in side.trace.moments for observation in side.trace.entries(moment)
+    )
+    return dict.fromkeys(observation.name for observation in entries if observation.kind in kinds)
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:
@@ -218,8 +222,8 @@ def expect_no_noise(criteria: Criteria) -> None:
 
 def _conditions(side: Recording) -> dict[str, Any]:
     assert side.manifest is not None
-    own = asdict(side.manifest) | side.trace.header.environment | side.manifest.versions
-    return {name: value for name, value in own.items() if name not in TOLD_ELSEWHERE}
+    conditions = asdict(side.manifest) | side.trace.header.environment | side.manifest.versions
+    return {name: value for name, value in conditions.items() if name not in TOLD_ELSEWHERE}
 
 
 def _shown(value: Any) -> str:

@@ -39,40 +39,40 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     if finding is None or finding.pair.moment.step != step:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
-    found = by_rule(diagnose(closer.judgement), case.wrong_gradient())
+    diagnosis = by_rule(diagnose(closer.judgement), case.wrong_gradient())
     culprit, unnamed = case.culprit(finding)
     said = (unnamed,) if unnamed else ()
     figures = {
         "spread": spread.columns(closer.judgement),
-        "histogram": histogram_of(found.finding),
+        "histogram": histogram_of(diagnosis.finding),
         "needed": required_tolerance.columns(closer.judgement),
         "identities": closer.identities() or None,
     }
     return Ruling(
         outcome="fail",
-        reason=wording.headline(found, closer.judgement) + _unrepeatable(closer),
-        details=(*said, *_described(case, closer, found)),
-        divergence=locate(found),
+        reason=wording.headline(diagnosis, closer.judgement) + _repeat_words(closer),
+        details=(*said, *_detail_lines(case, closer, diagnosis)),
+        divergence=locate(diagnosis),
         culprit=culprit,
         brief=(
             *filter(None, (unnamed,)),
-            *_notes(case, closer, found.finding),
+            *_notes(case, closer, diagnosis.finding),
             "",
             *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
         ),
-        figures={name: found for name, found in figures.items() if found is not None},
+        figures={name: figure for name, figure in figures.items() if figure is not None},
     )
 
 
-def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
+def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return lines on a difference: statistics, explanation, and which kinds and steps differ."""
     return (
-        *wording.name_lines(found.finding, closer.judgement, *case.sides),
-        *wording.statistics_lines(found.finding),
-        *wording.likewise_lines(found),
-        *number_lines(found.finding, closer.judgement),
-        *wording.swap_lines(found.finding, *case.sides),
-        *_notes(case, closer, found.finding),
+        *wording.name_lines(diagnosis.finding, closer.judgement, *case.sides),
+        *wording.statistics_lines(diagnosis.finding),
+        *wording.likewise_lines(diagnosis),
+        *number_lines(diagnosis.finding, closer.judgement),
+        *wording.swap_lines(diagnosis.finding, *case.sides),
+        *_notes(case, closer, diagnosis.finding),
         *curves.lost_lines(case.candidate.updates, case.reference.updates),
         *(
             f"It contradicts itself: {identities.contradiction_words(b, f'the {n}')}"
@@ -84,7 +84,7 @@ def _described(case: Case, closer: Case, found: Diagnosis) -> tuple[str, ...]:
         *spread.table(closer.judgement),
         "",
         *required_tolerance.table(closer.judgement),
-        *proposal_lines(closer, found),
+        *proposal_lines(closer, diagnosis),
         "",
     )
 
@@ -96,9 +96,11 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
     """
     if finding.problem == "values" and finding.difference is None:
         step = finding.pair.moment.step
-        made = [side.manifest for side in case.sides if side.manifest is not None]
+        manifests = [side.manifest for side in case.sides if side.manifest is not None]
         yield f"Digests alone were kept of step {step}; to see elements, record again:"
-        yield from (f"  {one.again(str(step))}" for one in made if not one.is_imported)
+        yield from (
+            f"  {manifest.again(str(step))}" for manifest in manifests if not manifest.is_imported
+        )
     for side in closer.sides:
         unnamed = "unnamed" in side.trace.header.unobservable
         if unnamed and (finding.problem, finding.faulty_side) == ("replicas", side.name):
@@ -106,7 +108,7 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
-def _unrepeatable(case: Case) -> str:
+def _repeat_words(case: Case) -> str:
     """Run a failing candidate again; return words on how its two runs differ, or an empty text.
 
     A race, memory that nobody initialised and an order that threads decide look like any other
@@ -120,9 +122,9 @@ def _unrepeatable(case: Case) -> str:
     try:
         # Nobody judges the second run, of which only the bytes are compared.
         again = case.again.ours(case.window, gradients=False, updates=False)
-        found = differs(again, case.candidate)
+        finding = differs(again, case.candidate)
     except SideFailed as failed:
         return f"; not repeatable: in a second run {failed.reason}"
-    if found is None:
+    if finding is None:
         return ""
-    return f"; not repeatable: {what_differs(found)} in a second run of the candidate"
+    return f"; not repeatable: {what_differs(finding)} in a second run of the candidate"

@@ -53,11 +53,11 @@ def readable(failed: OSError) -> Ruling | None:
 def computable(failed: RuntimeError) -> Ruling | None:
     """Return a failed outcome for an error of torch while pytest's process compared the runs."""
     first, *rest = str(failed).splitlines() or [""]
-    told = traceback.format_exception(type(failed), failed, failed.__traceback__)
+    traceback_lines = traceback.format_exception(type(failed), failed, failed.__traceback__)
     return Ruling(
         outcome="error",
         reason=f"the comparison failed in pytest's process: {type(failed).__name__}: {first}",
-        details=(*rest, *"".join(told).splitlines()),
+        details=(*rest, *"".join(traceback_lines).splitlines()),
     )
 
 
@@ -86,7 +86,7 @@ def ruling_of(error: Exception, *, require: bool, inline: bool) -> Ruling | None
     lacking = isinstance(error, (WorldSizeError, NoBaselineError)) and not require
     if lacking or isinstance(error, RanksSkipped):
         pytest.skip(str(error))
-    rule = next((own for kind, own in FAILURES.items() if isinstance(error, kind)), None)
+    rule = next((handler for kind, handler in FAILURES.items() if isinstance(error, kind)), None)
     # torch raises its own where this process cannot compute.
     if rule is None or (rule is computable and inline):
         return None

@@ -61,12 +61,12 @@ def agreement(case: Case) -> Ruling | None:
 def undisturbed(case: Case) -> Ruling | None:
     """Fail the check if an evaluation, save, load or skipped step disturbed training state."""
     for number, side in enumerate(case.judged):
-        found = _disturbed(case, number)
-        if found is not None:
+        finding = _disturbed(case, number)
+        if finding is not None:
             # Only here, so that a check that passes does not import what explains one that fails.
             from pytest_precision.parity.explain.locate import failed_at
 
-            again = _disturbed(case.around(found.pair.moment.step), number) or found
+            again = _disturbed(case.around(finding.pair.moment.step), number) or finding
             lines = wording.statistics_lines(again, "before") + wording.swap_lines(again, side)
             reason = wording.disturbance(again, side.name)
             return failed_at(again, reason, lines, case.culprit(again).culprit)
@@ -94,21 +94,21 @@ def contract(case: Case) -> Ruling | None:
                     "name in the marker what it is stored in, such as primary_weight=['fp32'] for "
                     "a loop under torch.autocast"
                 )
-                own = required == Contract.of(side.cell)
-                return _failed(f"{broken} in the {side.name}", [remedy] if own else [])
+                from_cell = required == Contract.of(side.cell)
+                return _failed(f"{broken} in the {side.name}", [remedy] if from_cell else [])
     return None
 
 
 def _violation(trace: Trace, contract: Contract) -> str | None:
     """Return a sentence on the first tensor that lacks a required dtype; None if there is none."""
-    held = trace.dtypes()
+    dtypes = trace.dtypes()
     for kind, dtype in contract.dtypes.items():
-        for name, own in held.get(kind, {}).items():
-            if own != dtype:
-                return f"{kind} {name} is {own}, the contract says {dtype}"
+        for name, actual_dtype in dtypes.get(kind, {}).items():
+            if actual_dtype != dtype:
+                return f"{kind} {name} is {actual_dtype}, the contract says {dtype}"
     for kind, dtype in contract.some.items():
-        if kind in held and not {*held[kind].values()} & {dtype, *WIDER.get(dtype, ())}:
-            others = ", ".join(sorted(set(held[kind].values())))
+        if kind in dtypes and not {*dtypes[kind].values()} & {dtype, *WIDER.get(dtype, ())}:
+            others = ", ".join(sorted(set(dtypes[kind].values())))
             return f"no {kind} is stored in {dtype}, but all in {others},"
     return None
 
@@ -129,13 +129,13 @@ def vacuity(case: Case) -> Ruling | None:
 
 def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
     """Return words on a required code path, such as `fused`, that a run did not take; else None."""
-    held = trace.dtypes()
+    dtypes = trace.dtypes()
     for contract in contracts:
         for path in contract.paths:
             if path not in trace.header.paths:
                 return f"the contract asks for the path {path}, which was not taken"
         for kind in contract.dtypes:
-            if kind not in held:
+            if kind not in dtypes:
                 return f"the contract names the dtype of {kind}, which was not observed"
     return None
 
@@ -157,12 +157,13 @@ def declared_rule(case: Case) -> Ruling | None:
 @gate
 def consistent(case: Case) -> Ruling | None:
     """Fail the check if an identity, such as weight = cast master, fails within one of the runs."""
-    found = case.contradictions()
-    if not found:
+    contradictions = case.contradictions()
+    if not contradictions:
         return None
-    who = "both sides" if len(found) > 1 else f"the {found[0][0]}"
+    who = "both sides" if len(contradictions) > 1 else f"the {contradictions[0][0]}"
     return _failed(
-        identities.contradiction_words(found[0][1], who), [identities.advice_on(found[0][1])]
+        identities.contradiction_words(contradictions[0][1], who),
+        [identities.advice_on(contradictions[0][1])],
     )
 
 
@@ -206,13 +207,13 @@ def lost_updates(case: Case) -> Ruling | None:
 def hidden_kinds(case: Case) -> Ruling | None:
     """Fail the check if a run could not record a kind of tensor and the test does not exempt it."""
     for side in case.judged:
-        found = hidden(side.trace, case.terms.criteria, case.compared)
-        if found:
-            kinds = listed([f"{kind} ({reason})" for kind, reason in found.items()], len(found))
-            accepted = case.terms.write(dict.fromkeys(found, 'unchecked(reason="...")'))
+        reasons = hidden(side.trace, case.terms.criteria, case.compared)
+        if reasons:
+            kinds = listed([f"{kind} ({reason})" for kind, reason in reasons.items()], len(reasons))
+            accepted = case.terms.write(dict.fromkeys(reasons, 'unchecked(reason="...")'))
             return _vacuous(
                 f"the {side.name} hides {kinds}; if nothing has to be proved of "
-                f"{'it' if len(found) == 1 else 'them'}, say so with {accepted}"
+                f"{'it' if len(reasons) == 1 else 'them'}, say so with {accepted}"
             )
     return None
 
@@ -226,8 +227,8 @@ def compared(case: Case) -> Ruling | None:
 @gate
 def known_kinds(case: Case) -> Ruling | None:
     """Fail the check if a criterion names a kind or pattern that no compared tensor has."""
-    held = case.candidate.trace.dtypes()
-    names = {kind: names for kind, names in held.items() if kind in case.compared}
+    dtypes = case.candidate.trace.dtypes()
+    names = {kind: names for kind, names in dtypes.items() if kind in case.compared}
     return _vacuous(case.terms.criteria.unknown(names))
 
 
@@ -240,14 +241,14 @@ def tolerances(case: Case) -> Ruling | None:
     from pytest_precision.parity.self_checks.tolerance import proves_nothing
 
     candidate, reference = (side.trace for side in case.sides)
-    found = proves_nothing(candidate, reference, case.terms.criteria, case.compared)
-    first, *others = (one.words for one in found) if found else ("",)
+    freedoms = proves_nothing(candidate, reference, case.terms.criteria, case.compared)
+    first, *others = (freedom.words for freedom in freedoms) if freedoms else ("",)
     return _vacuous(first, others)
 
 
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
     """Return the outcome of the first gate that fails the check; None if all let it pass."""
-    return next(filter(None, (one(case) for one in gates)), None)
+    return next(filter(None, (gate_function(case) for gate_function in gates)), None)
 
 
 def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
@@ -288,13 +289,17 @@ HELD_TO_RULES = (consistent, loop_rules, workload_gradients, declared_rule)
 OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
 """Those that ask how two sides are compared."""
 
-ALONE_GATES = tuple(one for one in GATES if one not in OF_TWO_SIDES)
+ALONE_GATES = tuple(gate_function for gate_function in GATES if gate_function not in OF_TWO_SIDES)
 """The gates of a layout that is compared with further runs of itself."""
 
 RECORDED_GATES = tuple(
-    one for one in GATES if one not in (same_data, undisturbed, *HELD_TO_RULES, lost_updates, races)
+    gate_function
+    for gate_function in GATES
+    if gate_function not in (same_data, undisturbed, *HELD_TO_RULES, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""
 
-MUTANT_GATES = tuple(one for one in GATES if one not in (agreement, races))
+MUTANT_GATES = tuple(
+    gate_function for gate_function in GATES if gate_function not in (agreement, races)
+)
 """The gates of a mutant that both sides agree about; `races` would run it without the mutant."""

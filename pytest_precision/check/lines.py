@@ -68,14 +68,14 @@ def culprit_named(
     """
     moment = finding.pair.moment
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
-    wanted = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
+    log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
     try:
-        return _named(
-            _logs(recordings, sides, wanted),
+        return _named_operation(
+            _logs(recordings, sides, log_request),
             finding,
             root.absolute(),
             tolerates=tolerates,
-            sketched=lambda: _logs(recordings, sides, wanted._replace(sketches=True)),
+            sketched=lambda: _logs(recordings, sides, log_request._replace(sketches=True)),
         )
     except Exception as error:  # whatever it is, both sides differ
         reason = (
@@ -84,13 +84,13 @@ def culprit_named(
         return Named(None, f"No line is named: in a third run {reason}")
 
 
-def _logs(recordings: Recordings, sides: tuple[Recording, Recording], wanted: Wanted) -> Logs:
+def _logs(recordings: Recordings, sides: tuple[Recording, Recording], log_request: Wanted) -> Logs:
     """Run candidate and reference again, and return the logs of their operations, rank by rank."""
-    ours, theirs = zip(recordings.logged(wanted), sides, strict=True)
-    return _read(*ours, wanted), _read(*theirs, wanted)
+    ours, theirs = zip(recordings.logged(log_request), sides, strict=True)
+    return _read(*ours, log_request), _read(*theirs, log_request)
 
 
-def _named(
+def _named_operation(
     logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
 ) -> Named:
     """Name the operation that caused the error, from the operation logs of both runs.
@@ -107,7 +107,7 @@ def _named(
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)
     pair = finding.pair
     operation = pair.moment.operation
-    culprit = culprit_of(*logs, root, pair.kind, pair.name, operation, _observed(pair))
+    culprit = culprit_of(*logs, root, pair.kind, pair.name, operation, _observed_digest(pair))
     if culprit is None:
         return Named(None, unnamed(*logs, operation))
     grown = growth_of(*sketched(), root) if culprit.kind in UNFOLLOWED else None
@@ -117,7 +117,7 @@ def _named(
     return Named(culprit)
 
 
-def _observed(pair: Pair) -> str:
+def _observed_digest(pair: Pair) -> str:
     """Return the digest that a log has of the candidate's tensor; empty if its values are gone."""
     tensor = None if pair.candidate is None else pair.candidate.tensor
     if tensor is None or not tensor.numel():
@@ -139,8 +139,8 @@ def recorded_lines(
     lacking = [side for side in sides if not _has_logs(side)]
     imported = [s.name for s in lacking if s.manifest is not None and s.manifest.is_imported]
     if imported:
-        told = f"No line is named: the {imported[0]} was imported, without a log of operations"
-        return Named(None, told)
+        note = f"No line is named: the {imported[0]} was imported, without a log of operations"
+        return Named(None, note)
     if lacking:
         return Named(None, _to_record(lacking, max(side.cell.world_size for side in sides)))
     try:
@@ -151,17 +151,21 @@ def recorded_lines(
         logs = (ours, theirs)
         ranks = max(side.cell.world_size for side in sides)
         if hold_other_pieces(*logs):
-            whole = [s for s, own in zip(sides, logs, strict=True) if own[0].pieces < ranks]
+            whole = [
+                s for s, side_logs in zip(sides, logs, strict=True) if side_logs[0].pieces < ranks
+            ]
             if whole:
                 return Named(None, _to_record(whole, ranks))
-        return _named(logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs)
+        return _named_operation(
+            logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs
+        )
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
 
 
 def _to_record(sides: Sequence[Recording], ranks: int) -> str:
     """Return in words the commands that record runs with operation logs; empty if unknown."""
-    commands = [one.manifest.again(lines=ranks) for one in sides if one.manifest is not None]
+    commands = [side.manifest.again(lines=ranks) for side in sides if side.manifest is not None]
     return f"To name the line, record with: {'; '.join(commands)}" if commands else ""
 
 
@@ -174,14 +178,14 @@ def _ranks(side: Recording) -> range:
     return range(side.cell.world_size)
 
 
-def _read(folder: Path, side: Recording, wanted: Wanted) -> list[OperationLog]:
+def _read(folder: Path, side: Recording, log_request: Wanted) -> list[OperationLog]:
     """Read all ranks' operation logs of a run: of its last logged segment if restarts split it."""
-    segments = recorded_segments(side.cell, Window(wanted.step, wanted.step))
+    segments = recorded_segments(side.cell, Window(log_request.step, log_request.step))
     sizes = tuple(segment.world_size for segment in segments)
-    found = [
+    written_logs = [
         (number, place, rank)
         for number, place, rank in holders(folder, sizes)
         if path_of(place, rank).exists()
     ]
-    last = max((number for number, *_ in found), default=0)
-    return [read_operations(place, rank) for number, place, rank in found if number == last]
+    last = max((number for number, *_ in written_logs), default=0)
+    return [read_operations(place, rank) for number, place, rank in written_logs if number == last]

@@ -55,54 +55,62 @@ class Moves:
     def as_dict(self) -> dict[str, Any]:
         """Return as a dict for report.json how both runs have changed since the other revision."""
         moved = {name: ruling.reason for name, ruling in self.rulings.items()}
-        found = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
+        report = {"name": self.name, "moved": moved, "environment": dict(self.differences)}
         measured = self.__dict__.get("accuracy")
-        return found if not measured else found | {"accuracy": as_builtins(measured)}
+        return report if not measured else report | {"accuracy": as_builtins(measured)}
 
 
-def since(now: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
+def since(current_ruling: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]:
     """Return the outcome and report data of a check whose runs may have changed since a revision.
 
     It comes with data for the report.
     """
-    found = moved(now, moves) or drifted(now, moves) or _unmoved(now, moves)
-    return found, {"then": moves.as_dict()}
+    ruling = (
+        moved(current_ruling, moves)
+        or drifted(current_ruling, moves)
+        or _unmoved(current_ruling, moves)
+    )
+    return ruling, {"then": moves.as_dict()}
 
 
 @gate
-def moved(now: Ruling, moves: Moves) -> Ruling | None:
+def moved(current_ruling: Ruling, moves: Moves) -> Ruling | None:
     """Fail the check if one run alone, or the agreement of both, changed since another revision."""
-    found = moves.rulings
-    lost = now.gate == agreement.__name__
-    if not found or (now.outcome != "pass" and not lost):
+    rulings = moves.rulings
+    lost = current_ruling.gate == agreement.__name__
+    if not rulings or (current_ruling.outcome != "pass" and not lost):
         return None
     if lost and moves.disagreement is not None:
         return None
-    if len(found) == 2 and not lost and moves.disagreement is None:
+    if len(rulings) == 2 and not lost and moves.disagreement is None:
         return None
-    name, ruling = next(iter(found.items()))
+    name, ruling = next(iter(rulings.items()))
     since = f"since {moves.name}"
     if lost:
-        who = "both sides" if len(found) == 2 else f"the {name}"
+        who = "both sides" if len(rulings) == 2 else f"the {name}"
         reason = f"agreement was lost {since}: {who} moved: {ruling.reason}"
-    elif len(found) == 2:
+    elif len(rulings) == 2:
         reason = f"both sides moved {since}, where they did not agree: {ruling.reason}"
     elif moves.alone:
         reason = f"the candidate moved {since}, and agrees with its baseline: {ruling.reason}"
     else:
         other = "reference" if name == "candidate" else "candidate"
         reason = f"the {name} moved {since}, the {other} did not: {ruling.reason}"
-    details = [*_environment(moves), *_others(now, moves), *filter(None, [moves.refresh])]
+    details = [
+        *_environment(moves),
+        *_others(current_ruling, moves),
+        *filter(None, [moves.refresh]),
+    ]
     return replace(_of_move(ruling, name, moves.name, details), outcome="fail", reason=reason)
 
 
 @gate
-def drifted(now: Ruling, moves: Moves) -> Ruling | None:
+def drifted(current_ruling: Ruling, moves: Moves) -> Ruling | None:
     """Fail the check if both runs changed since another revision, yet agree with each other."""
-    found = moves.rulings
-    if now.outcome != "pass" or len(found) < 2:
+    rulings = moves.rulings
+    if current_ruling.outcome != "pass" or len(rulings) < 2:
         return None
-    ruling = found["candidate"]
+    ruling = rulings["candidate"]
     reason = f"both sides moved since {moves.name} and still agree: {ruling.reason}"
     accurate = [*accuracy_lines(moves.accuracy, moves.name)]
     details = [
@@ -120,20 +128,20 @@ TIME_GATES = (moved, drifted)
 """The gates of a check that is compared with another commit or installation."""
 
 
-def _unmoved(now: Ruling, moves: Moves) -> Ruling:
+def _unmoved(current_ruling: Ruling, moves: Moves) -> Ruling:
     """Return the check's outcome as it is, with notes on what changed since another revision."""
-    if now.outcome == "pass":
-        return now
+    if current_ruling.outcome == "pass":
+        return current_ruling
     if not moves.rulings:
         who = "the candidate has not" if moves.alone else "neither side has"
-        return told_first(now, [f"It was so at {moves.name}, too: {who} moved."])
+        return told_first(current_ruling, [f"It was so at {moves.name}, too: {who} moved."])
     words = [
-        f"The {name} has moved since {moves.name}: {one.reason}"
-        for name, one in moves.rulings.items()
+        f"The {name} has moved since {moves.name}: {ruling.reason}"
+        for name, ruling in moves.rulings.items()
     ]
     if moves.disagreement is not None:
         words.insert(0, f"The sides differed at {moves.name}, too: {moves.disagreement.reason}")
-    return told_first(now, words)
+    return told_first(current_ruling, words)
 
 
 def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ruling:
@@ -148,10 +156,10 @@ def _of_move(ruling: Ruling, name: str, then: str, details: Iterable[str]) -> Ru
     )
 
 
-def _others(now: Ruling, moves: Moves) -> Iterator[str]:
+def _others(current_ruling: Ruling, moves: Moves) -> Iterator[str]:
     """Yield a line if candidate and reference differ, now or then, and one if both have changed."""
-    if now.outcome == "fail":
-        yield f"Now the two sides differ: {now.reason}"
+    if current_ruling.outcome == "fail":
+        yield f"Now the two sides differ: {current_ruling.reason}"
     elif moves.disagreement is not None:
         yield f"At {moves.name} the two sides differed: {moves.disagreement.reason}"
     for name, ruling in [*moves.rulings.items()][1:]:
@@ -159,11 +167,11 @@ def _others(now: Ruling, moves: Moves) -> Iterator[str]:
 
 
 def _environment(moves: Moves) -> Iterator[str]:
-    found = [*moves.differences.items()]
-    for name, (here, there) in found[:SHOWN_DIFFERENCES]:
-        yield f"{name}: {here} here, {there} at {moves.name}"
-    if len(found) > SHOWN_DIFFERENCES:
-        more = len(found) - SHOWN_DIFFERENCES
+    differences = [*moves.differences.items()]
+    for name, (new_setting, old_setting) in differences[:SHOWN_DIFFERENCES]:
+        yield f"{name}: {new_setting} here, {old_setting} at {moves.name}"
+    if len(differences) > SHOWN_DIFFERENCES:
+        more = len(differences) - SHOWN_DIFFERENCES
         yield f"{more} more differences are in report.json, in `then`"
 
 

@@ -16,21 +16,23 @@ NOT_PLANTED = f"{NotPlantedError.__module__}.{NotPlantedError.__qualname__}"
 """What a rank calls the error of a mutant that could not be planted."""
 
 
-def ruled_by_mutants(share: float, now: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
+def ruled_by_mutants(
+    share: float, current_ruling: Ruling, case: Case
+) -> tuple[Ruling, dict[str, Any]]:
     """Plant defects (mutants) into a passing candidate; fail it if too few are noticed.
 
     Args:
         share: of them that it must notice, from 0 to 1.
-        now: the ruling without them; nothing is planted into what does not pass.
+        current_ruling: the ruling without them; nothing is planted into what does not pass.
         case: both sides.
 
     Raises:
         SideFailed: see `mutants`.
     """
-    if now.outcome != "pass":
-        return now, {}
-    found = mutants(case)
-    return noticed(found, share) or now, {"mutants": found}
+    if current_ruling.outcome != "pass":
+        return current_ruling, {}
+    report = mutants(case)
+    return noticed(report, share) or current_ruling, {"mutants": report}
 
 
 def mutants(case: Case) -> dict[str, Any]:
@@ -65,14 +67,14 @@ def mutants(case: Case) -> dict[str, Any]:
 
 
 @gate
-def noticed(found: dict[str, Any], share: float) -> Ruling | None:
+def noticed(report: dict[str, Any], share: float) -> Ruling | None:
     """Fail the check if it noticed a smaller share of planted defects than required.
 
     Args:
-        found: what `mutants` has returned.
+        report: what `mutants` has returned.
         share: from 0 to 1, of the mutants that are not equivalent.
     """
-    killed, survived = len(found["killed"]), found["survived"]
+    killed, survived = len(report["killed"]), report["survived"]
     counted = killed + len(survived)
     if killed >= share * counted:
         return None

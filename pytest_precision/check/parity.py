@@ -92,9 +92,9 @@ class Parity(CheckedTest):
         if isinstance(reference, str):
             _expect_name("reference", reference, "a layout, or the name of a baseline")
             if reference_cell is not None:
-                wanted = "no reference_cell beside a reference that is a baseline"
+                expected = "no reference_cell beside a reference that is a baseline"
                 got = named("reference_cell", reference_cell)
-                raise ValueError(expected_but_got(wanted, got, "leave it out"))
+                raise ValueError(expected_but_got(expected, got, "leave it out"))
             sides: tuple[Side, ...] = (self._alone(candidate, workload, self.cell, terms),)
             golden = other = reference
         else:
@@ -190,17 +190,17 @@ class Parity(CheckedTest):
             _expect_name(side, str(folder), "the folder of a recording")
         terms = Terms.of(criterion)._replace(root=self.root)
         axes = axes_of(self.cell)
-        return self._kept(
+        return self._stored_verdict(
             compare_recordings(Path(candidate), Path(reference), terms, self.nodeid, axes)
         )
 
 
-def _expect_name(argument: str, given: str, what: str) -> None:
+def _expect_name(argument: str, name: str, expected: str) -> None:
     """Raise unless a text that names something is not empty.
 
     Raises:
         ValueError: it is, as that of a variable which was never set.
     """
-    if not given.strip():
+    if not name.strip():
         advice = "a variable in its place may not be set"
-        raise ValueError(expected_but_got(what, named(argument, given), advice))
+        raise ValueError(expected_but_got(expected, named(argument, name), advice))

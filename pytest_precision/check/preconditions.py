@@ -29,8 +29,8 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
     if definitions is None:
         return None
     patches = pending_patches()
-    known = {(id(patch.target), patch.name) for patch in patches if not patch.is_item}
-    replaced = [*map(str, patches), *definitions.replaced(known)]
+    patched_names = {(id(patch.target), patch.name) for patch in patches if not patch.is_item}
+    replaced = [*map(str, patches), *definitions.replaced(patched_names)]
     if not replaced:
         return None
     reason = expected_but_got(
@@ -44,11 +44,11 @@ def unpatched(definitions: Definitions | None) -> Ruling | None:
 
 
 @gate
-def distinct(same: bool, what: str) -> Ruling | None:
+def distinct(same: bool, noun: str) -> Ruling | None:
     """Fail the check if the reference is the same as the candidate, so that both always agree."""
     if not same:
         return None
-    reason = f"the candidate and the reference are the same {what}"
+    reason = f"the candidate and the reference are the same {noun}"
     advice = "To ask whether it has the same bits in each run, use parity.repeat(layout, ...)."
     return Ruling(outcome="vacuous", reason=reason, details=(advice,))
 

@@ -21,24 +21,24 @@ OF_THIS_START = "They were made from this run alone: try them on other data."
 OF_ANOTHER_START = "They hold for other weights and data, too."
 
 
-def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
+def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield lines that propose a `criterion=` and say on which data it was tried, or why not.
 
     Args:
         case: with values of both sides.
-        found: what the first divergence looks like.
+        diagnosis: what the first divergence looks like.
     """
-    if found.error not in ROUNDING:
-        if found.telling:
-            yield f"No criterion is proposed: {found.signature} is no rounding."
+    if diagnosis.error not in ROUNDING:
+        if diagnosis.telling:
+            yield f"No criterion is proposed: {diagnosis.signature} is no rounding."
         return
-    criteria = _proved([case], None)
+    criteria = _proved_criteria([case], None)
     tried = OF_THIS_START
     try:
         # Others are recorded only where there may be something to propose.
         other = None if isinstance(criteria, str) else case.otherwise_started()
         if other is not None and other.judgement.observations:
-            criteria = _proved([case, other], _noise(case))
+            criteria = _proved_criteria([case, other], _noise(case))
             tried = OF_ANOTHER_START
     except SideFailed as failed:
         tried = f"From another start they were not tried: {failed.reason}"
@@ -58,7 +58,7 @@ def _noise(case: Case) -> ComparedRun:
     return ComparedRun(judge(noisy.trace, reference, Criteria.of(None)), reference)
 
 
-def _proved(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
+def _proved_criteria(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
     """Return tolerances that all `cases` satisfy but arbitrary values do not, or why none exist."""
     runs = [ComparedRun(case.judgement, case.reference.trace) for case in cases]
     refused = ""
@@ -81,16 +81,18 @@ def _without_freedom(
         if criteria.get(free.kind) == free.tolerance:
             return criteria, free.words
         criteria = {
-            key: LEFT_OUT if key.startswith(f"{free.kind}:") and own == free.tolerance else own
-            for key, own in criteria.items()
+            key: LEFT_OUT
+            if key.startswith(f"{free.kind}:") and criterion == free.tolerance
+            else criterion
+            for key, criterion in criteria.items()
         }
     return criteria, ""
 
 
 def _holds(case: Case, criteria: Mapping[str, Criterion]) -> bool:
     ours, theirs = (side.trace for side in case.sides)
-    held = Criteria.of({**criteria, **_left_out_by_the_test(case)})
-    return judge(ours, theirs, held).first is None
+    proposal = Criteria.of({**criteria, **_left_out_by_the_test(case)})
+    return judge(ours, theirs, proposal).first is None
 
 
 def _left_out_by_the_test(case: Case) -> dict[str, Criterion]:

@@ -24,16 +24,16 @@ def races(case: Case) -> Ruling | None:
         late = " or ".join(f"{late_rank(number, size)}" for size in sorted(sizes))
         late = f"with rank {late} late in run {number} of {runs}"
         try:
-            found = _race(case, number)
+            finding = _race(case, number)
         except SideFailed as failed:
             reason = f"race: {late}, {failed.reason}"
             return Ruling(outcome="fail", reason=reason, details=tuple(failed.details))
-        if found is not None:
+        if finding is not None:
             # Only here, so that a check that passes does not import what explains one that fails.
             from pytest_precision.parity.explain.locate import failed_at, what_differs
 
-            lines = wording.statistics_lines(found, "without delays")
-            return failed_at(found, f"race: {what_differs(found)} {late}", lines)
+            lines = wording.statistics_lines(finding, "without delays")
+            return failed_at(finding, f"race: {what_differs(finding)} {late}", lines)
     return None
 
 
@@ -48,8 +48,8 @@ def _race(case: Case, delays: int) -> Finding | None:
     First, a run is observed where its steps end, since any other look waits for the device and may
     heal the race. If that differs, another is looked at after each phase, to see where it starts.
     """
-    found = _differs(case, delays, ends_only=True)
-    return None if found is None else _differs(case, delays) or found
+    finding = _differs(case, delays, ends_only=True)
+    return None if finding is None else _differs(case, delays) or finding
 
 
 def _differs(case: Case, delays: int, *, ends_only: bool = False) -> Finding | None:

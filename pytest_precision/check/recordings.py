@@ -81,8 +81,8 @@ class Recordings:
             SideFailed: if a rank failed, or the traces cannot be written.
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
-        reference = self._kept(replace(self.reference, **changes), window)
-        candidate = self._own(replace(self.candidate, **changes), window)
+        reference = self._reference_folder(replace(self.reference, **changes), window)
+        candidate = self._candidate_folder(replace(self.candidate, **changes), window)
         # Both are recorded before either is read.
         return (
             self._read("candidate", candidate, window),
@@ -99,7 +99,7 @@ class Recordings:
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        folder = self._kept(replace(self.reference, **changes), window)
+        folder = self._reference_folder(replace(self.reference, **changes), window)
         return self._read("reference", folder, window)
 
     def ours(self, window: Window | None, **changes: Any) -> Recording:
@@ -113,10 +113,10 @@ class Recordings:
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        folder = self._own(replace(self.candidate, **changes), window)
+        folder = self._candidate_folder(replace(self.candidate, **changes), window)
         return self._read("candidate", folder, window)
 
-    def logged(self, wanted: Wanted) -> tuple[Path, Path]:
+    def logged(self, log_request: Wanted) -> tuple[Path, Path]:
         """Run candidate and reference with operation logs; return the folders of the logs.
 
         A reference with another sequence makes the same train step in another operation of its own.
@@ -124,14 +124,16 @@ class Recordings:
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        window = Window(wanted.step, wanted.step)
-        theirs = wanted
+        window = Window(log_request.step, log_request.step)
+        theirs = log_request
         operations = self.reference.cell.operations
-        if operations != self.candidate.cell.operations and wanted.op != INIT.op:
+        if operations != self.candidate.cell.operations and log_request.op != INIT.op:
             trains = [op for op, operation in enumerate(operations) if operation == "train"]
-            theirs = wanted._replace(op=trains[wanted.step - 1])
-        reference = self._kept(replace(self.reference, logged=theirs), window)
-        return self._own(replace(self.candidate, logged=wanted), window), reference
+            theirs = log_request._replace(op=trains[log_request.step - 1])
+        reference = self._reference_folder(replace(self.reference, logged=theirs), window)
+        return self._candidate_folder(
+            replace(self.candidate, logged=log_request), window
+        ), reference
 
     def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
         """Run candidate and reference up to step 1, and return that step's errors against fp64.
@@ -142,61 +144,65 @@ class Recordings:
         """
         from pytest_precision.trace.step_accuracy import StepAccuracy
 
-        theirs = self._kept(replace(self.reference, beside_exact=True), BEFORE_TRAINING)
-        ours = self._own(replace(self.candidate, beside_exact=True), BEFORE_TRAINING)
+        theirs = self._reference_folder(replace(self.reference, beside_exact=True), BEFORE_TRAINING)
+        ours = self._candidate_folder(replace(self.candidate, beside_exact=True), BEFORE_TRAINING)
         segments = (
             recorded_segments(side.cell, BEFORE_TRAINING)[-1]
             for side in (self.candidate, self.reference)
         )
-        found = (
+        accuracies = (
             StepAccuracy.read(folder_of(folder, segment.number))
             for folder, segment in zip((ours, theirs), segments, strict=True)
         )
-        return next(found), next(found)
+        return next(accuracies), next(accuracies)
 
     def close(self) -> None:
         """Delete the candidate's recordings."""
         for folder in self._folders:
             self._traces.drop(folder)
 
-    def _kept(self, side: Side, window: Window | None, name: str = "reference") -> Path:
+    def _reference_folder(self, side: Side, window: Window | None, name: str = "reference") -> Path:
         """Return the folder in which a run of a side is kept, recorded now or cached."""
-        asked = side, window
-        if asked not in self._references:
+        request = side, window
+        if request not in self._references:
             with self._recording(name):
                 # Another sys.path may find another module of the same name.
-                key = *asked, os.getcwd(), tuple(sys.path)
-                found = self._traces.find(key)
-                if found is None and not side.gradients:  # one that has them serves as well
-                    found = self._traces.find((replace(side, gradients=True), *key[1:]))
-                if found is None:
-                    with self._traces.new_folder() as found:
-                        modules = self._record(side, window, found)
+                key = *request, os.getcwd(), tuple(sys.path)
+                folder = self._traces.find(key)
+                if folder is None and not side.gradients:  # one that has them serves as well
+                    folder = self._traces.find((replace(side, gradients=True), *key[1:]))
+                if folder is None:
+                    with self._traces.new_folder() as folder:
+                        modules = self._record(side, window, folder)
                     # Tests change the process that inline ranks run in.
                     lasts = side.needs.pure and self._ranks.mode != "inline"
-                    self._traces.keep(key, found, modules, outlasts_check=lasts)
-            self._references[asked] = found
-        return self._references[asked]
+                    self._traces.keep(key, folder, modules, outlasts_check=lasts)
+            self._references[request] = folder
+        return self._references[request]
 
-    def _own(self, side: Side, window: Window | None) -> Path:
+    def _candidate_folder(self, side: Side, window: Window | None) -> Path:
         """Record the candidate into a new folder, which `close` deletes; return the folder."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
-            self._record(side, window, folder, self._known(window))
+            self._record(side, window, folder, self._reference_gradients(window))
         self._folders.append(folder)
         return folder
 
-    def _known(self, window: Window | None) -> GradientLog:
+    def _reference_gradients(self, window: Window | None) -> GradientLog:
         """Return the reference's log of checked gradients; empty if useless for the candidate."""
         from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
 
-        found = self._references.get((self.reference, window))
-        if found is None or not self.candidate.judges_as(self.reference):
+        folder = self._references.get((self.reference, window))
+        if folder is None or not self.candidate.judges_as(self.reference):
             return GradientLog()
         segments = recorded_segments(self.reference.cell, window)
-        return GradientLog.read(found, *(segment.world_size for segment in segments))
+        return GradientLog.read(folder, *(segment.world_size for segment in segments))
 
     def _record(
-        self, side: Side, window: Window | None, folder: Path, known: GradientLog | None = None
+        self,
+        side: Side,
+        window: Window | None,
+        folder: Path,
+        gradient_log: GradientLog | None = None,
     ) -> set[ModuleFile]:
         """Record one run, each segment on a group of ranks; return the modules that these imported.
 
@@ -204,7 +210,7 @@ class Recordings:
             side: which.
             window: see `both`.
             folder: where to.
-            known: see `GradientOracle`.
+            gradient_log: see `GradientOracle`.
 
         Raises:
             RanksSkipped: the sequence goes on in new processes, and there is one process alone.
@@ -229,7 +235,7 @@ class Recordings:
                 str(folder),
                 window,
                 segment,
-                known,
+                gradient_log,
                 timeout=self._timeout,
                 needs=side.needs_of(segment),
                 name=side.layout.name,

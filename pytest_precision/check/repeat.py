@@ -56,12 +56,12 @@ def further_runs(
         mode: how ranks run; `inline` has no new ones.
         devices: names of the GPUs that ranks have one of each.
     """
-    kept = mode == "reuse" and not side.needs.fresh
+    same_ranks = mode == "reuse" and not side.needs.fresh
     for number in range(2, runs + 1):
         if mode == "inline":
             yield FurtherRun("in the same process", side)
         elif number % 2 == 0:
-            yield FurtherRun("on the same ranks" if kept else "on new ranks", side)
+            yield FurtherRun("on the same ranks" if same_ranks else "on new ranks", side)
         elif HASH_SEED in dict(side.needs.environment.declared):  # the test wants this one
             yield FurtherRun("on new ranks", _with(side))
         else:
@@ -102,18 +102,20 @@ def repeated(
         SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`.
     """
     with ExitStack() as stack:
-        made: list[Recordings] = []
+        recordings: list[Recordings] = []
         for number, run in enumerate(runs, 2):
             names = f"layout in run {number}, {run.words}", "layout"
-            made.append(stack.enter_context(closing(record(run.side, first, names=names))))
-            case = Case.opened(made[-1], terms)
+            recordings.append(stack.enter_context(closing(record(run.side, first, names=names))))
+            case = Case.opened(recordings[-1], terms)
             where = f"in run {number} of {len(runs) + 1}, {run.words}"
             ruling = same_data(case) or repeats(case, where)
             if ruling is not None:
                 break
         else:
             ruling = ruled(case.of_candidate_alone("layout"), ALONE_GATES)
-        spent = {name: sum(one.timing[name] for one in made) for name in made[0].timing}
+        spent = {
+            name: sum(pair.timing[name] for pair in recordings) for name in recordings[0].timing
+        }
         return ruling, case.figures() | {"timing": spent} | dict(ruling.figures)
 
 
@@ -125,15 +127,15 @@ def repeats(case: Case, where: str) -> Ruling | None:
         case: a further run, as the candidate, and the first.
         where: the further run, in words.
     """
-    found = _first(case)
-    if found is None:
+    finding = _first(case)
+    if finding is None:
         return None
-    closer = case.around(found.pair.moment.step)
+    closer = case.around(finding.pair.moment.step)
     again = _first(closer)
-    shown = again if again is not None and again.pair.moment == found.pair.moment else found
+    shown = again if again is not None and again.pair.moment == finding.pair.moment else finding
     named = case.culprit(shown)
-    told = filter(None, ("Here, `the reference` is the first run.", named.note))
-    details = [*told, *wording.statistics_lines(shown, "in the first run")]
+    notes = filter(None, ("Here, `the reference` is the first run.", named.note))
+    details = [*notes, *wording.statistics_lines(shown, "in the first run")]
     if again is None:
         details.append("Both runs were made once more, and had the same bits then.")
     reason = f"does not repeat: {what_differs(shown)} {where}"

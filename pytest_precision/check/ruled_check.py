@@ -40,6 +40,6 @@ def ruled_check(
         ruling = ruled(case, GATES)
         figures = case.figures() | {"timing": recordings.timing}
         for rule in further:
-            ruling, told = rule(ruling, case)
-            figures |= told
+            ruling, rule_figures = rule(ruling, case)
+            figures |= rule_figures
         return ruling, figures | dict(ruling.figures)

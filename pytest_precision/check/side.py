@@ -117,8 +117,8 @@ class Side:
             launched=is_command,
             collected=collected if code else (),
         )
-        own = workload if way_in == LAYOUT else None
-        return cls(layout, swapped, own, cell, way_in, resumes, needs)
+        layout_workload = workload if way_in == LAYOUT else None
+        return cls(layout, swapped, layout_workload, cell, way_in, resumes, needs)
 
     def computes_as(self, other: Side) -> bool:
         """Return whether this run has the same set-up and environment variables as another.
@@ -148,7 +148,7 @@ class Side:
         folder: str,
         window: Window | None,
         segment: Segment | None = None,
-        known: GradientLog | None = None,
+        gradient_log: GradientLog | None = None,
     ) -> int:
         """Record one part of the run into `folder` on this rank, and count the tensors.
 
@@ -156,7 +156,8 @@ class Side:
             folder: an existing one, the same for all ranks.
             window: the train steps whose values are kept; None is the whole run.
             segment: the operations that are run; the first ones unless given.
-            known: what was found out of the gradients of the other side, see `GradientOracle`.
+            gradient_log: what was found out of the gradients of the other side, see
+                `GradientOracle`.
 
         Returns:
             the number of observations that it holds.
@@ -181,7 +182,7 @@ class Side:
                 window,
                 Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start),
                 self.gradients,
-                known,
+                gradient_log,
                 self.updates,
             )
             if self.logged is not None:

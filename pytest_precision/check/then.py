@@ -39,35 +39,37 @@ class Then:
 
 
 def since_then(
-    then: Then, record: MakeRecordings, now: Ruling, case: Case
+    then: Then, record: MakeRecordings, current_ruling: Ruling, case: Case
 ) -> tuple[Ruling, dict[str, Any]]:
     """Run candidate and reference at another revision, too; return the check's outcome.
 
     Args:
         then: the other commit or installation.
         record: makes the recordings of a side now and at the other revision.
-        now: the ruling on the sides as they are now.
+        current_ruling: the ruling on the sides as they are now.
         case: both sides now, or the candidate alone.
 
     Raises:
         SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`; only of a case that passes.
     """
-    if now.outcome not in ("pass", "fail"):
-        return now, {}  # what proves nothing now has nothing to compare
+    if current_ruling.outcome not in ("pass", "fail"):
+        return current_ruling, {}  # what proves nothing now has nothing to compare
     with ExitStack() as stack:
         try:
-            return since(now, recorded_then(case, then, record, stack))
+            return since(current_ruling, recorded_then(case, then, record, stack))
         except (RanksSkipped, SideFailed) as error:
-            if now.outcome == "pass":
+            if current_ruling.outcome == "pass":
                 raise
-            return told_first(now, [f"Not compared with {then.name}: {error}"]), {}
+            return told_first(current_ruling, [f"Not compared with {then.name}: {error}"]), {}
 
 
-def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStack) -> Moves:
+def recorded_then(
+    current_case: Case, then: Then, record: MakeRecordings, stack: ExitStack
+) -> Moves:
     """Record candidate and reference at another revision; return how their results differ from now.
 
     Args:
-        now: both sides now, or the candidate alone.
+        current_case: both sides now, or the candidate alone.
         then: the other commit or installation.
         record: makes the recordings of a side now and at the other revision.
         stack: removes what is recorded here.
@@ -76,28 +78,39 @@ def recorded_then(now: Case, then: Then, record: MakeRecordings, stack: ExitStac
         SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`.
     """
     cases: dict[str, Case] = {}
-    made: dict[str, Recordings] = {}
-    for side, recording in now.recorded():
+    recordings_by_side: dict[str, Recordings] = {}
+    for side, recording in current_case.recorded():
         names = recording.name, f"{recording.name} at {then.name}"
         # What a side computed then is compared, and not judged by itself.
         theirs = replace(side, then=then.name, gradients=False)
-        own = made[recording.name] = record(side, theirs, then=then.ranks, names=names)
-        cases[recording.name] = now.beside(recording, stack.enter_context(closing(own)))
-    found = {name: _moved_of(case) for name, case in cases.items()}
+        recordings = recordings_by_side[recording.name] = record(
+            side, theirs, then=then.ranks, names=names
+        )
+        cases[recording.name] = current_case.beside(
+            recording, stack.enter_context(closing(recordings))
+        )
+    outcomes = {name: _moved_of(case) for name, case in cases.items()}
 
     def apart() -> Ruling | None:
         if len(cases) == 1:
             return None
         ours, theirs = (case.reference for case in cases.values())
-        case = Case(replace(ours, name="candidate"), theirs, now.terms._replace(lines=False))
-        case.noise = now.noise
+        case = Case(
+            replace(ours, name="candidate"), theirs, current_case.terms._replace(lines=False)
+        )
+        case.noise = current_case.noise
         return refused(case, (same_data, agreement))
 
-    rulings = {name: ruling for name, ruling in found.items() if ruling is not None}
+    rulings = {name: ruling for name, ruling in outcomes.items() if ruling is not None}
     differences = differences_in_time(cases.values(), then.packages())
     alone = len(cases) == 1
     return Moves(
-        then.name, rulings, apart, differences, alone=alone, measure=lambda: measured(made)
+        then.name,
+        rulings,
+        apart,
+        differences,
+        alone=alone,
+        measure=lambda: measured(recordings_by_side),
     )
 
 
@@ -125,9 +138,9 @@ def _moved_of(case: Case) -> Ruling | None:
     return Ruling(outcome="fail", gate=ruling.gate, reason=reason)
 
 
-def _torn_at_both_ends(found: Finding) -> bool:
+def _torn_at_both_ends(finding: Finding) -> bool:
     """Return whether ranks hold different bits of one tensor, now and at the other revision."""
-    ends = found.pair.candidate, found.pair.reference
+    ends = finding.pair.candidate, finding.pair.reference
     return all(end is not None and end.fault is not None for end in ends)
 
 
@@ -138,10 +151,13 @@ def differences_in_time(
 
     Packages that one of the two lacks come last: they are many, and most of them decide nothing.
     """
-    found: dict[str, list[str]] = {}
+    differences: dict[str, list[str]] = {}
     for case in cases:
-        here, there = (side.trace.header.environment for side in case.sides)
-        for name in dict.fromkeys([*here, *there]):
-            if here.get(name) != there.get(name):
-                found[name] = [here.get(name, "none"), there.get(name, "none")]
-    return found | dict(sorted(packages.items(), key=lambda own: "none" in own[1]))
+        new_environment, old_environment = (side.trace.header.environment for side in case.sides)
+        for name in dict.fromkeys([*new_environment, *old_environment]):
+            if new_environment.get(name) != old_environment.get(name):
+                differences[name] = [
+                    new_environment.get(name, "none"),
+                    old_environment.get(name, "none"),
+                ]
+    return differences | dict(sorted(packages.items(), key=lambda package: "none" in package[1]))

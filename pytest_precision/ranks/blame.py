@@ -53,19 +53,21 @@ class Evidence:
     @property
     def aborted(self) -> list[int]:
         """The aborted ranks: they died after their stacks were taken, as when NCCL aborts them."""
-        died = (rank for rank, answer in self.received.items() if isinstance(answer.what, Ended))
+        died = (rank for rank, answer in self.received.items() if isinstance(answer.message, Ended))
         return [rank for rank in died if rank in self.stacks]
 
 
 def first_failure(received: Mapping[int, Received]) -> int | None:
     """Return the rank whose exception, skip or process death came first; None if no rank failed."""
-    ended = {rank: h for rank, h in received.items() if isinstance(h.what, Raised | Skipped)}
-    died = {rank: h.at for rank, h in received.items() if isinstance(h.what, Ended)}
+    ended = {rank: h for rank, h in received.items() if isinstance(h.message, Raised | Skipped)}
+    died = {rank: h.at for rank, h in received.items() if isinstance(h.message, Ended)}
     settled = min((h.at for h in ended.values()), default=float("inf")) + SETTLE_SECONDS
     early = {rank: at for rank, at in died.items() if at <= settled}
     if early:
         return min(early, key=lambda rank: (early[rank], rank))
-    stamps = {r: h.what.when for r, h in ended.items() if isinstance(h.what, Raised | Skipped)}
+    stamps = {
+        r: h.message.when for r, h in ended.items() if isinstance(h.message, Raised | Skipped)
+    }
     return min(stamps, key=lambda rank: (stamps[rank], rank), default=None)
 
 
@@ -75,9 +77,9 @@ def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
     if first is None:
         return True
     answer = received[first]
-    if isinstance(answer.what, Ended):
+    if isinstance(answer.message, Ended):
         return answer.at >= overdue
-    return isinstance(answer.what, Raised) and answer.what.when >= overdue
+    return isinstance(answer.message, Raised) and answer.message.when >= overdue
 
 
 def failure_of(evidence: Evidence) -> RankError:
@@ -93,14 +95,14 @@ def failure_of(evidence: Evidence) -> RankError:
         assert rank is not None
         return _error(evidence, rank, "hung", f"hung: no answer within {evidence.seconds:g} s")
     assert first is not None
-    what = evidence.received[first].what
-    if isinstance(what, Skipped):
-        return _error(evidence, first, "skipped", _alone(evidence, what.reason))
-    if isinstance(what, Raised):
-        cause: Cause = "exited" if what.exited else "raised"
-        return _error(evidence, first, cause, f"{cause} {what.headline}", what.exception)
-    assert isinstance(what, Ended)
-    return _error(evidence, first, "died", f"died: {_ending(what.status)}")
+    message = evidence.received[first].message
+    if isinstance(message, Skipped):
+        return _error(evidence, first, "skipped", _words_on_skip(evidence, message.reason))
+    if isinstance(message, Raised):
+        cause: Cause = "exited" if message.exited else "raised"
+        return _error(evidence, first, cause, f"{cause} {message.headline}", message.exception)
+    assert isinstance(message, Ended)
+    return _error(evidence, first, "died", f"died: {_ending(message.status)}")
 
 
 def require_nonce(expected: str, echoes: Sequence[str], doing: str) -> None:
@@ -151,8 +153,8 @@ def _error(
 ) -> RankError:
     parts = [f"rank {rank} of {evidence.world_size} in {evidence.doing} {headline}"]
     others = [other for other in range(evidence.world_size) if other != rank]
-    told = [rank, *others] if cause == "hung" else [rank]
-    for teller in told:
+    tellers = [rank, *others] if cause == "hung" else [rank]
+    for teller in tellers:
         parts += _account(evidence, teller)
     parts += _block(f"End of the output of rank {rank}", evidence.tails.get(rank, ""))
     if others:
@@ -179,32 +181,32 @@ def _account(evidence: Evidence, rank: int) -> list[str]:
     if rank not in evidence.received or rank in evidence.aborted:
         stacks = evidence.stacks.get(rank) or "none: the process did not react; it may be stopped"
         return _block(f"Stacks of rank {rank}", stacks)
-    what = evidence.received[rank].what
-    return _block(f"Rank {rank}", what.traceback) if isinstance(what, Raised) else []
+    message = evidence.received[rank].message
+    return _block(f"Rank {rank}", message.traceback) if isinstance(message, Raised) else []
 
 
 def _consequence(evidence: Evidence, rank: int) -> str:
     if rank not in evidence.received:
         return "no answer, ended"
-    what = evidence.received[rank].what
-    if isinstance(what, Raised):
-        after = what.when - evidence.started
-        return f"{what.headline.splitlines()[0]} (after {after:.3f} s)"
-    if isinstance(what, Skipped):
-        return f"skipped: {what.reason}"
-    return _ending(what.status) if isinstance(what, Ended) else "done"
+    message = evidence.received[rank].message
+    if isinstance(message, Raised):
+        after = message.when - evidence.started
+        return f"{message.headline.splitlines()[0]} (after {after:.3f} s)"
+    if isinstance(message, Skipped):
+        return f"skipped: {message.reason}"
+    return _ending(message.status) if isinstance(message, Ended) else "done"
 
 
-def _alone(evidence: Evidence, reason: str) -> str:
-    skipped = [r for r in evidence.received if isinstance(evidence.received[r].what, Skipped)]
+def _words_on_skip(evidence: Evidence, reason: str) -> str:
+    skipped = [r for r in evidence.received if isinstance(evidence.received[r].message, Skipped)]
     others = [rank for rank in range(evidence.world_size) if rank not in skipped]
     return (
-        f"skipped, but not all ranks did: {_listed(skipped)} skipped, {_listed(others)} did not; "
+        f"skipped, but not all ranks did: {_list_of(skipped)} skipped, {_list_of(others)} did not; "
         f"skip on every rank, or in the test itself. The reason was: {reason}"
     )
 
 
-def _listed(ranks: list[int]) -> str:
+def _list_of(ranks: list[int]) -> str:
     return f"rank {', '.join(map(str, sorted(ranks)))}"
 
 

@@ -148,7 +148,7 @@ class LocalGroup:
             for rank in self._ranks:
                 rank.send(task)
             received, stacks = self._answers(started, timeout)
-        answers = [received[rank].what for rank in sorted(received)]
+        answers = [received[rank].message for rank in sorted(received)]
         done = [answer for answer in answers if isinstance(answer, Done)]
         skips = [answer.reason for answer in answers if isinstance(answer, Skipped)]
         if len(skips) == len(self._ranks):
@@ -157,7 +157,9 @@ class LocalGroup:
             overdue = started + self._collective_seconds
             raise self._failure(received, started, timeout, overdue, job.name, stacks)
         blame.require_nonce(task.nonce, [answer.nonce for answer in done], job.name)
-        results = [self._unpacked(rank, answer.result, job) for rank, answer in enumerate(done)]
+        results = [
+            self._unpacked_result(rank, answer.result, job) for rank, answer in enumerate(done)
+        ]
         self.modules.update(*(answer.modules.unpack() for answer in done))
         self._found_by = job.sys_path
         self._imported = any(answer.imported for answer in done)
@@ -168,11 +170,11 @@ class LocalGroup:
     def close(self) -> None:
         """Ask the ranks to end, end by force those that take too long, and remove their folder."""
         # The process id of a rank that has ended may belong to another process by now.
-        there = [rank for rank in self._ranks if rank.alive]
-        for rank in there:
+        living_ranks = [rank for rank in self._ranks if rank.alive]
+        for rank in living_ranks:
             rank.send(Stop())
-        handle.leave(there, LEAVE_SECONDS)
-        self._end(there)
+        handle.leave(living_ranks, LEAVE_SECONDS)
+        self._end(living_ranks)
 
     def kill(self) -> None:
         """End all ranks by force, busy or not, and remove their folder."""
@@ -184,13 +186,13 @@ class LocalGroup:
         deadline = started + self._start_seconds / COLLECTIVE_SHARE
         received = watch.collect(self._ranks, deadline)
         for answer in received.values():
-            if isinstance(answer.what, Unavailable):
+            if isinstance(answer.message, Unavailable):
                 limit = f"{self._ranks_per_device} per GPU"
-                raise WorldSizeError(world_size, answer.what.available, limit)
-            if isinstance(answer.what, Ready):
-                self._devices.add(answer.what.device)
+                raise WorldSizeError(world_size, answer.message.available, limit)
+            if isinstance(answer.message, Ready):
+                self._devices.add(answer.message.device)
         if len(received) < world_size or not all(
-            isinstance(h.what, Ready) for h in received.values()
+            isinstance(h.message, Ready) for h in received.values()
         ):
             overdue = started + self._start_seconds
             doing = "the start of the group"
@@ -237,7 +239,7 @@ class LocalGroup:
             )
         )
 
-    def _unpacked(self, rank: int, result: Payload, job: Job) -> Any:
+    def _unpacked_result(self, rank: int, result: Payload, job: Job) -> Any:
         try:
             return result.unpack()
         except Exception as error:  # unpickling runs the value's own code

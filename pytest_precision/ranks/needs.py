@@ -80,5 +80,9 @@ def code_of(
         workload if it is the user's.
     """
     layouts = (layout,) if other is None else (layout, other)
-    own = () if workload is None or not workload.is_users_own else (workload,)
-    return (*layouts, *own) if own or any(path.is_users_own for path in layouts) else ()
+    users_workload = () if workload is None or not workload.is_users_own else (workload,)
+    return (
+        (*layouts, *users_workload)
+        if users_workload or any(path.is_users_own for path in layouts)
+        else ()
+    )

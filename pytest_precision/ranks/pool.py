@@ -208,8 +208,8 @@ class RankPool:
 
     def _bytes(self, key: GroupKey) -> int:
         world_size, needs = key
-        own = INTERPRETER_BYTES if needs.environment.declared else 0
-        return world_size * (RANK_BYTES[self.device] + own)
+        interpreter_bytes = INTERPRETER_BYTES if needs.environment.declared else 0
+        return world_size * (RANK_BYTES[self.device] + interpreter_bytes)
 
     def _open(self, world_size: int, needs: Needs, longest: float) -> RankGroup:
         if self.mode == "inline" and not needs.launched:

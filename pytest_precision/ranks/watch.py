@@ -29,7 +29,7 @@ class Received:
     A death came when it was seen: a host may wait for the status before it passes it on.
     """
 
-    what: FromRank | Ended
+    message: FromRank | Ended
     at: float
 
 
@@ -49,21 +49,21 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
         ready = wait(waitables, max(0.0, deadline - time.monotonic()))
         if not ready:
             break
-        now = time.monotonic()
+        moment = time.monotonic()
         for rank in silent:
             if any(waitable in ready for waitable in rank.waitables):
-                what = rank.recv()
-                at = what.when if isinstance(what, Ended) else now
-                received[rank.number] = Received(what, at)
-                if isinstance(what, Ended | Raised) and not failed:
+                message = rank.recv()
+                at = message.when if isinstance(message, Ended) else moment
+                received[rank.number] = Received(message, at)
+                if isinstance(message, Ended | Raised) and not failed:
                     failed = True
-                    deadline = min(deadline, now + GRACE_SECONDS)
+                    deadline = min(deadline, moment + GRACE_SECONDS)
     return received
 
 
 def has_failure(received: Mapping[int, Received]) -> bool:
     """Return whether a rank has failed."""
-    return any(isinstance(answer.what, Ended | Raised) for answer in received.values())
+    return any(isinstance(answer.message, Ended | Raised) for answer in received.values())
 
 
 def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> dict[int, Received]:
@@ -75,14 +75,14 @@ def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> di
         received: what each rank has sent.
         ranks: all ranks, which have been ended since.
     """
-    known = dict(received)
+    answers = dict(received)
     for rank in ranks:
         at = received[rank.number].at if rank.number in received else 0.0
         if received.get(rank.number) == Received(Ended(None, at), at) and not rank.alive:
-            now = rank.recv()
-            if isinstance(now, Ended) and now.status not in _ENDINGS:
-                known[rank.number] = Received(replace(now, when=at), at)
-    return known
+            message = rank.recv()
+            if isinstance(message, Ended) and message.status not in _ENDINGS:
+                answers[rank.number] = Received(replace(message, when=at), at)
+    return answers
 
 
 def stacks(ranks: Sequence[Rank]) -> Mapping[int, str]:

@@ -17,7 +17,7 @@ class OneRun(Recordings):
 
     def both(self, window: Window | None, **changes: Any) -> tuple[Recording, Recording]:
         """Record the reference, which is the candidate, too."""
-        folder = self._kept(replace(self.reference, **changes), window)
+        folder = self._reference_folder(replace(self.reference, **changes), window)
         return self._read("candidate", folder, window), self._read("reference", folder, window)
 
 

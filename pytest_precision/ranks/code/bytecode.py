@@ -38,7 +38,7 @@ def _status_of_current(loader: SourceFileLoader, path: str) -> Any:
     Raises:
         OSError: it may be stale; the loader then compiles the source, and writes no bytecode.
     """
-    found = _status(loader, path)
+    status = _status(loader, path)
     if is_stale(path, cache_from_source(path)):
         raise FileNotFoundError(path)
-    return found
+    return status

@@ -53,12 +53,14 @@ class ImportPath:
     arguments: tuple[Argument, ...] = ()
 
     @classmethod
-    def of(cls, function: Callable[..., Any] | ImportPath, what: str = "candidate") -> ImportPath:
+    def of(
+        cls, function: Callable[..., Any] | ImportPath, argument: str = "candidate"
+    ) -> ImportPath:
         """Return the import path of a module-level callable, or of a `functools.partial` of one.
 
         Args:
             function: the callable; an import path is returned unchanged.
-            what: the caller's name for the argument, for the message.
+            argument: the caller's name for the argument, for the message.
 
         Raises:
             TypeError: it has no import path (a lambda, a local function, a bound method, another
@@ -67,33 +69,39 @@ class ImportPath:
         if isinstance(function, ImportPath):
             return function
         if isinstance(function, functools.partial):
-            return cls.of(function.func, what).bind(*function.args, **function.keywords)
+            return cls.of(function.func, argument).bind(*function.args, **function.keywords)
         name = getattr(function, "__qualname__", None)
         module = getattr(function, "__module__", None)
         if not callable(function):
-            raise _refused(function, what, "it cannot be called; pass the function or class itself")
+            raise _refused(
+                function, argument, "it cannot be called; pass the function or class itself"
+            )
         if isinstance(function, MethodType):
             raise _refused(
                 function,
-                what,
+                argument,
                 "a bound method carries its object; pass a function that makes the object",
             )
         if not (isinstance(name, str) and isinstance(module, str)):
             raise _refused(
-                function, what, "an object has no import path; pass its class, or a partial of it"
+                function,
+                argument,
+                "an object has no import path; pass its class, or a partial of it",
             )
         if "<lambda>" in name:
-            raise _refused(function, what, "a lambda has no import path; write it with def")
+            raise _refused(function, argument, "a lambda has no import path; write it with def")
         if "<locals>" in name:
-            raise _refused(function, what, "a local function has no import path; move it out")
+            raise _refused(function, argument, "a local function has no import path; move it out")
         home = sys.modules.get(module)
         if home is None or _attribute(home, name) is not function:
             raise _refused(
-                function, what, f"{module}:{name} is not this object; give it a name of its own"
+                function, argument, f"{module}:{name} is not this object; give it a name of its own"
             )
         file = getattr(home, "__file__", None)
         if file is None and module == "__main__":
-            raise _refused(function, what, "interactive code has no file; write it into a module")
+            raise _refused(
+                function, argument, "interactive code has no file; write it into a module"
+            )
         return cls(module, name, None if file is None else os.path.abspath(file))
 
     @property
@@ -127,10 +135,10 @@ class ImportPath:
         positional = [argument for argument in old if argument.name is None]
         keywords = [argument for argument in old if argument.name is not None]
         positional += [
-            _packed(value, None, f"argument {len(positional) + i}", self)
+            _packed_argument(value, None, f"argument {len(positional) + i}", self)
             for i, value in enumerate(args)
         ]
-        keywords += [_packed(value, name, name, self) for name, value in kwargs.items()]
+        keywords += [_packed_argument(value, name, name, self) for name, value in kwargs.items()]
         return replace(self, arguments=(*positional, *keywords))
 
     def resolve(self) -> Callable[..., Any]:
@@ -187,16 +195,16 @@ def _words(value: object) -> str:
     return repr(value)
 
 
-def _refused(function: object, what: str, why: str) -> TypeError:
+def _refused(function: object, argument: str, why: str) -> TypeError:
     return TypeError(
         expected_but_got(
             "a module-level callable, or a functools.partial of one,",
-            f"{what}={function!r} ({type(function).__name__}): the ranks import it, and {why}",
+            f"{argument}={function!r} ({type(function).__name__}): the ranks import it, and {why}",
         )
     )
 
 
-def _packed(value: object, name: str | None, word: str, path: ImportPath) -> Argument:
+def _packed_argument(value: object, name: str | None, word: str, path: ImportPath) -> Argument:
     try:
         return Argument(name, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # pickling runs the value's own code
@@ -245,7 +253,7 @@ def _modules(pickled: bytes) -> set[str]:
 
 
 def _attribute(module: ModuleType, qualname: str) -> object:
-    found: object = module
+    attribute: object = module
     for name in qualname.split("."):
-        found = getattr(found, name, None)
-    return found
+        attribute = getattr(attribute, name, None)
+    return attribute

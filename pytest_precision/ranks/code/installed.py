@@ -60,19 +60,19 @@ def _is_in_place(file: str, path: tuple[str, ...]) -> bool:
             first, _, _ = file[len(folder) :].partition(os.sep)
             if not _is_link(folder + first):
                 return True
-    return any(file.startswith(f) and file[len(f) :] in _recorded(f) for f in _entries(path))
+    return any(file.startswith(f) and file[len(f) :] in _recorded_files(f) for f in _entries(path))
 
 
 @lru_cache(maxsize=8)
 def _folders(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return the folders of Python and of installed packages, each with a separator at the end."""
-    found = folders_of_interpreter()
-    found |= {
+    folders = folders_of_interpreter()
+    folders |= {
         entry for entry in path if os.path.basename(os.path.normpath(entry)) in PACKAGE_FOLDERS
     }
-    found |= {str(Path(__file__).parents[2]), *_torch()}
-    found |= {os.path.realpath(folder) for folder in found}
-    return tuple(os.path.join(os.path.abspath(folder), "") for folder in sorted(found))
+    folders |= {str(Path(__file__).parents[2]), *_torch()}
+    folders |= {os.path.realpath(folder) for folder in folders}
+    return tuple(os.path.join(os.path.abspath(folder), "") for folder in sorted(folders))
 
 
 @cache
@@ -89,13 +89,13 @@ def _entries(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @cache
-def _recorded(folder: str) -> frozenset[str]:
+def _recorded_files(folder: str) -> frozenset[str]:
     """Return the files that the `*.dist-info/RECORD` files in a folder list, relative to it."""
-    found: set[str] = set()
+    files: set[str] = set()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         with record.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
-            found.update(row[0] for row in csv.reader(lines) if row)
-    return frozenset(found)
+            files.update(row[0] for row in csv.reader(lines) if row)
+    return frozenset(files)
 
 
 @cache

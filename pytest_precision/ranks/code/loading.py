@@ -29,7 +29,7 @@ def load_module(name: str, file: str | None) -> ModuleType:
     """
     file = None if file is None else place_on_rank(file)
     loaded = sys.modules.get(name)
-    if loaded is not None and (file is None or _same(getattr(loaded, "__file__", None), file)):
+    if loaded is not None and (file is None or _same_file(getattr(loaded, "__file__", None), file)):
         return loaded
     if file is None:
         return importlib.import_module(name)
@@ -38,9 +38,9 @@ def load_module(name: str, file: str | None) -> ModuleType:
         spec = None if loaded is not None else importlib.util.find_spec(name)
     except (ImportError, ValueError):  # a parent cannot be imported or is not a package
         spec = None
-    if spec is not None and _same(spec.origin, file):
+    if spec is not None and _same_file(spec.origin, file):
         return importlib.import_module(name)
-    return _loaded(name, Path(file))
+    return _loaded_module(name, Path(file))
 
 
 def place_on_rank(file: str) -> str | None:
@@ -49,11 +49,11 @@ def place_on_rank(file: str) -> str | None:
     return place if place == file or os.path.isfile(place) else None
 
 
-def _same(found: str | None, file: str) -> bool:
-    return found is not None and os.path.realpath(found) == os.path.realpath(file)
+def _same_file(loaded_file: str | None, file: str) -> bool:
+    return loaded_file is not None and os.path.realpath(loaded_file) == os.path.realpath(file)
 
 
-def _loaded(name: str, file: Path) -> ModuleType:
+def _loaded_module(name: str, file: Path) -> ModuleType:
     """Execute `file` as the module `name`, after its parent packages, and return the module."""
     is_package = file.name == "__init__.py"
     parent = name.rpartition(".")[0]
@@ -70,22 +70,22 @@ def _loaded(name: str, file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    before = {known: sys.modules.get(known) for known in (name, run_name)}
+    before = {module_name: sys.modules.get(module_name) for module_name in (name, run_name)}
     sys.modules.update({name: module, run_name: module})
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        for known, other in before.items():
-            sys.modules.pop(known)
+        for module_name, other in before.items():
+            sys.modules.pop(module_name)
             if other is not None:
-                sys.modules[known] = other
+                sys.modules[module_name] = other
         raise
     return module
 
 
 def _add_package(name: str, folder: Path) -> None:
     if (folder / "__init__.py").is_file():
-        _loaded(name, folder / "__init__.py")
+        _loaded_module(name, folder / "__init__.py")
         return
     parent = name.rpartition(".")[0]
     if parent and parent not in sys.modules:

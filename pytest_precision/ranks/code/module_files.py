@@ -49,9 +49,9 @@ class ImportedFiles:
     def news(self) -> frozenset[ModuleFile]:
         """Return the files that were taken in since this was last called."""
         self.take_in()
-        found = frozenset(self._news)
+        files = frozenset(self._news)
         self._news.clear()
-        return found
+        return files
 
 
 @cache
@@ -62,7 +62,7 @@ def imported_files() -> ImportedFiles:
 
 def unchanged(files: Iterable[ModuleFile]) -> bool:
     """Return whether all files still have the content of which these digests were made."""
-    return all(_digest(path) == found for path, found in files)
+    return all(_digest(path) == digest for path, digest in files)
 
 
 def _on_disk(file: str) -> str:

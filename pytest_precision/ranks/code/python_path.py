@@ -43,9 +43,9 @@ def without_own_entry() -> Iterator[None]:
     """
     before = sys.path[:]
     if not _is_safe() and sys.path:
-        own = sys.path.pop(0)
-        if (Path(own) / PACKAGE.name).is_dir():
-            sys.path.append(os.path.abspath(own))
+        folder = sys.path.pop(0)
+        if (Path(folder) / PACKAGE.name).is_dir():
+            sys.path.append(os.path.abspath(folder))
     try:
         yield
     finally:

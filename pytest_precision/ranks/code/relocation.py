@@ -74,11 +74,11 @@ def moved_paths(paths: Iterable[str], root: Path, tree: Path) -> Iterator[str]:
         tree: work tree of a commit of it.
     """
     for path in paths:
-        there = in_tree(Path(path), root, tree) if path else Path()
-        if not path or there == Path(path):
+        moved_path = in_tree(Path(path), root, tree) if path else Path()
+        if not path or moved_path == Path(path):
             yield path
-        elif there.exists():
-            yield str(there)
+        elif moved_path.exists():
+            yield str(moved_path)
 
 
 def in_tree(path: Path, root: Path, tree: Path) -> Path:
@@ -94,10 +94,10 @@ def _move_mapping(finder: ModuleType, root: Path, tree: Path) -> Iterator[str]:
     for name, path in [*mapping.items()]:
         if not _in_repository(Path(path), root, tree):
             continue
-        there = in_tree(Path(path), root, tree)
-        if there.exists() or there.with_suffix(".py").exists():
-            mapping[name] = str(there)
-            yield str(there.parent)
+        moved_path = in_tree(Path(path), root, tree)
+        if moved_path.exists() or moved_path.with_suffix(".py").exists():
+            mapping[name] = str(moved_path)
+            yield str(moved_path.parent)
         else:
             del mapping[name]
     spaces: Mapping[str, list[str]] = getattr(finder, "NAMESPACES", {})
@@ -110,8 +110,8 @@ def _in_repository(path: Path, root: Path, tree: Path) -> bool:
     """Return whether a file is in the repository, but not in this package, Python or `tree`."""
     path = path.resolve()
     others = [tree, PACKAGE, Path(sys.prefix), *map(Path, site.getsitepackages())]
-    within = [one for one in others if one.is_relative_to(root)]
-    return path.is_relative_to(root) and not any(path.is_relative_to(one) for one in within)
+    within = [folder for folder in others if folder.is_relative_to(root)]
+    return path.is_relative_to(root) and not any(path.is_relative_to(folder) for folder in within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ class Relocation:
 
     def import_path(self, path: Iterable[str]) -> list[str]:
         """Convert the user's `sys.path` to one for ranks of another commit or interpreter."""
-        kept = [entry for entry in path if not self.leaves(entry)]
-        return [*dict.fromkeys([self.package, *self.moved(kept), *(_OWN if self.left else ())])]
+        folders = [entry for entry in path if not self.leaves(entry)]
+        return [*dict.fromkeys([self.package, *self.moved(folders), *(_OWN if self.left else ())])]
 
     def moved(self, path: Iterable[str]) -> list[str]:
         """Convert the `sys.path` of this interpreter to the folders of the commit's work tree."""
@@ -176,7 +176,7 @@ class Relocation:
         Raises:
             RevisionError: with the name of the module.
         """
-        file = _compiled((error.name or "").replace(".", os.sep), path)
+        file = _compiled_module((error.name or "").replace(".", os.sep), path)
         if self.places is not None and file and not os.path.exists(self.path_of(file)):
             raise RevisionError(
                 expected_but_got(
@@ -199,26 +199,26 @@ class Relocation:
 _OWN: list[str] = []
 """The `sys.path` with which this process started, but for this package."""
 
-_here: list[Relocation] = []
+_relocation_in_effect: list[Relocation] = []
 """The relocation of this process, if it has one."""
 
 
 def settle(relocation: Relocation) -> None:
     """Make this process import code from another commit's work tree or another interpreter."""
     _OWN[:] = [entry for entry in sys.path if entry != relocation.package]
-    _here[:] = [relocation]
+    _relocation_in_effect[:] = [relocation]
     if relocation.places is not None:
         move_imports(*relocation.places)
 
 
 def relocation_of_process() -> Relocation | None:
     """Return how this process translates paths of the controlling one; None if it does not."""
-    return _here[0] if _here else None
+    return _relocation_in_effect[0] if _relocation_in_effect else None
 
 
 def relocated(path: str) -> str:
     """Return where this process has a file that the controlling process names."""
-    return _here[0].path_of(path) if _here else path
+    return _relocation_in_effect[0].path_of(path) if _relocation_in_effect else path
 
 
 def folders_left() -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def folders_left() -> tuple[str, ...]:
     return tuple(sorted(folders_of_interpreter() | {zipped}))
 
 
-def _compiled(name: str, path: Iterable[str]) -> str:
+def _compiled_module(name: str, path: Iterable[str]) -> str:
     """Return the file of a compiled extension module on an import path; empty if there is none."""
     files = (os.path.join(entry, name + suffix) for entry in path for suffix in EXTENSION_SUFFIXES)
     return next(filter(os.path.isfile, files), "")

@@ -58,8 +58,10 @@ class _Rewriting(SourceFileLoader):
 
         path = self.get_filename(fullname)
         file = Path(path)
-        kept = pytests.get_cache_dir(file) / (file.stem + pytests.PYC_TAIL)
-        code = None if is_stale(path, str(kept)) else pytests._read_pyc(file, kept)
+        bytecode_file = pytests.get_cache_dir(file) / (file.stem + pytests.PYC_TAIL)
+        code = (
+            None if is_stale(path, str(bytecode_file)) else pytests._read_pyc(file, bytecode_file)
+        )
         if code is None:  # pytest could not write there, or the source has changed
             source = self.get_data(path)
             tree = ast.parse(source, path)

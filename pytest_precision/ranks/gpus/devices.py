@@ -92,8 +92,8 @@ def held(names: Collection[str], seconds: float, folder: Path | None = None) -> 
     with contextlib.ExitStack() as stack:
         for name in sorted({*names} - {""}):
             lock = f"pytest-precision-device-{name}.lock"
-            what = f"the lock of device {name}"
-            descriptor = _opened(path_within(folder, lock, what, error=OSError))
+            expected = f"the lock of device {name}"
+            descriptor = _opened_lock(path_within(folder, lock, expected, error=OSError))
             stack.callback(os.close, descriptor)
             _take(descriptor, name, seconds, deadline)
         yield
@@ -105,14 +105,14 @@ def _locks() -> Path:
     Raises:
         ValueError: the variable that names another one is empty.
     """
-    given = os.environ.get(LOCKS_VARIABLE, str(LOCKS))
-    if not given.strip():
-        what = f"a folder in the variable {LOCKS_VARIABLE}"
-        raise ValueError(expected_but_got(what, f"{given!r}", f"unset it for {LOCKS}"))
-    return Path(given)
+    folder = os.environ.get(LOCKS_VARIABLE, str(LOCKS))
+    if not folder.strip():
+        expected = f"a folder in the variable {LOCKS_VARIABLE}"
+        raise ValueError(expected_but_got(expected, f"{folder!r}", f"unset it for {LOCKS}"))
+    return Path(folder)
 
 
-def _opened(file: Path) -> int:
+def _opened_lock(file: Path) -> int:
     # First without O_CREAT, which the kernel refuses in /tmp for another user's file.
     with contextlib.suppress(FileNotFoundError):
         return os.open(file, os.O_RDWR | os.O_NOFOLLOW)
@@ -194,9 +194,9 @@ def usable(uuids: Sequence[str]) -> tuple[str, ...]:
     """Return the devices that CUDA shows: MIG instances, and GPUs that are not divided."""
     following = (*uuids, "")[1:]
     return tuple(
-        own
-        for own, after in zip(uuids, following, strict=True)
-        if own.startswith("MIG-") or not after.startswith("MIG-")
+        uuid
+        for uuid, after in zip(uuids, following, strict=True)
+        if uuid.startswith("MIG-") or not after.startswith("MIG-")
     )
 
 
@@ -222,7 +222,7 @@ def visible_names(variable: str | None, listed: Sequence[str]) -> tuple[str, ...
 def _names_one(entry: str, listed: Sequence[str]) -> bool:
     if entry.isdecimal():
         return int(entry) < len(listed)
-    return entry.startswith(("GPU-", "MIG-")) and any(own.startswith(entry) for own in listed)
+    return entry.startswith(("GPU-", "MIG-")) and any(uuid.startswith(entry) for uuid in listed)
 
 
 def choice_of(ours: Sequence[str], local_rank: int, ranks: int) -> DeviceChoice:
@@ -234,8 +234,8 @@ def choice_of(ours: Sequence[str], local_rank: int, ranks: int) -> DeviceChoice:
         ranks: how many these are.
     """
     index = local_rank % len(ours)
-    own = ours[index]
+    device = ours[index]
     if any(name.startswith("MIG-") for name in ours):  # a process sees one instance at most
-        return DeviceChoice(own, 0, ranks > 1, own)
+        return DeviceChoice(device, 0, ranks > 1, device)
     shared = len(ours) < ranks
-    return DeviceChoice(",".join(ours), index, shared, own if own.startswith("GPU-") else "")
+    return DeviceChoice(",".join(ours), index, shared, device if device.startswith("GPU-") else "")

@@ -42,30 +42,30 @@ def choose_device(local_rank: int, sharing: int, per_device: int) -> DeviceChoic
     ours = devices.chosen(names, sharing, per_device, worker)
     if not ours:
         return len(names) * per_device
-    found = choice_of(ours, local_rank, sharing)._replace(among=len(names))
+    choice = choice_of(ours, local_rank, sharing)._replace(among=len(names))
     if listed is None:
-        return found._replace(visible=None, number=int(ours[found.number]))
-    return found
+        return choice._replace(visible=None, number=int(ours[choice.number]))
+    return choice
 
 
-def take_device(found: DeviceChoice) -> torch.device:
+def take_device(choice: DeviceChoice) -> torch.device:
     """Start CUDA on the chosen device, and return the device.
 
     Raises:
         RuntimeError: CUDA calls another device by that number.
     """
     global _among
-    if found.visible is not None:
-        os.environ[VISIBLE_DEVICES] = found.visible
-    os.environ["LOCAL_RANK"] = str(found.number)
-    device = torch.device("cuda", found.number)
+    if choice.visible is not None:
+        os.environ[VISIBLE_DEVICES] = choice.visible
+    os.environ["LOCAL_RANK"] = str(choice.number)
+    device = torch.device("cuda", choice.number)
     torch.cuda.set_device(device)
-    expect_chosen(found, device_uuid())
-    _among = found.among
+    expect_chosen(choice, device_uuid())
+    _among = choice.among
     return device
 
 
-def show_device(found: DeviceChoice) -> str:
+def show_device(choice: DeviceChoice) -> str:
     """Show this process the chosen device without starting CUDA in it; return the device's UUID.
 
     A script decides itself when CUDA starts, and with which variables. A fork asks for the name.
@@ -73,14 +73,14 @@ def show_device(found: DeviceChoice) -> str:
     Raises:
         RuntimeError: CUDA cannot be started on the device.
     """
-    if found.visible is not None:
-        os.environ[VISIBLE_DEVICES] = found.visible
-    os.environ["LOCAL_RANK"] = str(found.number)
+    if choice.visible is not None:
+        os.environ[VISIBLE_DEVICES] = choice.visible
+    os.environ["LOCAL_RANK"] = str(choice.number)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            take_device(found)
+            take_device(choice)
             os.write(writing, device_uuid().encode())
         except BaseException as error:
             os.write(writing, f"!{error}".encode())
@@ -92,7 +92,7 @@ def show_device(found: DeviceChoice) -> str:
     os.waitpid(child, 0)
     if not said or said.startswith("!"):
         raise RuntimeError(
-            expected_but_got(f"CUDA to start on device {found.number}", said[1:] or "no answer")
+            expected_but_got(f"CUDA to start on device {choice.number}", said[1:] or "no answer")
         )
     return said
 
@@ -122,17 +122,18 @@ def device_uuid() -> str:
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
-def expect_chosen(found: DeviceChoice, got: str) -> None:
+def expect_chosen(choice: DeviceChoice, got: str) -> None:
     """Raise if the UUID of this process's GPU is not that of the GPU which was chosen.
 
     Raises:
         RuntimeError: it has another one.
     """
-    wanted = found.name.removeprefix("GPU-")
-    if found.name.startswith("GPU-") and not got.removeprefix("GPU-").startswith(wanted):
+    uuid = choice.name.removeprefix("GPU-")
+    if choice.name.startswith("GPU-") and not got.removeprefix("GPU-").startswith(uuid):
         raise RuntimeError(
             expected_but_got(
-                f"cuda:{found.number} to be {found.name} with {VISIBLE_DEVICES}={found.visible},",
+                f"cuda:{choice.number} to be {choice.name} with "
+                f"{VISIBLE_DEVICES}={choice.visible},",
                 got,
                 f"unset what sets {VISIBLE_DEVICES} or starts CUDA before the ranks do",
             )

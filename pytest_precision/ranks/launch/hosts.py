@@ -58,7 +58,7 @@ class Hosts:
         self._hosts: dict[int, Host] = {}
         self._failures: dict[int, OSError] = {}
         self._hosts_rendezvous = LaunchRendezvous(launch)
-        self._hosts_rendezvous.wait(self._all_met, self._missing, tell)
+        self._hosts_rendezvous.wait(self._all_met, self._missing_ranks, tell)
         self._hosts_rendezvous.close()
         others = {rank: host.address for rank, host in self._hosts.items()}
         self._places = {0: Address.here(launch, "", 0, b""), **others}
@@ -79,20 +79,20 @@ class Hosts:
             raise WorldSizeError(membership.world_size, self.launch.world_size, started)
         number = membership.rank
         places = [self._places[rank] for rank in range(membership.world_size)]
-        own = places[number]
-        here = [place for place in places if place.node == own.node]
+        rank_place = places[number]
+        node_places = [place for place in places if place.node == rank_place.node]
         nodes = [*dict.fromkeys(place.node for place in places)]
         master = membership.master
         if master is not None and len(nodes) > 1:
             master = replace(master, address=self.launch.address)
         placed = replace(
             membership,
-            local_rank=here.index(own),
-            local_world_size=len(here),
+            local_rank=node_places.index(rank_place),
+            local_world_size=len(node_places),
             # Slurm's --gpus-per-task shows each process its own GPU alone.
-            sharing=sum(place.devices == own.devices for place in here),
+            sharing=sum(place.devices == rank_place.devices for place in node_places),
             rendezvous=self._rendezvous(membership, places),
-            node=nodes.index(own.node),
+            node=nodes.index(rank_place.node),
             nodes=len(nodes),
             master=master,
         )
@@ -100,7 +100,7 @@ class Hosts:
             return RankProcess(placed)
         host = self._hosts[number]
         try:
-            line = _called(host.address)
+            line = _connection_to(host.address)
         except OSError as error:
             whose = f"its {host.address.name}, which {self.launch.launcher} started,"
             raise placed.not_started("died", f"{whose} does not answer: {error}") from error
@@ -120,13 +120,13 @@ class Hosts:
             address = None if rank in self._hosts else self._hosts_rendezvous.find(rank)
             if address is not None:
                 try:
-                    self._hosts[rank] = _greeted(address)
+                    self._hosts[rank] = _greeted_host(address)
                 except (ConnectionRefusedError, ConnectionAbortedError) as error:
                     # The address may be from an earlier launch of this name; a new one may follow.
                     self._failures[rank] = error
         return len(self._hosts) == self.launch.world_size - 1
 
-    def _missing(self) -> str:
+    def _missing_ranks(self) -> str:
         ranks = [rank for rank in range(1, self.launch.world_size) if rank not in self._hosts]
         failures = "".join(
             f" (rank {r}: {self._failures[r]})" for r in ranks if r in self._failures
@@ -149,18 +149,18 @@ class Hosts:
         return ServedStore(wire.own_address(next(iter(nodes.values())).address))
 
 
-def _called(address: Address) -> Connection:
+def _connection_to(address: Address) -> Connection:
     return wire.dial(address.address, address.port, bytes.fromhex(address.key))
 
 
-def _greeted(address: Address) -> Host:
-    control = _called(address)
-    asked = time.monotonic()
+def _greeted_host(address: Address) -> Host:
+    control = _connection_to(address)
+    sent_at = time.monotonic()
     control.send(Hello())
     if not control.poll(wire.CONNECT_SECONDS):
         whose = f"rank {address.rank}, {address.name},"
         raise ConnectionError(f"{whose} does not answer; look at its output")
     welcome: Welcome = control.recv()
     answered = time.monotonic()
-    ahead = welcome.clock - (asked + answered) / 2
-    return Host(address, control, ahead if abs(ahead) > answered - asked else 0.0)
+    ahead = welcome.clock - (sent_at + answered) / 2
+    return Host(address, control, ahead if abs(ahead) > answered - sent_at else 0.0)

@@ -120,16 +120,16 @@ class LaunchRendezvous:
         Raises:
             ConnectionError: `arrived` is not True within `MEET_SECONDS`.
         """
-        started, told = time.monotonic(), False
+        started, is_announced = time.monotonic(), False
         while not arrived():
             waited = time.monotonic() - started
             if waited > MEET_SECONDS:
                 raise ConnectionError(
                     f"expected {missing()} within {MEET_SECONDS:g} s; {self.advice}"
                 )
-            if waited > NOTICE_SECONDS and not told:
+            if waited > NOTICE_SECONDS and not is_announced:
                 tell(f"precision: waiting up to {MEET_SECONDS:g} s for {missing()}; {self.advice}")
-                told = True
+                is_announced = True
             if self.launch.nodes > 1:  # other nodes need not see this one's part in the lock
                 self._shared.keep(KEPT_SECONDS)
             time.sleep(LOOK_SECONDS)

@@ -162,8 +162,8 @@ def serve(launch: Launch, tell: Callable[[str], object], preload: tuple[str, ...
     ensure_running(preload)  # the fork server imports torch while the processes meet
     os.environ[SERVED] = launch.name
     key = secrets.token_bytes(32)
-    own = wire.LOOPBACK if launch.nodes == 1 else wire.own_address(launch.address)
-    with wire.listen(own) as listener:
+    address = wire.LOOPBACK if launch.nodes == 1 else wire.own_address(launch.address)
+    with wire.listen(address) as listener:
         host, port = listener.getsockname()[:2]
         server = Server(listener, key)
         _meet(LaunchRendezvous(launch), Address.here(launch, host, port, key), server.met, tell)

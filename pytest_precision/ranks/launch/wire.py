@@ -34,8 +34,8 @@ def own_address(host: str) -> str:
         OSError: there is no route to `host`.
     """
     failure = OSError(f"no address of {host}")
-    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)  # any port: nothing is sent
-    for family, kind, protocol, _, target in found:
+    addresses = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)  # any port: nothing is sent
+    for family, kind, protocol, _, target in addresses:
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(target)
@@ -54,7 +54,7 @@ def listen(address: str) -> socket.socket:
 def proven(caller: socket.socket, key: bytes) -> Connection | None:
     """Authenticate a caller by its key; return the connection, or None if that fails."""
     try:
-        return _connection(caller, key, asked=True)
+        return _connection(caller, key, is_server=True)
     except Exception:  # a stranger may send anything, so multiprocessing may raise anything
         return None
 
@@ -67,7 +67,7 @@ def dial(address: str, port: int, key: bytes) -> Connection:
     """
     caller = socket.create_connection((address, port), CONNECT_SECONDS)
     try:
-        return _connection(caller, key, asked=False)
+        return _connection(caller, key, is_server=False)
     except Exception as error:
         raise ConnectionAbortedError(
             f"{address}:{port} did not prove within {CONNECT_SECONDS:g} s, by the key of this run, "
@@ -75,7 +75,7 @@ def dial(address: str, port: int, key: bytes) -> Connection:
         ) from error
 
 
-def _connection(caller: socket.socket, key: bytes, *, asked: bool) -> Connection:
+def _connection(caller: socket.socket, key: bytes, *, is_server: bool) -> Connection:
     caller.settimeout(None)  # the descriptor blocks from here on
     for level, option, value in _OPTIONS:
         caller.setsockopt(level, option, value)
@@ -84,7 +84,7 @@ def _connection(caller: socket.socket, key: bytes, *, asked: bool) -> Connection
     limit.daemon = True
     limit.start()
     try:
-        for step in (deliver_challenge, answer_challenge)[:: 1 if asked else -1]:
+        for step in (deliver_challenge, answer_challenge)[:: 1 if is_server else -1]:
             step(connection, key)
     except BaseException:
         connection.close()

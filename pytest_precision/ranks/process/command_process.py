@@ -39,10 +39,10 @@ def begin_launched(membership: Membership) -> Ready | Unavailable:
         return Ready()
     from pytest_precision.ranks.gpus import own_device
 
-    found = own_device.choose_device(
+    choice = own_device.choose_device(
         membership.local_rank, membership.sharing, membership.ranks_per_device
     )
-    return Unavailable(found) if isinstance(found, int) else Ready(own_device.show_device(found))
+    return Unavailable(choice) if isinstance(choice, int) else Ready(own_device.show_device(choice))
 
 
 def run_launched(job: Job) -> Any:

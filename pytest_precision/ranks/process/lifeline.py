@@ -91,12 +91,12 @@ def end_children() -> None:
 
     A forked child holds copies of this rank's sockets, so the peers would not see the rank's end.
     """
-    own = os.getpid()
-    if os.getpgrp() != own:  # `tie` has failed: the process group is pytest's
+    pid = os.getpid()
+    if os.getpgrp() != pid:  # `tie` has failed: the process group is pytest's
         return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
-    reaper.end_descendants(own)
+    reaper.end_descendants(pid)
 
 
 def end_with_controller(folder: Path) -> NoReturn:

@@ -122,8 +122,8 @@ class Raised:
             traceback.clear_frames(frames)
         while frames is not None and _is_of_ranks(frames.tb_frame.f_globals):
             frames = frames.tb_next
-        told = traceback.TracebackException(type(error), error, frames)
-        said = "".join(told.format_exception_only())
+        report = traceback.TracebackException(type(error), error, frames)
+        said = "".join(report.format_exception_only())
         if isinstance(error, SyntaxError):  # a traceback names the place first
             said = f"{type(error).__name__}: {error}"
         return cls(
@@ -131,7 +131,7 @@ class Raised:
             exited=isinstance(error, (SystemExit, KeyboardInterrupt)),
             exception=f"{type(error).__module__}.{type(error).__qualname__}",
             headline=shortened(said.strip()),
-            traceback=shortened("".join(told.format())),
+            traceback=shortened("".join(report.format())),
         )
 
 
@@ -163,8 +163,10 @@ def last_words(error: BaseException, when: float) -> Skipped | Raised:
 
 def _skips() -> tuple[type[BaseException], ...]:
     # A job that raised one of these has imported it; otherwise a rank does not need pytest.
-    known = (("_pytest.outcomes", "Skipped"), ("unittest.case", "SkipTest"))
-    return tuple(getattr(sys.modules[home], name) for home, name in known if home in sys.modules)
+    skip_classes = (("_pytest.outcomes", "Skipped"), ("unittest.case", "SkipTest"))
+    return tuple(
+        getattr(sys.modules[home], name) for home, name in skip_classes if home in sys.modules
+    )
 
 
 def shortened(text: str) -> str:

@@ -33,10 +33,10 @@ def missing_modules(names: Iterable[str]) -> Iterator[str]:
     """Yield those of some modules whose package is not installed, without importing any."""
     for name in names:
         try:
-            found = find_spec(name.partition(".")[0])
+            spec = find_spec(name.partition(".")[0])
         except ValueError:  # a module that was not imported, such as __main__
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             yield name
 
 
@@ -51,20 +51,22 @@ def take_in() -> None:
         except Exception as error:
             _refuse(name, "can be imported", f"{type(error).__name__}: {error}")
             break
-        if what := _not_forked():
-            _refuse(name, "leaves no thread and no GPU open, which a fork would break", what)
+        if obstacle := _not_forked():
+            _refuse(name, "leaves no thread and no GPU open, which a fork would break", obstacle)
             break
     if NVML_CHECK in before:
         os.environ[NVML_CHECK] = before[NVML_CHECK]
     else:
         del os.environ[NVML_CHECK]
-    variables.update({name: now for name, now in os.environ.items() if before.get(name) != now})
+    variables.update(
+        {name: setting for name, setting in os.environ.items() if before.get(name) != setting}
+    )
 
 
 def _refuse(name: str, expected: str, got: str) -> None:
-    what = f"a module for precision_preload that {expected},"
+    requirement = f"a module for precision_preload that {expected},"
     advice = "install it, put its folder on PYTHONPATH, or leave it out there"
-    _refusals.append(expected_but_got(what, f"{name!r}: {got}", advice))
+    _refusals.append(expected_but_got(requirement, f"{name!r}: {got}", advice))
 
 
 def _not_forked() -> str:

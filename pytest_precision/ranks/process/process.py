@@ -92,13 +92,13 @@ class RankProcess:
 
     def recv(self) -> FromRank | Ended:
         """Return the rank's next message, or an `Ended` with its exit status if it sent none."""
-        seen = time.monotonic()
+        seen_at = time.monotonic()
         with contextlib.suppress(EOFError, ConnectionResetError):
             if self.connection.poll():
                 message: FromRank = self.connection.recv()
                 return message
         self._process.join(EXIT_SECONDS)
-        return Ended(self._process.exitcode, seen)
+        return Ended(self._process.exitcode, seen_at)
 
     def signal(self, number: int) -> None:
         """Send a signal to the rank's process, if it is alive."""

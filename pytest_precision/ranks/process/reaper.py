@@ -66,11 +66,11 @@ def reap_after(controller: int, parents: set[str]) -> Callable[[], None]:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_A_SESSION)
     # The fork server's loop reaps adopted children, and warns because it does not know them.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
-    own = os.getpid()
+    pid = os.getpid()
 
     def leave() -> None:
-        if os.getpid() == own:
-            end_descendants(own)
+        if os.getpid() == pid:
+            end_descendants(pid)
             _folder_owners.remove_of(controller, parents)
 
     atexit.register(leave)
@@ -103,7 +103,7 @@ def descendants(process: int, but: Collection[int] = ()) -> list[int]:
             status = (folder / "stat").read_text(encoding="utf-8", errors="replace")
             parent = status.rpartition(")")[2].split()[1]  # the program's name comes before it
             children[int(parent)].append(int(folder.name))
-    found = [child for child in children[process] if child not in but]
-    for number in found:
-        found += children[number]
-    return found
+    processes = [child for child in children[process] if child not in but]
+    for number in processes:
+        processes += children[number]
+    return processes

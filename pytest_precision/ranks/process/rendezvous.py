@@ -97,10 +97,10 @@ def reserved_port() -> Iterator[int]:
     socket listens at it. Whoever asks for this port gets it if both sides allow its reuse, as
     torch's stores do. Only Linux does so; elsewhere another process may take it at any time.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
-        port = int(held.getsockname()[1])
+    with socket.socket() as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("", 0))
+        port = int(reservation.getsockname()[1])
         if sys.platform != "linux":
-            held.close()
+            reservation.close()
         yield port

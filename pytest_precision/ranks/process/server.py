@@ -50,8 +50,8 @@ def ensure_running(preload: tuple[str, ...] = ()) -> None:
     # Without its folder, its socket is gone too.
     if home.restore() or _preloads.get(_number()) not in (None, preload):
         kill()
-    told = {preloaded.VARIABLE: " ".join(preload), reaper.CONTROLLER: str(os.getpid())}
-    with patched(told, without=FOR_PROCESSES):
+    variables = {preloaded.VARIABLE: " ".join(preload), reaper.CONTROLLER: str(os.getpid())}
+    with patched(variables, without=FOR_PROCESSES):
         # It is started here, since its start unblocks signals.
         resource_tracker.ensure_running()
         with _socket_in(home), reaper.signals_blocked():

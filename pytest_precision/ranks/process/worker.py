@@ -93,8 +93,8 @@ class Membership:
         place = (self.rank, self.world_size), (self.local_rank, self.local_world_size)
         if self.master is None:
             return self.environment.of_rank(*place[0], *place[1])
-        told = variables_of_torchrun(*place, (self.node, self.nodes), self.master)
-        return self.environment.of_command(told)
+        launch_variables = variables_of_torchrun(*place, (self.node, self.nodes), self.master)
+        return self.environment.of_command(launch_variables)
 
     @property
     def needs_interpreter(self) -> bool:
@@ -186,12 +186,16 @@ def _join(membership: Membership) -> FromRank:
 
     device, name, shared = None, "", False
     if membership.device == "cuda":
-        found = own_device.choose_device(
+        choice = own_device.choose_device(
             membership.local_rank, membership.sharing, membership.ranks_per_device
         )
-        if isinstance(found, int):
-            return Unavailable(found)
-        device, name, shared = own_device.take_device(found), own_device.device_uuid(), found.shared
+        if isinstance(choice, int):
+            return Unavailable(choice)
+        device, name, shared = (
+            own_device.take_device(choice),
+            own_device.device_uuid(),
+            choice.shared,
+        )
     store = membership.rendezvous.store(membership.start_seconds)
     # The timeout of a collective may be short; it must not start while a peer imports torch.
     store.set(f"here{rank}", "")

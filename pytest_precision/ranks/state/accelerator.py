@@ -15,11 +15,11 @@ def started() -> Iterator[tuple[str, Any]]:
 
     A rank on the CPU of a machine with a GPU starts none, and neither does a question.
     """
-    found = torch.accelerator.current_accelerator()
-    if found is not None:
-        module = torch.get_device_module(found)
+    device = torch.accelerator.current_accelerator()
+    if device is not None:
+        module = torch.get_device_module(device)
         if module.is_initialized():
-            yield found.type, module
+            yield device.type, module
 
 
 def generator_states() -> dict[str, Tensor]:
@@ -27,8 +27,8 @@ def generator_states() -> dict[str, Tensor]:
 
     Dropout on a device draws from the generator of the device, and not from that of the CPU.
     """
-    own = {kind: module.get_rng_state() for kind, module in started()}
-    return {"cpu": torch.get_rng_state()} | own
+    states = {kind: module.get_rng_state() for kind, module in started()}
+    return {"cpu": torch.get_rng_state()} | states
 
 
 def set_generator_states(states: dict[str, Tensor]) -> None:

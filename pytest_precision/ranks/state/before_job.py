@@ -58,9 +58,9 @@ class BeforeJob:
         starting_point.reset(threads, warn_only=job.warn_only)
         result = function()
         imported = self.code.has_new()
-        found = (*leaks.between(before, fingerprint.read_state()), *self.code.changes())
-        left = tuple(leak for leak in found if not leak.is_one_of(job.may_leave))
-        self._outdated = len(left) < len(found)
+        changes = (*leaks.between(before, fingerprint.read_state()), *self.code.changes())
+        left = tuple(leak for leak in changes if not leak.is_one_of(job.may_leave))
+        self._outdated = len(left) < len(changes)
         return Outcome(result, left, imported)
 
 

@@ -41,7 +41,7 @@ class Code:
 
     def __init__(self) -> None:
         self._names_of_torch = _names_of_torch()
-        self._torch = _Saved(_torchs())
+        self._torch = _Saved(_namespaces_of_torch())
         self._users: dict[str, _Saved] = {}
         self._known: dict[str, ModuleType] = {}
         self.take_in()
@@ -60,7 +60,7 @@ class Code:
         names = _names_of_torch()
         if self._names_of_torch != names or self._torch.changes():
             self._names_of_torch = names
-            self._torch = _Saved(_torchs())
+            self._torch = _Saved(_namespaces_of_torch())
         for name, saved in [*self._users.items()]:
             module: ModuleType = saved.namespaces[0].holder
             if sys.modules.get(name) is not module:
@@ -107,9 +107,9 @@ class _Saved:
         self.namespaces = list(namespaces)
         holders = [namespace.holder for namespace in self.namespaces]
         # Of others, the dictionary itself can be replaced.
-        self._views = [vars(one).values() for one in holders if isinstance(one, _LASTING)]
-        self._others = [one for one in holders if not isinstance(one, _LASTING)]
-        self._functions = [one for one in holders if isinstance(one, FunctionType)]
+        self._views = [vars(holder).values() for holder in holders if isinstance(holder, _LASTING)]
+        self._others = [holder for holder in holders if not isinstance(holder, _LASTING)]
+        self._functions = [holder for holder in holders if isinstance(holder, FunctionType)]
         self._expect()
 
     def changes(self) -> list[Leak]:
@@ -150,14 +150,18 @@ def _names_of_torch() -> set[str]:
     return {name for name in sys.modules if is_torchs(name)}
 
 
-def _torchs() -> Iterator[Namespace]:
-    seen: set[type] = set()
+def _namespaces_of_torch() -> Iterator[Namespace]:
+    classes: set[type] = set()
     for name in sorted(_names_of_torch(), key=len):  # a class is named by its shortest name
         module = sys.modules[name]
         yield Namespace(name, module)
         for attribute, value in vars(module).items():
-            if issubclass(type(value), type) and issubclass(value, COMPUTING) and value not in seen:
-                seen.add(value)
+            if (
+                issubclass(type(value), type)
+                and issubclass(value, COMPUTING)
+                and value not in classes
+            ):
+                classes.add(value)
                 yield Namespace(f"{name}.{attribute}", value)
 
 

@@ -64,8 +64,8 @@ class Copy:
 
     def __str__(self) -> str:
         if self.elements is None:
-            what = "writes" if self.kind in TENSORS else "elements"
-            return f"a {self.kind.__name__} with {self.size} {what}"
+            unit = "writes" if self.kind in TENSORS else "elements"
+            return f"a {self.kind.__name__} with {self.size} {unit}"
         return repr(original(self))
 
 

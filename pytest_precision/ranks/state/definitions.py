@@ -48,8 +48,10 @@ class _Holder:
 
     @property
     def is_untouched(self) -> bool:
-        now = vars(self.holder)
-        return len(now) == len(self.before) and all(map(is_, now.values(), self.before.values()))
+        attributes = vars(self.holder)
+        return len(attributes) == len(self.before) and all(
+            map(is_, attributes.values(), self.before.values())
+        )
 
 
 class Definitions:
@@ -80,12 +82,16 @@ class Definitions:
         Args:
             but: the `id` of the module or class and the name, of changes that are known.
         """
-        touched = (one for one in self._holders if not one.is_untouched)
-        found = [(one, *change) for one in touched for change in _changes(one)]
+        touched = (scope for scope in self._holders if not scope.is_untouched)
+        changes = [(scope, *change) for scope in touched for change in _changes(scope)]
         late = [name for name in sys.modules.keys() - self._known if is_torchs(name)]
         for name in sorted(late, key=len):
-            found += [(one, *f) for one in _holders(name, sys.modules[name]) for f in _foreign(one)]
-        return [words for one, name, words in found if (id(one.holder), name) not in but]
+            changes += [
+                (scope, *f)
+                for scope in _holders(name, sys.modules[name])
+                for f in _foreign_functions(scope)
+            ]
+        return [words for scope, name, words in changes if (id(scope.holder), name) not in but]
 
 
 @cache  # each job asks for all modules of its process
@@ -126,16 +132,16 @@ def _holders(name: str, module: ModuleType) -> Iterator[_Holder]:
             yield _Holder(f"{name}.{attribute}", value, dict(vars(value)))
 
 
-def _changes(one: _Holder) -> Iterator[tuple[str, str]]:
-    now = vars(one.holder)
-    for name in {**one.before, **now}:
-        before, after = one.before.get(name, MISSING), now.get(name, MISSING)
+def _changes(scope: _Holder) -> Iterator[tuple[str, str]]:
+    attributes = vars(scope.holder)
+    for name in {**scope.before, **attributes}:
+        before, after = scope.before.get(name, MISSING), attributes.get(name, MISSING)
         if before is MISSING:
-            before = inherited(one.holder, name)
-        if before is not after and _counts(one, name, before, after):
+            before = inherited(scope.holder, name)
+        if before is not after and _counts(scope, name, before, after):
             yield (
                 name,
-                f"{one.name}.{name} was {value_in_words(before)}, is {value_in_words(after)}",
+                f"{scope.name}.{name} was {value_in_words(before)}, is {value_in_words(after)}",
             )
 
 
@@ -146,22 +152,22 @@ def inherited(holder: Any, name: str) -> object:
     return getattr(type(holder), name, MISSING)
 
 
-def _counts(one: _Holder, name: str, before: Any, after: Any) -> bool:
+def _counts(scope: _Holder, name: str, before: Any, after: Any) -> bool:
     if before is MISSING or isinstance(before, ModuleType) or isinstance(after, ModuleType):
         return False
-    if name.startswith("__") and not (isinstance(one.holder, type) and callable(after)):
+    if name.startswith("__") and not (isinstance(scope.holder, type) and callable(after)):
         return False
-    if is_torchs(one.name):
-        return is_code(before) and not _is_frameworks(one, name, before, after)
-    if is_torchs_own(f"{one.name}.{name}", before, after):
+    if is_torchs(scope.name):
+        return is_code(before) and not _is_frameworks(scope, name, before, after)
+    if is_torchs_own(f"{scope.name}.{name}", before, after):
         return False
     if type(before) in CONSTANTS:
         same = type(before) is type(after) and repr(before) == repr(after)
-        return not same and not _is_state(one, name, before)
+        return not same and not _is_state(scope, name, before)
     return is_code(before)
 
 
-def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
+def _is_frameworks(scope: _Holder, name: str, before: Any, after: Any) -> bool:
     """Return whether torch or an installed package replaced an attribute of torch."""
     home = getattr(after, "__module__", None)
     module = sys.modules.get(home) if isinstance(home, str) else None
@@ -169,13 +175,15 @@ def _is_frameworks(one: _Holder, name: str, before: Any, after: Any) -> bool:
     of_others = isinstance(after, FunctionType | type) and not str(home).startswith("torch")
     if of_others and isinstance(file, str) and is_installed(file):
         return True
-    return is_torchs_own(f"{one.name}.{name}", before, after)
+    return is_torchs_own(f"{scope.name}.{name}", before, after)
 
 
-def _is_state(one: _Holder, name: str, before: object) -> bool:
+def _is_state(scope: _Holder, name: str, before: object) -> bool:
     """Return whether a name is the module's own state: its functions assign or increment it."""
     module = (
-        one.holder if isinstance(one.holder, ModuleType) else sys.modules[one.holder.__module__]
+        scope.holder
+        if isinstance(scope.holder, ModuleType)
+        else sys.modules[scope.holder.__module__]
     )
     set_anew, counted = _rebound(str(module.__file__))
     return name in counted or (name in set_anew and not before)
@@ -199,15 +207,15 @@ def _rebound(file: str) -> tuple[frozenset[str], frozenset[str]]:
                 n for node in ast.walk(function) if isinstance(node, ast.Global) for n in node.names
             }
             for node in ast.walk(function):
-                name = _stored(node, declared)
+                name = _stored_name(node, declared)
                 set_anew |= {name} if name else set()
                 if isinstance(node, ast.AugAssign):
-                    name = _stored(node.target, declared)
+                    name = _stored_name(node.target, declared)
                     counted |= {name} if name else set()
     return frozenset(set_anew), frozenset(counted)
 
 
-def _stored(node: ast.AST, declared: set[str]) -> str:
+def _stored_name(node: ast.AST, declared: set[str]) -> str:
     if not isinstance(getattr(node, "ctx", None), ast.Store):
         return ""
     if isinstance(node, ast.Name) and node.id in declared:
@@ -217,12 +225,12 @@ def _stored(node: ast.AST, declared: set[str]) -> str:
     return ""
 
 
-def _foreign(one: _Holder) -> Iterator[tuple[str, str]]:
-    for name, value in one.before.items():
+def _foreign_functions(scope: _Holder) -> Iterator[tuple[str, str]]:
+    for name, value in scope.before.items():
         is_function = type(value) is FunctionType
         home = sys.modules.get(value.__module__) if is_function else None
         if users_file(home) is not None:
-            yield name, f"{one.name}.{name} is {value_in_words(value)}"
+            yield name, f"{scope.name}.{name} is {value_in_words(value)}"
 
 
 def value_in_words(value: Any) -> str:

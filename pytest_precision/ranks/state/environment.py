@@ -58,14 +58,18 @@ class Environment:
     @classmethod
     def changed(cls, changes: Mapping[str, str | None], declared: Variables) -> Environment:
         """Return this process's environment variables after changes; None removes a variable."""
-        own = {**os.environ, **changes}
-        return cls(frozenset((n, value) for n, value in own.items() if value is not None), declared)
+        variables = {**os.environ, **changes}
+        return cls(
+            frozenset((n, value) for n, value in variables.items() if value is not None), declared
+        )
 
     def changes_since(self, before: Mapping[str, str]) -> dict[str, str | None]:
         """Return which environment variables differ from `before`; None for removed ones."""
-        now = dict(self.caller)
-        names = sorted(before.keys() | now.keys())
-        return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
+        variables = dict(self.caller)
+        names = sorted(before.keys() | variables.keys())
+        return {
+            name: variables.get(name) for name in names if before.get(name) != variables.get(name)
+        }
 
     @property
     def threads(self) -> int:

@@ -141,7 +141,7 @@ _READERS: Mapping[str, Callable[[], object]] = {
         _filter(*entry): "present" for entry in warnings.filters if not _prints_for_torch(*entry)
     },
     "hook of all": lambda: {
-        f"{what}: {when} {_name(hook)}": "registered" for what, when, hook in global_hooks()
+        f"{owner}: {when} {_name(hook)}": "registered" for owner, when, hook in global_hooks()
     },
     "process group named by its ranks": lambda: _groups_named_by_ranks(),
 }
@@ -153,8 +153,8 @@ def read_state() -> dict[str, object]:
     The states of random number generators are not included, since every job is seeded.
     """
     # Each is looked up when it is read: if a release of torch lacks one, only that is unreadable.
-    state = {what: _read(partial(_of_torch, path)) for what, path in _OF_TORCH.items()}
-    state |= {what: _read(reader) for what, reader in _READERS.items()}
+    state = {setting: _read(partial(_of_torch, path)) for setting, path in _OF_TORCH.items()}
+    state |= {setting: _read(reader) for setting, reader in _READERS.items()}
     state["environment variable"] = {
         name: value for name, value in os.environ.items() if name not in SET_BY_LIBRARIES
     }

@@ -17,19 +17,19 @@ class Leak(NamedTuple):
     """One piece of process-wide state that a function call left changed, as picklable text.
 
     Attributes:
-        what: name of the state.
+        name: name of the state.
         change: how it changed from the start of the job to its end.
     """
 
-    what: str
+    name: str
     change: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.change}"
+        return f"{self.name} {self.change}"
 
     def is_one_of(self, patterns: Sequence[str]) -> bool:
         """Return whether the name of the changed state matches an `fnmatch` pattern."""
-        return any(fnmatchcase(self.what, pattern) for pattern in patterns)
+        return any(fnmatchcase(self.name, pattern) for pattern in patterns)
 
 
 def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Leak, ...]:
@@ -37,7 +37,7 @@ def between(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[
 
     A reading that is itself a mapping is compared entry by entry.
     """
-    return tuple(_different(before, after)) if before != after else ()
+    return tuple(_differences(before, after)) if before != after else ()
 
 
 def warn(
@@ -72,16 +72,16 @@ def warn(
     return True
 
 
-def _different(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Leak]:
-    for what in {**before, **after}:
-        one, other = before.get(what, ABSENT), after.get(what, ABSENT)
-        if one == other:
+def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Leak]:
+    for name in {**before, **after}:
+        old_reading, new_reading = before.get(name, ABSENT), after.get(name, ABSENT)
+        if old_reading == new_reading:
             continue
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            for leak in _different(one, other):
-                yield leak._replace(what=f"{what} {leak.what}")
+        if isinstance(old_reading, Mapping) and isinstance(new_reading, Mapping):
+            for leak in _differences(old_reading, new_reading):
+                yield leak._replace(name=f"{name} {leak.name}")
         else:
-            yield Leak(what, f"was {short_text(one)}, is {short_text(other)}")
+            yield Leak(name, f"was {short_text(old_reading)}, is {short_text(new_reading)}")
 
 
 def short_text(value: object) -> str:

@@ -39,22 +39,24 @@ class Namespace:
         self.before = dict(_attributes(holder))
         self.copies: dict[str, Copy] = {}
         if copier is not None:
-            seen = ((name, copier(value)) for name, value in self.before.items() if _plain(name))
-            self.copies = {name: copy for name, copy in seen if type(copy) is Copy}
+            all_copies = (
+                (name, copier(value)) for name, value in self.before.items() if _plain(name)
+            )
+            self.copies = {name: copy for name, copy in all_copies if type(copy) is Copy}
 
     def changes(self) -> tuple[Leak, ...]:
         """Return the attributes of the module or class that something other than torch changed.
 
         If there are none, the present attributes are saved instead.
         """
-        leaks = tuple(leak for _, leak in self._changed())
+        leaks = tuple(leak for _, leak in self._named_leaks())
         if not leaks:
             self.before = dict(_attributes(self.holder))
         return leaks
 
     def put_back(self, but: Sequence[str]) -> None:
         """Restore the attributes of the module or class, except names that match a pattern."""
-        for name, leak in list(self._changed()):
+        for name, leak in list(self._named_leaks()):
             if leak.is_one_of(but):
                 continue
             if name in self.before:
@@ -64,10 +66,10 @@ class Namespace:
             if name in self.copies:
                 self.copies[name].refill(self.before[name])
 
-    def _changed(self) -> Iterator[tuple[str, Leak]]:
-        now = _attributes(self.holder)
-        for name in {**self.before, **now}:
-            before, after = self.before.get(name, MISSING), now.get(name, MISSING)
+    def _named_leaks(self) -> Iterator[tuple[str, Leak]]:
+        attributes = _attributes(self.holder)
+        for name in {**self.before, **attributes}:
+            before, after = self.before.get(name, MISSING), attributes.get(name, MISSING)
             copy = self.copies.get(name)
             if before is after and (copy is None or copy.holds_for(after)):
                 continue
@@ -104,8 +106,8 @@ def _attributes(holder: Any) -> Mapping[str, Any]:
     if isinstance(holder, FunctionType):
         # A default value may be a container that the function fills.
         return {**vars(holder), "defaults": holder.__defaults__, "keywords": holder.__kwdefaults__}
-    found: Mapping[str, Any] = vars(holder)
-    return found
+    attributes: Mapping[str, Any] = vars(holder)
+    return attributes
 
 
 def _plain(name: str) -> bool:

@@ -135,10 +135,12 @@ def note_patches() -> None:
 def pending_patches() -> list[Patch]:
     """Return the changes that have not been put back and do not reach ranks, each once."""
     # One that nobody has any more has still changed what it changed.
-    _CHANGES[:] = [one for one in _CHANGES if one.maker() or one.attributes or one.items]
-    made = [patch for changes in _CHANGES for patch in changes.patches()]
-    made += [patch for patcher in _STARTED.values() for patch in _of_patcher(patcher)]
-    return [*{patch.key: patch for patch in made if patch.counts}.values()]
+    _CHANGES[:] = [
+        changes for changes in _CHANGES if changes.maker() or changes.attributes or changes.items
+    ]
+    patches = [patch for changes in _CHANGES for patch in changes.patches()]
+    patches += [patch for patcher in _STARTED.values() for patch in _of_patcher(patcher)]
+    return [*{patch.key: patch for patch in patches if patch.counts}.values()]
 
 
 def is_put_back(before: object, after: object) -> bool:
@@ -188,13 +190,13 @@ def _of_patcher(patcher: Any) -> Iterator[Patch]:
 def _attribute(target: Any, name: str, before: object, absent: object = _NOTSET) -> Patch:
     """Return a change of an attribute, with its value where the tool has put the other one."""
     before = MISSING if before is absent else before
-    attributes = _asked(target, "__dict__")
+    attributes = _attribute_or_missing(target, "__dict__")
     if attributes is not MISSING and name in attributes:
         after = attributes[name]
     elif before is MISSING and inherited(target, name) is not MISSING:
         after = MISSING
     else:  # also what `__setattr__` of the target has put elsewhere
-        after = _asked(target, name)
+        after = _attribute_or_missing(target, name)
     return Patch(target, name, before, after, is_item=False)
 
 
@@ -209,7 +211,7 @@ def _value(mapping: Mapping[Any, Any], key: Any) -> object:
     return mapping[key]
 
 
-def _asked(target: Any, name: str) -> Any:
+def _attribute_or_missing(target: Any, name: str) -> Any:
     """Return an attribute of an object of any class; `MISSING` if it does not give one."""
     try:
         return getattr(target, name)
@@ -221,7 +223,7 @@ def _name(target: Any) -> str:
     """Return the name of an object in the first module that has it, or that of its class."""
     if isinstance(target, ModuleType):
         return target.__name__
-    named = _asked(target, "__qualname__")
+    named = _attribute_or_missing(target, "__qualname__")
     if isinstance(named, str):
         return f"{target.__module__}.{named}"
     for module_name, module in sorted(sys.modules.items()):

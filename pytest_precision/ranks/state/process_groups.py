@@ -32,7 +32,7 @@ def close_unused() -> None:
         return
     forget_meshes()
     gc.collect()  # engines and their hooks form reference cycles
-    ending = [*_unheld(world)]
+    ending = [*_unheld_groups(world)]
     for group in ending:
         if dist.get_rank(group) == 0:
             _delete_keys(world.pg_map[group][1])
@@ -44,7 +44,7 @@ def close_unused() -> None:
         dist.destroy_process_group(ending.pop())
 
 
-def _unheld(world: Any) -> Iterator[Any]:
+def _unheld_groups(world: Any) -> Iterator[Any]:
     """Yield process groups, except the default one, to which no object outside torch refers."""
     tables = (
         world.pg_map,
@@ -55,9 +55,9 @@ def _unheld(world: Any) -> Iterator[Any]:
         world.pg_coalesce_state,
         *world.tags_to_pg.values(),
     )
-    seen = [object(), *(group for group in world.pg_map if group is not world.default_pg)]
-    of_here, *counts = map(sys.getrefcount, seen)
-    for group, count in zip(seen[1:], counts, strict=True):
+    groups = [object(), *(group for group in world.pg_map if group is not world.default_pg)]
+    of_here, *counts = map(sys.getrefcount, groups)
+    for group, count in zip(groups[1:], counts, strict=True):
         if count == of_here + sum(group in table for table in tables):
             yield group
 

@@ -103,7 +103,7 @@ def leaks_of_a_stream() -> list[str]:
     device = fake_device.installed()
     before = fingerprint.read_state()
     device.streams.append(object())
-    return [leak.what for leak in leaks.between(before, fingerprint.read_state())]
+    return [leak.name for leak in leaks.between(before, fingerprint.read_state())]
 
 
 @pytest.mark.parametrize(("kind", "restored"), [(DropoutOnDevice, True), (LosesGenerator, False)])
