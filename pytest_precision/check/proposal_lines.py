@@ -29,7 +29,7 @@ def proposal_lines(case: Case, found: Diagnosis) -> Iterator[str]:
         found: what the first divergence looks like.
     """
     if found.error not in ROUNDING:
-        if found.telling:
+        if found.has_pattern:
             yield f"No criterion is proposed: {found.signature} is no rounding."
         return
     criteria = _proved([case], None)
