@@ -13,7 +13,24 @@ import pytest_precision
 PACKAGE = Path(pytest_precision.__file__).parent
 
 WITHOUT_CONTENT = frozenset(
-    "one own found given held kept made told seen asked wanted known there here what now".split()
+    [
+        "one",
+        "own",
+        "found",
+        "given",
+        "held",
+        "kept",
+        "made",
+        "told",
+        "seen",
+        "asked",
+        "wanted",
+        "known",
+        "there",
+        "here",
+        "what",
+        "now",
+    ]
 )
 
 PUBLIC = {("engine/capture.py", "seen"): "a parameter of `Capture.keep`, which users may name"}

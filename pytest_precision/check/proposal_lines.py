@@ -29,7 +29,7 @@ def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
         diagnosis: what the first divergence looks like.
     """
     if diagnosis.error not in ROUNDING:
-        if diagnosis.telling:
+        if diagnosis.has_pattern:
             yield f"No criterion is proposed: {diagnosis.signature} is no rounding."
         return
     criteria = _proved_criteria([case], None)

@@ -136,17 +136,17 @@ class Culprit:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Culprit:
         """Rebuild a culprit from the dict of `as_dict`; keys of later releases are ignored."""
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        arguments = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         rows = {
-            "source": _rows(SourceLine, known.get("source", ())),
-            "following": _rows(Following, known.get("following", ())),
+            "source": _rows(SourceLine, arguments.get("source", ())),
+            "following": _rows(Following, arguments.get("following", ())),
             "modules": tuple(
                 ModuleErrors(row["module"], _number(row["forward"]), _number(row["backward"]))
-                for row in known.get("modules", ())
+                for row in arguments.get("modules", ())
             ),
         }
-        called = _rows(CalledAt, [known["reference"]] if known.get("reference") else ())
-        return cls(**known | rows | {"reference": next(iter(called), None)})
+        called = _rows(CalledAt, [arguments["reference"]] if arguments.get("reference") else ())
+        return cls(**arguments | rows | {"reference": next(iter(called), None)})
 
 
 def source_place(file: str | None, line: int | None) -> str:

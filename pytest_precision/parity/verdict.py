@@ -259,10 +259,10 @@ class Verdict(Figures):
         """Return the result as plain data for report.json, which xdist can send; see `as_plain`."""
         divergence = None if self.divergence is None else asdict(self.divergence)
         culprit = None if self.culprit is None else self.culprit.as_dict()
-        told = {name: getattr(self, name) for name in _TOLD}
+        facts = {name: getattr(self, name) for name in _TOLD}
         figures = {figure.name: getattr(self, figure.name) for figure in fields(Figures)}
-        found = {"details": self.details, "divergence": divergence, "culprit": culprit}
-        data = told | found | figures
+        findings = {"details": self.details, "divergence": divergence, "culprit": culprit}
+        data = facts | findings | figures
         return {name: as_plain(value) for name, value in data.items() if value is not None}
 
 

@@ -17,27 +17,30 @@ MOST_ANNOTATIONS = 10
 
 def workflow_commands(report: Report) -> list[str]:
     """Return a report's failures as GitHub annotations, at most 10; the last counts the rest."""
-    found = [_annotation(reason) for reason in fold(report.cells, FAILING)]
+    commands = [_annotation(reason) for reason in fold(report.cells, FAILING)]
     if not report.finished:
         unfinished = f"not finished: {report.ran}"
-        found.insert(0, workflow_command("error", unfinished, title="precision matrix"))
-    return at_most(found, "error", "precision matrix", "reason", "to fail: see report.html")
+        commands.insert(0, workflow_command("error", unfinished, title="precision matrix"))
+    return at_most(commands, "error", "precision matrix", "reason", "to fail: see report.html")
 
 
-def at_most(found: list[str], level: str, title: str, noun: str, words: str) -> list[str]:
+def at_most(commands: list[str], level: str, title: str, noun: str, words: str) -> list[str]:
     """Return at most 10 GitHub annotations of one level; the last one counts those left out.
 
     Args:
-        found: one per thing.
+        commands: one per thing.
         level: that of all of them.
         title: of the last one.
         noun: what a thing is called.
         words: what follows the number of things.
     """
-    if len(found) <= MOST_ANNOTATIONS:
-        return found
-    more = count(len(found) - MOST_ANNOTATIONS + 1, f"more {noun}")
-    return [*found[: MOST_ANNOTATIONS - 1], workflow_command(level, f"{more} {words}", title=title)]
+    if len(commands) <= MOST_ANNOTATIONS:
+        return commands
+    more = count(len(commands) - MOST_ANNOTATIONS + 1, f"more {noun}")
+    return [
+        *commands[: MOST_ANNOTATIONS - 1],
+        workflow_command(level, f"{more} {words}", title=title),
+    ]
 
 
 def workflow_command(level: str, text: str, **properties: object) -> str:

@@ -24,7 +24,7 @@ class ChangedCells:
 
     Attributes:
         new: cells that fail, and did not, or did for another reason.
-        known: cells that fail as they did.
+        known_failures: cells that fail as they did.
         fixed: cells that failed and pass.
         gone: cells that failed and did not run, or were skipped.
         slower: cells that pass in both and take longer in the later one, each with its seconds in
@@ -34,7 +34,7 @@ class ChangedCells:
     """
 
     new: tuple[CellResult, ...]
-    known: tuple[CellResult, ...]
+    known_failures: tuple[CellResult, ...]
     fixed: tuple[CellResult, ...]
     gone: tuple[CellResult, ...]
     slower: tuple[tuple[CellResult, float], ...]
@@ -46,11 +46,11 @@ class ChangedCells:
         """Compare two reports; return tests that newly or still fail, are fixed, gone or slower."""
         before = {_key(cell): cell for cell in old.cells}
         after = {_key(cell): cell for cell in new.cells}
-        known = tuple(cell for cell in new.failing if _alike(cell, before.get(_key(cell))))
+        known_failures = tuple(cell for cell in new.failing if _alike(cell, before.get(_key(cell))))
         fixed = tuple(c for c in old.failing if _key(c) in after and after[_key(c)].passing)
         return cls(
-            new=tuple(cell for cell in new.failing if cell not in known),
-            known=known,
+            new=tuple(cell for cell in new.failing if cell not in known_failures),
+            known_failures=known_failures,
             fixed=fixed,
             gone=tuple(
                 cell
@@ -65,7 +65,12 @@ class ChangedCells:
     @property
     def words(self) -> str:
         """Return a text that counts new, known (in both reports), fixed failures, slower tests."""
-        kinds = {"new": self.new, "known": self.known, "fixed": self.fixed, "slower": self.slower}
+        kinds = {
+            "new": self.new,
+            "known": self.known_failures,
+            "fixed": self.fixed,
+            "slower": self.slower,
+        }
         return ", ".join(f"{len(cells)} {name}" for name, cells in kinds.items())
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
@@ -86,7 +91,7 @@ class ChangedCells:
     def _failed(self) -> dict[str, tuple[CellResult, ...]]:
         return {
             "New failures": self.new,
-            "Known failures": self.known,
+            "Known failures": self.known_failures,
             "Fixed": self.fixed,
             "Failed, and did not run now": self.gone,
         }
@@ -120,12 +125,12 @@ def _alike(cell: CellResult, before: CellResult | None) -> bool:
 def _slower(
     before: dict[tuple[str, str], CellResult], cells: Sequence[CellResult]
 ) -> list[tuple[CellResult, float]]:
-    found = []
+    slower_cells = []
     for cell in cells:
         then = before.get(_key(cell))
         if then is None or not (then.passing and cell.passing):
             continue
         longer = cell.seconds - then.seconds
         if cell.seconds >= SLOWER_FACTOR * then.seconds and longer >= SLOWER_SECONDS:
-            found.append((cell, then.seconds))
-    return sorted(found, key=lambda one: one[1] - one[0].seconds)
+            slower_cells.append((cell, then.seconds))
+    return sorted(slower_cells, key=lambda pair: pair[1] - pair[0].seconds)

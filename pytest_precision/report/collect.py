@@ -149,8 +149,8 @@ def _entries(nodeid: str, run: _TestRun, common: dict[str, Any]) -> list[dict[st
         status = _status(verdict, phase, raised=number in run.raised)
         entries.append(verdict | {"status": status, "pytest": phase} | expected | common)
     for outcome, status, word, why in _endings(run, [entry["status"] for entry in entries]):
-        told = {"status": status, "pytest": word} | (expected if word == phase else {})
-        entries.append(_ending(nodeid, outcome, why, run.seconds) | told | common)
+        status_fields = {"status": status, "pytest": word} | (expected if word == phase else {})
+        entries.append(_ending(nodeid, outcome, why, run.seconds) | status_fields | common)
     return entries
 
 
@@ -175,22 +175,22 @@ def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str,
     sides = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "")
     repeat = {} if outcome in ("pass", "skip") else {"repeat": again(nodeid)}
     counted = {"observations": 0, "bytes": 0, "seconds": seconds}
-    told = {"outcome": outcome, "reason": reason, "details": []}
-    return {"nodeid": nodeid} | sides | told | counted | repeat
+    outcome_fields = {"outcome": outcome, "reason": reason, "details": []}
+    return {"nodeid": nodeid} | sides | outcome_fields | counted | repeat
 
 
 def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
     """Return a test's outcomes that none of its checks reports, such as an error in teardown."""
-    found = []
+    endings = []
     for when, (word, reason) in run.phases.items():
         if word == "error":
-            found.append(("error", "error", word, reason))
+            endings.append(("error", "error", word, reason))
         elif word == "failed" and not any(STATUSES[status].failing for status in statuses):
-            found.append(("fail", "fail", word, reason))
+            endings.append(("fail", "fail", word, reason))
         elif word == "skipped" and when != "teardown" and "skip" not in statuses:
-            found.append(("skip", "skip", word, reason))
+            endings.append(("skip", "skip", word, reason))
         elif word == "xfailed" and "xfail" not in statuses:
-            found.append(("fail", "xfail", word, reason))
+            endings.append(("fail", "xfail", word, reason))
         elif word in ("passed", "xpassed") and when == "call" and not statuses:
-            found.append(("pass", "xpass" if word == "xpassed" else "pass", word, ""))
-    return found
+            endings.append(("pass", "xpass" if word == "xpassed" else "pass", word, ""))
+    return endings

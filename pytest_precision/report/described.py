@@ -42,10 +42,10 @@ def expect_described(content: Any) -> None:
 
 @cache
 def _schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    schema: dict[str, Any] = json.loads(
         Path(__file__).with_name("schema.json").read_text(encoding="utf-8")
     )
-    return found
+    return schema
 
 
 def _expect(value: Any, schema: Mapping[str, Any], where: str) -> None:
@@ -64,8 +64,8 @@ def _expect(value: Any, schema: Mapping[str, Any], where: str) -> None:
     if type(value) in (int, float) and value < schema.get("minimum", -math.inf):
         raise _wrong(where, f"to be at least {schema['minimum']}", value)
     if type(value) is list and "items" in schema:
-        for one in value:
-            _expect(one, schema["items"], where)
+        for element in value:
+            _expect(element, schema["items"], where)
     if type(value) is dict:
         _expect_names(value, schema, where)
 
@@ -74,10 +74,14 @@ def _expect_names(value: dict[str, Any], schema: Mapping[str, Any], where: str) 
     for name in schema.get("required", ()):
         if name not in value:
             raise _wrong(where, f"to have {name}", value)
-    known = schema.get("properties", {})
+    properties = schema.get("properties", {})
     others = schema.get("additionalProperties", {})
-    for name, one in value.items():
-        _expect(one, known.get(name, others), name if name in known else f"an entry of {where}")
+    for name, field in value.items():
+        _expect(
+            field,
+            properties.get(name, others),
+            name if name in properties else f"an entry of {where}",
+        )
 
 
 def _expect_any(value: Any, schemas: list[Mapping[str, Any]], where: str) -> None:
@@ -91,5 +95,5 @@ def _expect_any(value: Any, schemas: list[Mapping[str, Any]], where: str) -> Non
             break
 
 
-def _wrong(where: str, what: str, value: Any) -> ValueError:
-    return ValueError(expected_but_got(f"{where} {what}", reprlib.repr(value)))
+def _wrong(where: str, expectation: str, value: Any) -> ValueError:
+    return ValueError(expected_but_got(f"{where} {expectation}", reprlib.repr(value)))

@@ -67,9 +67,14 @@ def grid(cells: Sequence[CellResult], width: int) -> list[Line]:
         cells: cells of one test; of several at one place (repeats) the worst is shown.
         width: width of the terminal in characters; a table that cannot be so narrow is wider.
     """
-    table, found = arranged(cells, width - INDENT)
-    statuses = {place: [cell.status for cell in own] for place, own in found.items()}
-    return table.lines({place: worst_status(own) for place, own in statuses.items()})
+    table, cells_by_place = arranged(cells, width - INDENT)
+    statuses = {
+        place: [cell.status for cell in place_cells]
+        for place, place_cells in cells_by_place.items()
+    }
+    return table.lines(
+        {place: worst_status(place_statuses) for place, place_statuses in statuses.items()}
+    )
 
 
 def arranged(
@@ -78,10 +83,10 @@ def arranged(
     """Return the layout of a test's table, and the results at each of its positions."""
     axes, places = _axes(cells)
     varying = [index for index, axis in enumerate(axes) if len(axis.values) > 1]
-    found: dict[GridPlace, list[CellResult]] = {}
+    cells_by_place: dict[GridPlace, list[CellResult]] = {}
     for cell, place in zip(cells, places, strict=True):
-        found.setdefault(tuple(place[index] for index in varying), []).append(cell)
-    return _smallest([axes[index] for index in varying], found, width), found
+        cells_by_place.setdefault(tuple(place[index] for index in varying), []).append(cell)
+    return _smallest([axes[index] for index in varying], cells_by_place, width), cells_by_place
 
 
 def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[GridPlace]]:
@@ -91,14 +96,14 @@ def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[GridPlace]]:
     # Values are compared by repr: 1, 1.0 and True are equal and yet different values of an axis.
     values: list[dict[str, int]] = [{} for _ in names]
     for cell in ordered:
-        for known, value in zip(values, _values(cell, names), strict=True):
-            known.setdefault(value, len(known))
+        for numbers, value in zip(values, _values(cell, names), strict=True):
+            numbers.setdefault(value, len(numbers))
     axes = [
-        Axis(name, [_text(value) for value in known])
-        for name, known in zip(names, values, strict=True)
+        Axis(name, [_text(value) for value in numbers])
+        for name, numbers in zip(names, values, strict=True)
     ]
     return axes, [
-        tuple(known[value] for known, value in zip(values, _values(cell, names), strict=True))
+        tuple(numbers[value] for numbers, value in zip(values, _values(cell, names), strict=True))
         for cell in cells
     ]
 
@@ -240,11 +245,11 @@ class GridTable:
         return ", ".join(f"{self.axes[i].name}={self.axes[i].values[value]}" for i, value in pairs)
 
     def _row(self, key: GridPlace, previous: GridPlace, by_key: dict[GridPlace, str]) -> Line:
-        own = key[len(self.headings) :]
+        row_key = key[len(self.headings) :]
         labels = [
             # A value is shown once for consecutive rows that share it and all values left of it.
-            "" if previous[: level + 1] == own[: level + 1] else self.axes[index].values[value]
-            for level, (index, value) in enumerate(zip(self.rows, own, strict=True))
+            "" if previous[: level + 1] == row_key[: level + 1] else self.axes[index].values[value]
+            for level, (index, value) in enumerate(zip(self.rows, row_key, strict=True))
         ]
         line = self._line(self._labels(labels).ljust(self.left + GAP))
         at = 0

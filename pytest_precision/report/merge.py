@@ -43,20 +43,24 @@ def _longest(seconds: Sequence[float]) -> dict[str, float]:
     return {"seconds": max(seconds)} if seconds else {}
 
 
-def _environment(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = _joined(found)
-    merged["world_sizes"] = _distinct(chain.from_iterable(e.get("world_sizes", []) for e in found))
+def _environment(environments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = _joined(environments)
+    merged["world_sizes"] = _distinct(
+        chain.from_iterable(e.get("world_sizes", []) for e in environments)
+    )
     for name in ("ranks", "runs"):
-        if any(name in own for own in found):
-            merged[name] = _distinct(chain.from_iterable(own.get(name, []) for own in found))
+        if any(name in environment for environment in environments):
+            merged[name] = _distinct(
+                chain.from_iterable(environment.get(name, []) for environment in environments)
+            )
     return merged
 
 
-def _joined(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _joined(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Join dicts of several reports: keep equal values, else join different ones as text."""
     merged: dict[str, Any] = {}
-    for name in dict.fromkeys(chain.from_iterable(found)):
-        values = [own[name] for own in found if name in own]
+    for name in dict.fromkeys(chain.from_iterable(mappings)):
+        values = [mapping[name] for mapping in mappings if name in mapping]
         if all(isinstance(value, Mapping) for value in values):
             merged[name] = _joined(values)
         else:

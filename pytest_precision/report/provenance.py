@@ -28,7 +28,9 @@ def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         flags: the plugin's options and their values, as plain data.
     """
     versions = {"python": platform.python_version()}
-    versions.update({name: found for name in PACKAGES if (found := version_of(name))})
+    versions.update(
+        {name: package_version for name in PACKAGES if (package_version := version_of(name))}
+    )
     return {
         "versions": versions,
         "platform": platform.platform(),
@@ -39,11 +41,13 @@ def environment(*, device: str, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """Return, for candidate and reference, the settings and versions in which they differ."""
-    names = {name for own in sides.values() for name in own}
-    unlike = {name for name in names if len({own.get(name) for own in sides.values()}) > 1}
+    names = {name for settings in sides.values() for name in settings}
+    unlike = {
+        name for name in names if len({settings.get(name) for settings in sides.values()}) > 1
+    }
     return {
-        side: {name: value for name, value in own.items() if name in unlike}
-        for side, own in sides.items()
+        side: {name: value for name, value in settings.items() if name in unlike}
+        for side, settings in sides.items()
         if unlike
     }
 
@@ -86,8 +90,11 @@ def _checkout(root: Path, variables: Mapping[str, str]) -> dict[str, Any]:
         lines = git(root, *GIT_STATUS, seconds=STATUS_SECONDS).splitlines()
     except RevisionError:
         return {}
-    told = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
-    commit, branch = told.get("branch.oid", "(initial)"), told.get("branch.head", "(detached)")
+    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    commit, branch = (
+        headers.get("branch.oid", "(initial)"),
+        headers.get("branch.head", "(detached)"),
+    )
     if commit == "(initial)":
         return {}
     if branch == "(detached)":

@@ -111,4 +111,4 @@ def _cells(entries: Iterable[Mapping[str, Any]]) -> list[CellResult]:
     for entry in entries:
         key = entry["nodeid"], entry.get("worker", ""), repr(entry["axes"])
         cells.setdefault(key, []).append(entry)
-    return [CellResult.of(found) for found in cells.values()]
+    return [CellResult.of(test_entries) for test_entries in cells.values()]

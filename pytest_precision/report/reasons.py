@@ -79,19 +79,19 @@ class Reason:
 
 def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
     """Group the checks that have one of some statuses by reason, the most frequent first."""
-    wanted = set(statuses)
-    found: dict[tuple[object, ...], Reason] = {}
+    chosen_statuses = set(statuses)
+    reasons: dict[tuple[object, ...], Reason] = {}
     for cell in cells:
         for check in cell.checks:
-            if check.status in wanted:
+            if check.status in chosen_statuses:
                 text = _text(cell, check)
                 kind = _kind(check, text)
-                reason = found.setdefault(kind, Reason(check.status, text, kind))
+                reason = reasons.setdefault(kind, Reason(check.status, text, kind))
                 reason.texts.add(text)
                 if reason.cells[-1:] != [cell]:
                     reason.cells.append(cell)
                     reason.checks.append(check)
-    return sorted(found.values(), key=lambda reason: -len(reason.cells))
+    return sorted(reasons.values(), key=lambda reason: -len(reason.cells))
 
 
 def kinds_of(cell: CellResult) -> set[tuple[object, ...]]:
@@ -120,14 +120,14 @@ def _kind(check: CheckResult, text: str) -> tuple[object, ...]:
 
 def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
     """Count the tests that left kinds of tensors uncompared, by kinds and reason, most first."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for cell in cells:
         kinds: dict[str, dict[str, None]] = {}
         for check in cell.checks:
             for kind, reason in (check.entry.get("left_out") or {}).items():
                 kinds.setdefault(reason, {})[kind] = None
-        found.update(visible(f"{', '.join(names)}: {reason}") for reason, names in kinds.items())
-    return found.most_common()
+        counts.update(visible(f"{', '.join(names)}: {reason}") for reason, names in kinds.items())
+    return counts.most_common()
 
 
 def unread_axes(cells: Iterable[CellResult]) -> list[str]:
@@ -139,14 +139,14 @@ def unread_axes(cells: Iterable[CellResult]) -> list[str]:
     for cell in cells:
         if cell.passing or any(check.entry.get("observations") for check in cell.checks):
             tests.setdefault(cell.test, []).append(cell)
-    found: dict[str, list[CellResult]] = {}
+    cells_by_axis: dict[str, list[CellResult]] = {}
     for together in tests.values():
         for axis in sorted(set.intersection(*(set(cell.unread) for cell in together))):
-            found.setdefault(axis, []).extend(together)
+            cells_by_axis.setdefault(axis, []).extend(together)
     return [
         f"no code read the axis {axis} in {count(len(together), 'cell')} of "
         f"{', '.join(dict.fromkeys(cell.test for cell in together))}"
-        for axis, together in found.items()
+        for axis, together in cells_by_axis.items()
     ]
 
 

@@ -100,18 +100,18 @@ def properties(
         verdicts: verdicts as `Verdict.as_dict()`; none if the test ended without a check.
         reruns: how often the test failed and was run again before this run.
     """
-    found = [
+    test_properties = [
         (f"{PROPERTY_PREFIX}axis.{name}", str(value)) for name, value in as_plain(axes).items()
     ]
     if reruns:
-        found.append((f"{PROPERTY_PREFIX}reruns", str(reruns)))
+        test_properties.append((f"{PROPERTY_PREFIX}reruns", str(reruns)))
     if not verdicts:
-        return found
+        return test_properties
     status = worst_status(str(verdict["status"]) for verdict in verdicts)
     verdict = next(verdict for verdict in verdicts if verdict["status"] == status)
     if len(verdicts) > 1:
-        found.append((f"{PROPERTY_PREFIX}checks", str(len(verdicts))))
-    found += [
+        test_properties.append((f"{PROPERTY_PREFIX}checks", str(len(verdicts))))
+    test_properties += [
         (PROPERTY_PREFIX + name, str(verdict[name]))
         for name in _FIELDS
         if verdict.get(name, "") != ""
@@ -119,9 +119,9 @@ def properties(
     divergence = verdict.get("divergence", {})
     culprit = {name: verdict.get("culprit", {}).get(name) for name in _CULPRIT}
     for group, values in (("divergence", divergence), ("culprit", culprit)):
-        found += [
+        test_properties += [
             (f"{PROPERTY_PREFIX}{group}.{name}", str(value))
             for name, value in values.items()
             if value is not None
         ]
-    return found
+    return test_properties

@@ -70,6 +70,6 @@ def unusable(folder: Path, option: str, error: OSError) -> pytest.UsageError:
 
     if isinstance(error, NotReplaceableError):
         return pytest.UsageError(f"{option}={folder}: {error}")
-    what, got = "a folder that can be written to", f"{option}={folder}"
+    expectation, got = "a folder that can be written to", f"{option}={folder}"
     got = f"{got} ({error.strerror or error})"
-    return pytest.UsageError(expected_but_got(what, got, "name another folder"))
+    return pytest.UsageError(expected_but_got(expectation, got, "name another folder"))

@@ -80,14 +80,17 @@ UNFINISHED = SarifRule(
 
 def log(results: Iterable[SarifResult]) -> dict[str, Any]:
     """Return a SARIF log with these results, as JSON data."""
-    found = [*results]
-    rules = [*dict.fromkeys(result.rule for result in found)]
+    sarif_results = [*results]
+    rules = [*dict.fromkeys(result.rule for result in sarif_results)]
     driver = {
         "name": "pytest-precision",
         "version": version("pytest-precision"),
         "rules": [_rule(rule) for rule in rules],
     }
-    run = {"tool": {"driver": driver}, "results": [_result(one, rules) for one in found]}
+    run = {
+        "tool": {"driver": driver},
+        "results": [_result(result, rules) for result in sarif_results],
+    }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
@@ -96,12 +99,12 @@ def reasons(report: Report) -> list[SarifResult]:
 
     Without that one, a service would take what was not run again for mended.
     """
-    found = [_of_reason(reason) for reason in fold(report.cells, FAILING)]
+    sarif_results = [_of_reason(reason) for reason in fold(report.cells, FAILING)]
     if not report.finished:
         text = f"not finished: {report.ran}"
         first = report.cells[0].test.partition("::")[0] if report.cells else JSON_NAME
-        found.append(SarifResult(UNFINISHED, "error", text, (first, 1), ()))
-    return found
+        sarif_results.append(SarifResult(UNFINISHED, "error", text, (first, 1), ()))
+    return sarif_results
 
 
 def _of_reason(reason: Reason) -> SarifResult:

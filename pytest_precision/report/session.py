@@ -50,10 +50,10 @@ class SessionReport:
             for name, value in asdict(settings).items()
             if name != "report"
         }
-        found = environment(device=settings.device, flags=flags)
+        session_environment = environment(device=settings.device, flags=flags)
         if settings.report is not None and not runs_nothing(config):
-            found["runs"] = [session_run(config.rootpath, host=settings.report_host)]
-        return cls(config, settings.report, found)
+            session_environment["runs"] = [session_run(config.rootpath, host=settings.report_host)]
+        return cls(config, settings.report, session_environment)
 
     def __init__(
         self, config: pytest.Config, folder: Path | None, environment: Mapping[str, Any]
@@ -162,15 +162,15 @@ class Progress:
 
     def line(self, results: Results) -> str:
         """Return a progress line if the last one is at least 30 s old; else an empty text."""
-        now = self._clock()
+        clock_time = self._clock()
         done, total = len(results.cells), results.total
-        if now - self._last < INTERVAL or done == total:
+        if clock_time - self._last < INTERVAL or done == total:
             return ""
-        self._last = now
+        self._last = clock_time
         failed = sum(cell.failing for cell in results.cells.values())
         if done > total:
             return f"precision: {count(done, 'cell')}, {failed} failed"
-        left = (now - self._start) / done * (total - done)
+        left = (clock_time - self._start) / done * (total - done)
         return (
             f"precision: {done} of {count(total, 'cell')}, {failed} failed, "
             f"about {duration(left)} left"

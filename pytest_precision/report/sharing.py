@@ -79,8 +79,8 @@ class Shared(NamedTuple):
         who = everyone if having == count else f"{having} of {count}"
         number = len(self.conditions)
         which = ("", " either", " any of these") if self.alone else ("", " both", " all three")
-        what = " and ".join(map(str, self.conditions))
-        return f"{who} failing cells have {what}; no passing cell has{which[number - 1]}"
+        conditions = " and ".join(map(str, self.conditions))
+        return f"{who} failing cells have {conditions}; no passing cell has{which[number - 1]}"
 
 
 def traits(cell: CellResult) -> dict[str, str]:
@@ -96,13 +96,13 @@ def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> lis
     whole = _whole(failing, without)
     if whole is not None:
         return [whole]
-    found: list[Shared] = []
+    parts: list[Shared] = []
     rest = list(failing)
     taken: dict[tuple[str, ...], set[AxisValues]] = {}
     while (part := _largest_part(rest, without, taken)) is not None:
-        found.append(part)
+        parts.append(part)
         rest = [cell for cell in rest if not part.holds(cell)]
-    return [*found, Shared(tuple(rest))] if rest else found
+    return [*parts, Shared(tuple(rest))] if rest else parts
 
 
 def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) -> Shared | None:
@@ -155,12 +155,12 @@ def _largest_part(
         for chosen in combinations(axes, size):
             if chosen not in taken:
                 taken[chosen] = {tuple(cell.get(axis) for axis in chosen) for cell in passing}
-            found = Counter(
+            counts = Counter(
                 tuple(cell[axis] for axis in chosen)
                 for cell in having
                 if all(axis in cell for axis in chosen)
             )
-            for values, count in found.items():
+            for values, count in counts.items():
                 if values not in taken[chosen] and count - size > best[0]:
                     conditions = zip(chosen, values, strict=True)
                     best = (count - size, tuple(Condition(a, (v,)) for a, v in conditions))

@@ -61,8 +61,8 @@ def _sections(report: Report) -> Iterator[str]:
     failing = report.failing
     verdict = f"{len(failing)} of {count(len(cells), 'cell')} failed"
     yield f"## Precision matrix: {verdict if failing else count(len(cells), 'cell')}\n\n"
-    found = Counter(cell.status for cell in cells)
-    words = [f"{found[name]} {STATUSES[name].word}" for name in STATUSES if found[name]]
+    counts = Counter(cell.status for cell in cells)
+    words = [f"{counts[name]} {STATUSES[name].word}" for name in STATUSES if counts[name]]
     yield f"{', '.join(words) or 'No cell ran'} in {duration(report.seconds)}.\n"
     if not report.finished:
         yield f"\n**Not finished:** {report.ran}.\n"
@@ -174,8 +174,8 @@ class SummaryLinks(NamedTuple):
         file, line = reason.place
         place = escape(visible(f"{file}:{line}"))
         address = f"{self.files}{quote(file)}#L{line}"
-        found = [f'<a href="{address}">{place}</a>' if self.files else place]
+        links = [f'<a href="{address}">{place}</a>' if self.files else place]
         divergence = reason.check.entry.get("divergence")
         if divergence:
-            found.append(f'<a href="{escape(of_kind(divergence["kind"]))}">where to look</a>')
-        return found
+            links.append(f'<a href="{escape(of_kind(divergence["kind"]))}">where to look</a>')
+        return links

@@ -98,22 +98,22 @@ class _Section:
         if any(cell.status == "partial" for cell in cells):
             mark = STATUSES["partial"].mark
             self.paragraph(f"{mark} {IN_PART}", "", "  ")
-        found = not_compared(cells)
-        shown = found if self.terminal.verbosity > 0 else found[:MAX_REASONS]
+        notes = not_compared(cells)
+        shown = notes if self.terminal.verbosity > 0 else notes[:MAX_REASONS]
         for text, number in shown:
             where = count(number, "cell") if number < len(cells) else "all cells"
             self.paragraph(f"not compared in {where}: {text}", "", "  ")
-        if len(shown) < len(found):
-            self.terminal.write_line(f"  and {len(found) - len(shown)} more; -v shows all")
-        if found:
+        if len(shown) < len(notes):
+            self.terminal.write_line(f"  and {len(notes) - len(shown)} more; -v shows all")
+        if notes:
             self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:
         """Print the reasons of tests that did not fail, such as why they were skipped."""
         reasons = fold(cells, [name for name in STATUSES if name not in FAILING])
-        told = [reason for reason in reasons if reason.text]
-        if told:
-            self.reasons(told)
+        shown_reasons = [reason for reason in reasons if reason.text]
+        if shown_reasons:
+            self.reasons(shown_reasons)
             self.terminal.write_line("")
 
     def failures(self, cells: Sequence[CellResult]) -> None:
@@ -149,12 +149,12 @@ class _Section:
 
     def counts(self, cells: Sequence[CellResult], seconds: float) -> None:
         """Print the number of tests per status, the session's time, and notes."""
-        found = Counter(cell.status for cell in cells)
+        numbers = Counter(cell.status for cell in cells)
         line: Line = [(f"{count(len(cells), 'cell')} in {duration(seconds)}: ", "")]
         for name in reversed(STATUSES):
-            if found[name]:
+            if numbers[name]:
                 status = STATUSES[name]
-                line += [(f"{found[name]} {status.word} ({status.mark})", name), (", ", "")]
+                line += [(f"{numbers[name]} {status.word} ({status.mark})", name), (", ", "")]
         self.line(line[:-1])
         caught = sum(cell.caught for cell in cells)
         if caught:
@@ -172,13 +172,13 @@ class _Section:
     def mutants(self, cells: Sequence[CellResult]) -> None:
         """Print how many planted defects the checks noticed, and which ones none did."""
         planted = [check.entry.get("mutants", {}) for cell in cells for check in cell.checks]
-        killed = sum(len(one.get("killed", ())) for one in planted)
-        counted = killed + sum(len(one.get("survived", ())) for one in planted)
+        killed = sum(len(outcomes.get("killed", ())) for outcomes in planted)
+        counted = killed + sum(len(outcomes.get("survived", ())) for outcomes in planted)
         if not counted:
             return
         share = f"{killed} of {count(counted, 'planted defect')} noticed ({killed / counted:.0%})"
         self.paragraph(f"mutants: {share}", "", "  ")
-        found = {}
+        missed_by_test = {}
         for of_test in by_test(cells):
             noticed: set[str] = set()
             advice: dict[str, str] = {}
@@ -186,8 +186,8 @@ class _Section:
                 noticed.update(planted.get("killed", ()))
                 advice.update(planted.get("survived", {}))
             missed = advice.keys() - noticed
-            found[of_test[0].test] = [f"{name} ({advice[name]})" for name in missed]
-        self.of_tests("never noticed in", found)
+            missed_by_test[of_test[0].test] = [f"{name} ({advice[name]})" for name in missed]
+        self.of_tests("never noticed in", missed_by_test)
 
     def timing(self, cells: Sequence[CellResult]) -> None:
         """Print how the tests' time was spent; times of xdist workers overlap."""
@@ -201,21 +201,23 @@ class _Section:
         checks = sum(entry["seconds"] for entry in entries if "timing" in entry)
         spent["comparison"] = checks - sum(spent.values())
         spent["the rest of the tests"] = max(0.0, seconds - checks)
-        words = ", ".join(f"{name} {duration(own)}" for name, own in spent.items())
+        words = ", ".join(
+            f"{name} {duration(spent_seconds)}" for name, spent_seconds in spent.items()
+        )
         self.paragraph(f"time of the tests: {words}", "", "  ")
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
         """Print which features, such as clipping, no run of a test exercised."""
-        found = {}
+        features_by_test = {}
         for of_test in by_test(cells):
             entries = [check.entry for cell in of_test for check in cell.checks]
             never = [set(entry["unexercised"]) for entry in entries if "unexercised" in entry]
-            found[of_test[0].test] = set.intersection(*never) if never else set()
-        self.of_tests("never exercised in", found)
+            features_by_test[of_test[0].test] = set.intersection(*never) if never else set()
+        self.of_tests("never exercised in", features_by_test)
 
     def unjudged(self, cells: Sequence[CellResult]) -> None:
         """Print why a test's weight updates were not checked against the optimizer's formula."""
-        found = {
+        reasons_by_test = {
             of_test[0].test: {
                 reason
                 for cell in of_test
@@ -224,12 +226,12 @@ class _Section:
             }
             for of_test in by_test(cells)
         }
-        self.of_tests("updates not judged by a rule in", found)
+        self.of_tests("updates not judged by a rule in", reasons_by_test)
 
-    def of_tests(self, head: str, found: Mapping[str, Collection[str]]) -> None:
+    def of_tests(self, head: str, notes_by_test: Mapping[str, Collection[str]]) -> None:
         """Print each note once, in one line with the names of all tests that have it."""
         tests: dict[tuple[str, ...], list[str]] = {}
-        for test, words in found.items():
+        for test, words in notes_by_test.items():
             tests.setdefault(tuple(sorted(words)), []).append(test)
         for words, names in tests.items():
             if words:

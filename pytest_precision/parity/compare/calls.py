@@ -73,11 +73,11 @@ CALLS: Mapping[str, Callable[..., Criterion]] = {
 """Every function that makes a criterion, by its name."""
 
 
-def no_criterion(name: str, given: object) -> TypeError:
-    """Return an error which says that `given` is not a criterion, and how to make one."""
+def no_criterion(name: str, argument: object) -> TypeError:
+    """Return an error which says that `argument` is not a criterion, and how to make one."""
     *others, last = (f"{call}({', '.join(_required(CALLS[call]))})" for call in CALLS)
     advice = f"make one with {', '.join(others)} or {last}"
-    return TypeError(expected_but_got("a criterion", named(name, given), advice))
+    return TypeError(expected_but_got("a criterion", named(name, argument), advice))
 
 
 def _required(call: Callable[..., Criterion]) -> Iterator[str]:

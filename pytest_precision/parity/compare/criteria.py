@@ -79,7 +79,7 @@ class Criteria:
     rules: tuple[KeyedCriterion, ...] = (OTHERWISE_BITWISE,)
 
     @classmethod
-    def of(cls, given: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
+    def of(cls, argument: Criteria | Criterion | Mapping[str, Criterion] | None) -> Criteria:
         """Make `Criteria` of a test's argument `criterion`; None means bitwise comparison.
 
         A single criterion is for all tensors.
@@ -89,7 +89,7 @@ class Criteria:
         more characters that are not wildcards, then the later one.
 
         Args:
-            given: a mapping goes from `kind`, or `kind:pattern of names`, to criterion; the kind
+            argument: a mapping goes from `kind`, or `kind:pattern of names`, to criterion; the kind
                 `default` stands for every kind. Kinds are free text, since optimizers name their
                 own state.
 
@@ -97,21 +97,23 @@ class Criteria:
             TypeError: for anything else, and for a mapping that holds anything but criteria.
             ValueError: for a key without a kind, or with an empty pattern.
         """
-        if isinstance(given, Criteria):
-            return given
-        if given is None or isinstance(given, Criterion):
-            given = {DEFAULT: given or Bitwise()}
-        if not isinstance(given, Mapping):
-            raise no_criterion("criterion", given)
-        rules = [_rule(key, criterion) for key, criterion in {DEFAULT: Bitwise(), **given}.items()]
+        if isinstance(argument, Criteria):
+            return argument
+        if argument is None or isinstance(argument, Criterion):
+            argument = {DEFAULT: argument or Bitwise()}
+        if not isinstance(argument, Mapping):
+            raise no_criterion("criterion", argument)
+        rules = [
+            _rule(key, criterion) for key, criterion in {DEFAULT: Bitwise(), **argument}.items()
+        ]
         rules.sort(key=lambda rule: rule.specificity)
         return cls(tuple(reversed(rules)))
 
     @property
     def bitwise(self) -> bool:
         """Return whether every compared tensor must have equal bytes, so that hashes suffice."""
-        given = (rule.criterion for rule in self.rules)
-        return all(one.exact or one.left_out for one in given)
+        criteria = (rule.criterion for rule in self.rules)
+        return all(criterion.exact or criterion.left_out for criterion in criteria)
 
     @property
     def exact(self) -> bool:
@@ -121,8 +123,8 @@ class Criteria:
     @property
     def noise_runs(self) -> int:
         """Return how many extra runs of the reference are needed to measure `noise()` bounds."""
-        given = (rule.criterion for rule in self.rules)
-        return max((one.further_runs for one in given), default=0)
+        criteria = (rule.criterion for rule in self.rules)
+        return max((criterion.further_runs for criterion in criteria), default=0)
 
     def of_tensor(self, kind: str, name: str) -> KeyedCriterion:
         """Return the most specific criterion that applies to a tensor of this kind and name."""
@@ -158,22 +160,22 @@ class Criteria:
             if not kinds:
                 if rule.kind in KINDS:
                     continue
-                known = ", ".join(sorted(names, key=causal_rank))
+                observed_kinds = ", ".join(sorted(names, key=causal_rank))
                 return (
                     f"the criterion names the kind {rule.kind}, which was not observed; there are "
-                    f"{known}"
+                    f"{observed_kinds}"
                 )
-            there = list(dict.fromkeys(name for kind in kinds for name in names[kind]))
-            if not any(map(rule.fits_name, there)):
+            tensor_names = list(dict.fromkeys(name for kind in kinds for name in names[kind]))
+            if not any(map(rule.fits_name, tensor_names)):
                 return (
                     f"the criterion names {rule.key}, but no tensor has such a name; there are "
-                    f"{listed(there, LISTED_NAMES)}"
+                    f"{listed(tensor_names, LISTED_NAMES)}"
                 )
         return ""
 
     def __str__(self) -> str:
-        default, *own = reversed(self.rules)
-        return "; ".join([str(default.criterion), *(f"{r.key}: {r.criterion}" for r in own)])
+        default, *rules = reversed(self.rules)
+        return "; ".join([str(default.criterion), *(f"{r.key}: {r.criterion}" for r in rules)])
 
 
 def _rule(key: object, criterion: object) -> KeyedCriterion:

@@ -83,8 +83,8 @@ class Tally:
     @property
     def numbers(self) -> tuple[int, int]:
         """Return how many of the tensors the candidate has, and how many the reference has."""
-        problems = [one.problem for one in self.findings]
-        lacks, exceeds = (len(self.names) - problems.count(one) for one in ONE_SIDED)
+        problems = [finding.problem for finding in self.findings]
+        lacks, exceeds = (len(self.names) - problems.count(problem) for problem in ONE_SIDED)
         return lacks, exceeds
 
 
@@ -142,8 +142,8 @@ def judge(
     judgement = Judgement(left_out=left_out(candidate, reference, criteria))
     aside = frozenset(judgement.left_out) | TOLD
     for side, trace in (("candidate", candidate), ("reference", reference)):
-        for what, why in trace.header.unshown.items():
-            judgement.left_out.setdefault(what, f"{side}: {why}")
+        for tensors, why in trace.header.unshown.items():
+            judgement.left_out.setdefault(tensors, f"{side}: {why}")
     optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
     sums = SummedLosses(criteria)
     for moments in common_moments(candidate, reference):
@@ -154,8 +154,8 @@ def judge(
         for aligned in sums.of(align(candidate, reference, moments, aside | local.keys())):
             rule = criteria.of_tensor(aligned.kind, aligned.name)
             if rule.criterion.left_out:
-                what = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
-                judgement.left_out[what] = rule.criterion.left_out
+                tensors = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
+                judgement.left_out[tensors] = rule.criterion.left_out
                 continue
             pair = uncalled.stand_in(aligned, moments)
             unlike = "" if pair is None else optional.aside(pair)
@@ -168,7 +168,7 @@ def judge(
             criterion = rule.criterion
             if noise is not None:
                 criterion = criterion.measured(partial(noise.bound, pair, moments[1]))
-            finding = found_in(pair, criterion)
+            finding = finding_of(pair, criterion)
             if finding is not None:
                 tally.findings.append(finding)
                 judgement.first = judgement.first or finding
@@ -189,7 +189,7 @@ def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
                 yield side, moments[0].op
 
 
-def found_in(pair: Pair, criterion: Criterion) -> Finding | None:
+def finding_of(pair: Pair, criterion: Criterion) -> Finding | None:
     """Return how a pair of unequal tensors violates its criterion; None if it does not."""
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
@@ -197,27 +197,27 @@ def found_in(pair: Pair, criterion: Criterion) -> Finding | None:
     for name, side in (("candidate", ours), ("reference", theirs)):
         if side.fault is not None:
             return Finding(pair, side.fault.problem, side.fault.difference, side.fault, name)
-    here, there = ours.tensor, theirs.tensor
-    if here is None or there is None:  # only digests were kept, and those differ
+    our_tensor, their_tensor = ours.tensor, theirs.tensor
+    if our_tensor is None or their_tensor is None:  # only digests were kept, and those differ
         mine, other = ours.pieces[0], theirs.pieces[0]
         if mine.shape != other.shape:
             return Finding(pair, "shape")
         return Finding(pair, "values" if mine.dtype == other.dtype else "dtype")
-    difference = compare(here, there, criterion)
+    difference = compare(our_tensor, their_tensor, criterion)
     if difference is None:
         return None
     problem = difference.reason
     if problem == "dtype":
         # The dtype is what is wrong, but the values tell how the difference spreads.
-        difference = compare(here, there, Bitwise(check_dtype=False)) or difference
+        difference = compare(our_tensor, their_tensor, Bitwise(check_dtype=False)) or difference
     return Finding(pair, problem, difference)
 
 
 def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str, str]:
     """Return the kinds of tensors, such as `exp_avg`, that are not compared, and why not."""
     sides = (candidate, reference)
-    there = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
-    unchecked = {kind: criteria.unchecked(kind) for kind in sorted(there, key=causal_rank)}
+    kinds = {kind for trace in sides for kind in (*trace.dtypes(), *trace.header.unobservable)}
+    unchecked = {kind: criteria.unchecked(kind) for kind in sorted(kinds, key=causal_rank)}
     named = {rule.kind for rule in criteria.rules}
     reasons = {kind: reason for kind, reason in unchecked.items() if reason and kind in named}
     for side, trace in (("candidate", candidate), ("reference", reference)):
@@ -257,9 +257,9 @@ def differs(again: Recording, first: Recording, criteria: Criteria | None = None
         for pair in align(again.trace, first.trace, (moment, moment)):
             if criteria and criteria.of_tensor(pair.kind, pair.name).criterion.left_out:
                 continue
-            found = None if _same(pair) else found_in(pair, Bitwise())
-            if found is not None:
-                return found
+            finding = None if _same(pair) else finding_of(pair, Bitwise())
+            if finding is not None:
+                return finding
     return None
 
 

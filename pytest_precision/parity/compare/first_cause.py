@@ -36,8 +36,10 @@ def first_cause(judgement: Judgement) -> Finding | None:
     elif first.pair.moment.phase != "forward_backward":
         return first
     later = (judgement.spread.get((kind, op)) for kind in SHOWN_LATER)
-    found = (finding for tally in later if tally for finding in tally.findings[:1])
-    explaining = [one for one in found if one.pair.kind == "flag" or one.is_one_sided]
+    findings = (finding for tally in later if tally for finding in tally.findings[:1])
+    explaining = [
+        finding for finding in findings if finding.pair.kind == "flag" or finding.is_one_sided
+    ]
     if first.pair.kind == "loss":
         explaining += _of_loss_scale(judgement, op)
     return explaining[0] if explaining else first

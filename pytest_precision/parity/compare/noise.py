@@ -53,7 +53,7 @@ class NoiseMeter:
         """
         if moment not in self._spreads:
             spreads = self._spreads[moment] = self._measured(moment)
-            self._reached[moment] = {kind for (kind, _, _), own in spreads.items() if own}
+            self._reached[moment] = {kind for (kind, _, _), error in spreads.items() if error}
         spread = self._spreads[moment].get((pair.kind, pair.name, pair.rank), 0.0)
         tensor = None if pair.reference is None else pair.reference.tensor
         floor = 0.0
@@ -64,20 +64,20 @@ class NoiseMeter:
     @cached_property
     def _starts(self) -> dict[tuple[str, str], Tensor]:
         """Return a dict from each weight's (kind, name) to its first recorded value."""
-        found: dict[tuple[str, str], Tensor] = {}
+        starts: dict[tuple[str, str], Tensor] = {}
         for key, pieces in weights_of(self._reference):
-            whole = None if key in found else assemble(self._reference, pieces).tensor
+            whole = None if key in starts else assemble(self._reference, pieces).tensor
             if whole is not None:
-                found[key] = whole
-        return found
+                starts[key] = whole
+        return starts
 
     def _measured(self, moment: Moment) -> dict[NoisyTensor, float]:
-        found: dict[NoisyTensor, float] = {}
+        errors: dict[NoisyTensor, float] = {}
         for run in self._runs:
             for pair in align(run, self._reference, (moment, moment)):
                 key = pair.kind, pair.name, pair.rank
-                found[key] = max(found.get(key, 0.0), error_of(pair))
-        return found
+                errors[key] = max(errors.get(key, 0.0), error_of(pair))
+        return errors
 
 
 def weights_of(trace: Trace) -> Iterator[tuple[tuple[str, str], list[Entry]]]:

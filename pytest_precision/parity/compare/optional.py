@@ -70,7 +70,7 @@ class OptionalPairs:
         beside = KINDS[pair.kind].optional_beside if pair.kind in KINDS else ""
         if beside or optional in ("tensor", "value"):
             sides = {"candidate": pair.candidate, "reference": pair.reference}
-            for side in (side for side, own in sides.items() if own):
+            for side in (side for side, tensor in sides.items() if tensor):
                 self._has |= {(side, pair.kind, pair.name), (side, pair.kind, _what(pair))}
         if pair.candidate is None or pair.reference is None:
             if optional not in ("tensor", "value") and not self._is_beside(pair, beside):
@@ -108,19 +108,19 @@ class OptionalPairs:
 
     def left_out(self) -> dict[str, str]:
         """Return the tensors that were not compared, each with the reason."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         some: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for (lacks, kind, what, name), why in self._aside.items():
-            if (lacks, kind, what) not in self._has:
-                found[f"{kind} {what}"] = why
+        for (lacks, kind, tensors, name), why in self._aside.items():
+            if (lacks, kind, tensors) not in self._has:
+                reasons[f"{kind} {tensors}"] = why
                 continue
             named = (lacks, kind, name) in self._has
             some[kind, f"{why} {'in some steps' if named else 'of that name'}"].append(name)
         for (kind, why), names in (*some.items(), *self._split.items()):
-            found[f"{kind} {listed([*names], 1)}"] = why
+            reasons[f"{kind} {listed([*names], 1)}"] = why
         for kind, owner in self._starts.unmoved():
-            found.setdefault(f"{kind} {owner}", "it has not moved on either side")
-        return found
+            reasons.setdefault(f"{kind} {owner}", "it has not moved on either side")
+        return reasons
 
 
 def _is_switch(pair: Pair) -> bool:
@@ -128,8 +128,10 @@ def _is_switch(pair: Pair) -> bool:
 
     An optimizer may lack the choice, or reach the same by another one.
     """
-    held = pair.candidate or pair.reference
-    return pair.kind == "hyper" and held is not None and held.pieces[0].dtype in ("bool", "uint8")
+    tensor = pair.candidate or pair.reference
+    return (
+        pair.kind == "hyper" and tensor is not None and tensor.pieces[0].dtype in ("bool", "uint8")
+    )
 
 
 def _what(pair: Pair) -> str:
@@ -145,7 +147,7 @@ COMPARED = "the weight before the step was compared instead"
 STEP_NOT_SHOWN = "the weight before the step is not among the steps that were looked at"
 
 
-Held: TypeAlias = Mapping[str, list[Entry]]
+PiecesByName: TypeAlias = Mapping[str, list[Entry]]
 """The pieces of each weight, by its name."""
 
 
@@ -179,13 +181,17 @@ class Uncalled:
         if pair.candidate is not None:
             side, other = other, side
         kind = resident_kind(pair.kind)
-        held = self._held(side, moments, kind)
-        shown = held if held is None or pair.name in held else self._held(other, moments, kind)
-        if held is None or shown is None:
+        weights = self._weights_before(side, moments, kind)
+        shown = (
+            weights
+            if weights is None or pair.name in weights
+            else self._weights_before(other, moments, kind)
+        )
+        if weights is None or shown is None:
             self._names[side, STEP_NOT_SHOWN][pair.name] = None
             return None
-        names = [pair.name] if pair.name in held else self._tied_names(pair, shown)
-        pieces = next((held[name] for name in names if name in held), None)
+        names = [pair.name] if pair.name in weights else self._tied_names(pair, shown)
+        pieces = next((weights[name] for name in names if name in weights), None)
         if pieces is None:
             return pair
         weight = assemble(self._traces[side], pieces)
@@ -194,7 +200,9 @@ class Uncalled:
             return replace(pair, candidate=weight)
         return replace(pair, reference=weight)
 
-    def _held(self, side: str, moments: tuple[Moment, Moment], kind: str) -> Held | None:
+    def _weights_before(
+        self, side: str, moments: tuple[Moment, Moment], kind: str
+    ) -> PiecesByName | None:
         """Return a run's stored weights just before a step, by name; None if no state was recorded.
 
         Args:
@@ -204,12 +212,14 @@ class Uncalled:
         """
         trace = self._traces[side]
         earlier = trace.moments[: trace.moments.index(moments[side == "reference"])]
-        before = next((one for one in reversed(earlier) if one.phase not in STATELESS), None)
+        before = next(
+            (moment for moment in reversed(earlier) if moment.phase not in STATELESS), None
+        )
         if before is None:
             return None
         return trace.held(before, {kind})[kind]
 
-    def _tied_names(self, pair: Pair, shown: Held) -> list[str]:
+    def _tied_names(self, pair: Pair, shown: PiecesByName) -> list[str]:
         """Return the other names under which a run may store a weight that modules share (tie).
 
         Weights that start alike, such as norms at one and gates at zero, have the same bytes until
@@ -220,20 +230,20 @@ class Uncalled:
             pair: the weight as the side that shows the read has it.
             shown: what that side held before the step.
         """
-        seen = pair.candidate or pair.reference
-        assert seen is not None
+        weight = pair.candidate or pair.reference
+        assert weight is not None
         if pair.name in shown:
             return []
-        key, like = (resident_kind(pair.kind), pair.name), seen.pieces[0]
-        known = self._tied.get(key, [])
+        key, like = (resident_kind(pair.kind), pair.name), weight.pieces[0]
+        tied_names = self._tied.get(key, [])
         same = [
             name
-            for name in known or shown
+            for name in tied_names or shown
             if name in shown
             and (shown[name][0].dtype, shown[name][0].shape) == (like.dtype, like.shape)
-            and assemble(seen.trace, shown[name]).same_bytes(seen)
+            and assemble(weight.trace, shown[name]).same_bytes(weight)
         ]
-        self._tied[key] = same or known
+        self._tied[key] = same or tied_names
         return self._tied[key]
 
     def left_out(self) -> dict[str, str]:

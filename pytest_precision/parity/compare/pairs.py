@@ -85,11 +85,11 @@ class LogicalTensor:
     def is_another_part(self, other: LogicalTensor) -> bool:
         """Return whether this and `other` cover different elements of the same full tensor."""
         sides = self, other
-        ours, theirs = ({one.place: math.prod(one.piece) for one in side.pieces} for side in sides)
+        ours, theirs = ({e.place: math.prod(e.piece) for e in side.pieces} for side in sides)
         shape = self.pieces[0].shape
         if shape != other.pieces[0].shape or ours.keys() == theirs.keys():
             return False
-        return not all(sum(held.values()) == math.prod(shape) for held in (ours, theirs))
+        return not all(sum(sizes.values()) == math.prod(shape) for sizes in (ours, theirs))
 
     def rank_of(self, index: tuple[int, ...]) -> int | None:
         """Return the rank that holds the element at `index`; None where every rank holds it."""
@@ -183,7 +183,7 @@ def align(
     ours = pieces_by_tensor(candidate, moments[0], left_out)
     theirs = pieces_by_tensor(reference, moments[1], left_out)
     keys = [*ours, *(key for key in theirs if key not in ours)]
-    own = {key[:2] for key in keys if key[2] is not None}
+    local_keys = {key[:2] for key in keys if key[2] is not None}
     shared = {key[:2] for key in keys if key[2] is None}
     for kind, name, rank in sorted(keys, key=lambda key: causal_rank(key[0])):
         key = kind, name, rank
@@ -194,7 +194,7 @@ def align(
             rank,
             assemble(candidate, ours[key]) if key in ours else None,
             assemble(reference, theirs[key]) if key in theirs else None,
-            (kind, name) in own & shared,
+            (kind, name) in local_keys & shared,
         )
 
 
@@ -215,7 +215,7 @@ def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
 
     A tensor that every rank holds whole is not copied.
     """
-    held = tuple(pieces)
+    entries = tuple(pieces)
     first, *others = pieces
     for other in others:
         if (other.dtype, other.shape) != (first.dtype, first.shape):
@@ -223,10 +223,10 @@ def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
                 f"rank {other.rank} has {other.dtype}{list(other.shape)}, "
                 f"rank {first.rank} {first.dtype}{list(first.shape)}"
             )
-            return LogicalTensor(trace, held, Fault("pieces", text, other.rank))
+            return LogicalTensor(trace, entries, Fault("pieces", text, other.rank))
     if all(piece.place == first.place for piece in others) and first.piece == first.shape:
-        return _replicas(trace, held)
-    return _shards(trace, held)
+        return _replicas(trace, entries)
+    return _shards(trace, entries)
 
 
 def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
@@ -247,8 +247,8 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
         return LogicalTensor(trace, pieces)
     dtype = getattr(torch, first.dtype)
     size = math.prod(first.shape)
-    held = {piece.place: math.prod(piece.piece) for piece in pieces}
-    lacking = size - sum(held.values())
+    sizes = {piece.place: math.prod(piece.piece) for piece in pieces}
+    lacking = size - sum(sizes.values())
     # Before asking for memory: a stranger's recording may name any shape.
     if lacking > (1 - LEAST_PART) * size * first.local:
         text = f"no rank holds {lacking} of {size} elements"
@@ -258,18 +258,18 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     covered = torch.zeros(first.shape, dtype=torch.bool)
     for piece in pieces:
         tensor = trace.tensor(piece).view(whole.dtype)
-        target, seen = region(whole, piece), region(covered, piece)
+        target, mask = region(whole, piece), region(covered, piece)
         if target.shape != tensor.shape:
             text = f"rank {piece.rank} says that {list(piece.piece)} lies at {piece.place}"
             fault = Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
             return LogicalTensor(trace, pieces, fault)
-        if seen.any():
-            difference = compare(tensor[seen].view(dtype), target[seen].view(dtype), Bitwise())
+        if mask.any():
+            difference = compare(tensor[mask].view(dtype), target[mask].view(dtype), Bitwise())
             if difference is not None:
                 text = f"rank {piece.rank} holds other bits than a lower rank"
                 return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
         target.copy_(tensor)
-        seen.fill_(True)
+        mask.fill_(True)
     missing = covered.numel() - int(covered.count_nonzero())
     if missing and not first.local:
         text = f"no rank holds {missing} of {covered.numel()} elements"

@@ -120,9 +120,9 @@ def words_of(ratio: float, *, exact: bool = True) -> str:
         return f"{ratio:.6g}"
     nearest = 2.0 ** round(log2(abs(ratio)))
     near = abs(abs(ratio) / nearest - 1) < (SAME if exact else COARSEST)
-    known = near and power_of_two(nearest)
+    power = near and power_of_two(nearest)
     digits = 6 if exact else 3
-    return f"{'-' * (ratio < 0)}{known}" if known else f"{ratio:.{digits}g}"
+    return f"{'-' * (ratio < 0)}{power}" if power else f"{ratio:.{digits}g}"
 
 
 def unit_of(dtype: torch.dtype) -> float:

@@ -35,7 +35,7 @@ class Starts:
     def __init__(self, candidate: Trace, reference: Trace) -> None:
         self._traces = candidate, reference
         self._starts = candidate.starts(), reference.starts()
-        self._numbers = [Counter(map(_alike, held.items())) for held in self._starts]
+        self._numbers = [Counter(map(_alike, starts.items())) for starts in self._starts]
 
     def agree(self, pair: Pair) -> bool:
         """Return whether both sides have a pair's tensor, and had equal ones at first.
@@ -46,9 +46,13 @@ class Starts:
         ours, theirs = self._both(pair)
         if not is_shown_once_moved(pair.kind) or not ours or ours != theirs:
             return False
-        here, there = (held[_alike((_place(pair), ours))] for held in self._numbers)
+        our_number, their_number = (
+            numbers[_alike((_place(pair), ours))] for numbers in self._numbers
+        )
         lacks = pair.candidate is None, pair.reference is None
-        return not (lacks[0] and here < there) and not (lacks[1] and there < here)
+        return not (lacks[0] and our_number < their_number) and not (
+            lacks[1] and their_number < our_number
+        )
 
     def is_at_start(self, pair: Pair) -> bool:
         """Return whether the only side that shows a tensor shows it as it was at first."""
@@ -73,7 +77,7 @@ class Starts:
         yield from sorted(set(owners))
 
     def _both(self, pair: Pair) -> list[str | None]:
-        return [held.get(_place(pair)) for held in self._starts]
+        return [starts.get(_place(pair)) for starts in self._starts]
 
 
 def _place(pair: Pair) -> StartKey:

@@ -236,8 +236,8 @@ def _excess(
     return over
 
 
-def _measure(asked: Measure, dtype: torch.dtype) -> Measure:
+def _measure(measure: Measure, dtype: torch.dtype) -> Measure:
     """Return the measure asked for, or bytes where it has no meaning, such as ulp for integers."""
-    if asked is Measure.STEPS and dtype not in FLOATS:
+    if measure is Measure.STEPS and dtype not in FLOATS:
         return Measure.BYTES
-    return Measure.BYTES if dtype is torch.bool else asked
+    return Measure.BYTES if dtype is torch.bool else measure

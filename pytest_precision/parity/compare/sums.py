@@ -33,11 +33,11 @@ class SummedLosses:
 
     def of(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Yield the pairs of one moment, of which those of each kind are next to each other."""
-        for kind, held in groupby(pairs, key=lambda pair: pair.kind):
+        for kind, pairs_of_kind in groupby(pairs, key=lambda pair: pair.kind):
             if kind not in KINDS or not KINDS[kind].summed:
-                yield from held
+                yield from pairs_of_kind
                 continue
-            several = [*held]
+            several = [*pairs_of_kind]
             for rank in dict.fromkeys(pair.rank for pair in several):
                 yield from self._of_rank([pair for pair in several if pair.rank == rank])
 
@@ -70,7 +70,7 @@ def _sum(parts: Sequence[LogicalTensor]) -> LogicalTensor | None:
     numbers = [part.tensor for part in parts]
     if not parts or any(number is None or number.numel() != 1 for number in numbers):
         return None
-    known = [number for number in numbers if number is not None]
-    total = torch.stack([number.double().reshape(()) for number in known]).sum()
+    tensors = [number for number in numbers if number is not None]
+    total = torch.stack([number.double().reshape(()) for number in tensors]).sum()
     pieces = tuple(piece for part in parts for piece in part.pieces)
-    return LogicalTensor(parts[0].trace, pieces, joined=total.to(known[0].dtype))
+    return LogicalTensor(parts[0].trace, pieces, joined=total.to(tensors[0].dtype))

@@ -70,10 +70,10 @@ def compare(candidate: Tensor, reference: Tensor, criterion: Criterion) -> Diffe
     figures = _measure(candidate, reference, criterion, dtype)
     if not figures.beyond:
         return None
-    found = _statistics(figures, candidate, reference)
-    if criterion.allows(found):
+    pair_statistics = _statistics(figures, candidate, reference)
+    if criterion.allows(pair_statistics):
         return None
-    return Difference("values", found, figures.allowed(found.reference_worst))
+    return Difference("values", pair_statistics, figures.allowed(pair_statistics.reference_worst))
 
 
 def statistics(

@@ -36,22 +36,24 @@ def table(*sides: Recording) -> dict[str, Any]:
     """
     losses = {side.name: _losses(side.trace) for side in sides}
     norms = {side.name: _norms(side.trace) for side in sides}
-    steps = sorted({step for own in losses.values() for step in own})
+    steps = sorted({step for curve in losses.values() for step in curve})
     sums = {
-        side.name: {step: sum(own.values(), Counts()) for step, own in side.updates.steps.items()}
+        side.name: {
+            step: sum(counts.values(), Counts()) for step, counts in side.updates.steps.items()
+        }
         for side in sides
     }
 
     def column(figure: Callable[[Counts], float]) -> dict[str, list[float | None]]:
         return {
-            side: [figure(own[step]) if step in own else None for step in steps]
-            for side, own in sums.items()
+            side: [figure(step_counts[step]) if step in step_counts else None for step in steps]
+            for side, step_counts in sums.items()
         }
 
     return {
         "step": steps,
-        "loss": {side: [own.get(step) for step in steps] for side, own in losses.items()},
-        "grad_norm": {side: [own.get(step) for step in steps] for side, own in norms.items()},
+        "loss": {side: [curve.get(step) for step in steps] for side, curve in losses.items()},
+        "grad_norm": {side: [curve.get(step) for step in steps] for side, curve in norms.items()},
         "lost_updates": column(lambda counts: counts.share),
         "absorbed": column(lambda counts: counts.absorbed),
     }
@@ -87,7 +89,7 @@ def beyond(log: UpdateLog, limit: float) -> str | None:
     if counts.lost_by_size <= limit:
         return None
     step = max(
-        (step for step, own in log.steps.items() if name in own),
+        (step for step, tensors in log.steps.items() if name in tensors),
         key=lambda step: log.steps[step][name].lost_size,
     )
     return (
@@ -125,12 +127,12 @@ def _share(counts: Counts) -> str:
 
 def _losses(trace: Trace) -> dict[int, float]:
     """Return each train step's loss over all microbatches; a loss that ranks share counts once."""
-    seen: dict[int, dict[object, float]] = defaultdict(dict)
+    step_losses: dict[int, dict[object, float]] = defaultdict(dict)
     for moment, entry in entries_of(trace, "loss"):
         if moment.operation == "train" and moment.phase == "forward_backward":
             loss = entry.name, entry.place, entry.rank if entry.local else None
-            seen[moment.step][loss] = float(trace.tensor(entry).double().sum())
-    return {step: sum(losses.values()) for step, losses in seen.items()}
+            step_losses[moment.step][loss] = float(trace.tensor(entry).double().sum())
+    return {step: sum(losses.values()) for step, losses in step_losses.items()}
 
 
 def _norms(trace: Trace) -> dict[int, float]:

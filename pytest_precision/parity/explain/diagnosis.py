@@ -77,7 +77,7 @@ class Diagnosis(NamedTuple):
     looked_at: int = 1
 
     @property
-    def telling(self) -> bool:
+    def has_pattern(self) -> bool:
         """Whether a pattern was recognized, and not only that there are NaN or infinities."""
         return self.error in ERRORS and self.error != "not finite"
 
@@ -92,54 +92,69 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     first = judgement.first
     assert first is not None
     if other_weights(first, judgement):
-        return single(first)._replace(error="weights")
+        return diagnose_tensor(first)._replace(error="weights")
     if first.pair.kind == "loss" and other_number(judgement, first.pair.moment.op):
-        return single(first)._replace(error="microbatches")
-    alike = [*_with(first, judgement)]
+        return diagnose_tensor(first)._replace(error="microbatches")
+    alike = [*_differing_tensors(first, judgement)]
     if len(alike) < 2 or Compared.of(first) is None or first.pair.kind in ALONE:
-        return single(first)
-    found = [one._replace(looked_at=len(alike)) for one in _looked_at(alike)]
-    telling = [one for one in found if one.telling]
+        return diagnose_tensor(first)
+    diagnoses = [diagnosis._replace(looked_at=len(alike)) for diagnosis in _diagnoses(alike)]
+    telling = [diagnosis for diagnosis in diagnoses if diagnosis.has_pattern]
     if not telling:
         if first.pair.kind not in GRADIENTS:
-            return found[0]
+            return diagnoses[0]
         # The last one in the microbatch in which the first one differs, if it is in one.
-        return [one for one in found if _microbatch(one) == _microbatch(found[0])][-1]
+        return [
+            diagnosis
+            for diagnosis in diagnoses
+            if _microbatch(diagnosis) == _microbatch(diagnoses[0])
+        ][-1]
     chosen = telling[0]
-    same = [one.finding.pair.name for one in telling[1:] if one.signature == chosen.signature]
+    same = [
+        diagnosis.finding.pair.name
+        for diagnosis in telling[1:]
+        if diagnosis.signature == chosen.signature
+    ]
     if not same:
         return chosen
-    which = "each of" if len(same) == len(found) - 1 else f"{len(same) + 1} of"
-    words = f"{chosen.signature} in {which} {len(found)} tensors that differ"
+    which = "each of" if len(same) == len(diagnoses) - 1 else f"{len(same) + 1} of"
+    words = f"{chosen.signature} in {which} {len(diagnoses)} tensors that differ"
     return chosen._replace(signature=words, likewise=tuple(same))
 
 
-def by_rule(found: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
+def by_rule(diagnosis: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
     """Name a wrong way of accumulating gradients (`breach`) as the error if no other is recognized.
 
     Args:
-        found: of the first divergence.
+        diagnosis: of the first divergence.
         breach: what the candidate's gradients were held to the workload's own for; None for none.
     """
-    pair = found.finding.pair
-    if breach is None or found.error or not breach.words or pair.kind not in GRADIENTS:
-        return found
+    pair = diagnosis.finding.pair
+    if breach is None or diagnosis.error or not breach.words or pair.kind not in GRADIENTS:
+        return diagnosis
     same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)
-    return found._replace(signature=breach.words, error="accumulation") if same else found
+    return diagnosis._replace(signature=breach.words, error="accumulation") if same else diagnosis
 
 
-def _looked_at(alike: list[Compared]) -> list[Diagnosis]:
+def _diagnoses(alike: list[Compared]) -> list[Diagnosis]:
     """Return the one error pattern that all differing tensors share, or else the pattern of each.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
-    alone = [single(one.finding) for one in alike] if is_state(alike[0].pair.kind) else []
-    if any(one.error in UPDATES for one in alone):
+    alone = (
+        [diagnose_tensor(tensor.finding) for tensor in alike]
+        if is_state(alike[0].pair.kind)
+        else []
+    )
+    if any(diagnosis.error in UPDATES for diagnosis in alone):
         return alone
     shared = signatures(alike)
     if shared is None:
-        return alone or [single(one.finding) for one in alike]
-    return [_diagnosis(one.finding, found) for one, found in zip(alike, shared, strict=True)]
+        return alone or [diagnose_tensor(tensor.finding) for tensor in alike]
+    return [
+        _diagnosis(tensor.finding, signature)
+        for tensor, signature in zip(alike, shared, strict=True)
+    ]
 
 
 def _diagnosis(finding: Finding, signature: Signature) -> Diagnosis:
@@ -151,32 +166,32 @@ def _microbatch(diagnosis: Diagnosis) -> int | None:
     return TensorKey.of(pair.kind, pair.name).microbatch
 
 
-def _with(first: Finding, judgement: Judgement) -> Iterator[Compared]:
+def _differing_tensors(first: Finding, judgement: Judgement) -> Iterator[Compared]:
     """Yield each tensor that differs in value at the first divergence, as a pair from both runs."""
-    seen = 0
+    elements = 0
     for finding in judgement.spread[first.pair.kind, first.pair.moment.op].findings:
         compared = Compared.of(finding)
         if finding.pair.moment == first.pair.moment and compared is not None:
-            seen += compared.ours.numel()
-            if seen <= MOST:
+            elements += compared.ours.numel()
+            if elements <= MOST:
                 yield compared
 
 
-def single(finding: Finding) -> Diagnosis:
+def diagnose_tensor(finding: Finding) -> Diagnosis:
     """Recognize the error pattern of a single differing tensor, without regard to other tensors."""
     compared = Compared.of(finding)
     if compared is None:
         problem = finding.problem
         return Diagnosis(finding, problem, "" if problem == "values" else problem)
     _, ours, theirs, unit = compared
-    found = (
+    signature = (
         extreme(ours, theirs)
         or of_history(finding.pair, ours, theirs)
         or scaled(finding.pair, form(ours, theirs, unit))
     )
-    if found.error == "factor" and ours.numel() == 1 and finding.pair.kind not in NUMBERS:
-        found = NO_SIGNATURE
-    return _diagnosis(finding, found)
+    if signature.error == "factor" and ours.numel() == 1 and finding.pair.kind not in NUMBERS:
+        signature = NO_SIGNATURE
+    return _diagnosis(finding, signature)
 
 
 LIKE = 4
@@ -190,37 +205,37 @@ def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
     Args:
         compared: all that differ of one kind at one moment, at least two.
     """
-    if not all(is_measured(one.ours) for one in compared):
+    if not all(is_measured(tensor.ours) for tensor in compared):
         return None
     ours, theirs = _joined(compared)
     if not bool(ours.isfinite().all() and theirs.isfinite().all()):
         return None
     if all(bool((side == side[0]).all()) for side in (ours, theirs)):
         return None  # one pair of numbers, which ranks of a replica have too, has some factor
-    eps = max(torch.finfo(one.ours.dtype).eps for one in compared)
+    eps = max(torch.finfo(tensor.ours.dtype).eps for tensor in compared)
     exact = constant_ratio(ours, theirs, eps)
     if exact is not None:
         return [scaled(compared[0].pair, factor(exact))] * len(compared)
-    unit = max(one.unit for one in compared)
-    kept = not_zeroed(compared, unit)
-    if kept is not None:
-        return [kept] * len(compared)
+    unit = max(tensor.unit for tensor in compared)
+    signature = not_zeroed(compared, unit)
+    if signature is not None:
+        return [signature] * len(compared)
     return _of_all(compared, unit) or _by_part(compared, unit)
 
 
-def scaled(pair: Pair, found: Signature) -> Signature:
+def scaled(pair: Pair, signature: Signature) -> Signature:
     """Name a factor `the loss scale` where it equals the reference's loss scale."""
-    scale = loss_scale(pair) if found.ratio else None
-    if scale is None or scale == 1 or found.ratio is None:
-        return found
+    scale = loss_scale(pair) if signature.ratio else None
+    if scale is None or scale == 1 or signature.ratio is None:
+        return signature
     for value, words in ((scale, "the loss scale"), (1 / scale, "1 over the loss scale")):
-        if abs(found.ratio / value - 1) <= COARSEST:
-            return Signature("loss scale", f"{found.words}, which is {words}")
-    return found
+        if abs(signature.ratio / value - 1) <= COARSEST:
+            return Signature("loss scale", f"{signature.words}, which is {words}")
+    return signature
 
 
 def _joined(compared: Sequence[Compared]) -> tuple[Tensor, Tensor]:
-    ours, theirs = zip(*(one.values for one in compared), strict=True)
+    ours, theirs = zip(*(tensor.values for tensor in compared), strict=True)
     return torch.cat(ours), torch.cat(theirs)
 
 
@@ -233,25 +248,27 @@ def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None
     if fit is None or not fit.explains(unit):
         return None
     said = scaled(compared[0].pair, fitted(fit))
-    return [said if _shares(one, fit, unit) else NO_SIGNATURE for one in compared]
+    return [said if _shares(tensor, fit, unit) else NO_SIGNATURE for tensor in compared]
 
 
 def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
     """Return the error pattern of one factor per part (rank and microbatch); None if none fits."""
     parts: dict[tuple[int | None, int | None], list[Compared]] = {}
-    for one in compared:
-        parts.setdefault(one.part, []).append(one)
+    for tensor in compared:
+        parts.setdefault(tensor.part, []).append(tensor)
     if len(parts) < 2:
         return None
     # A sum over microbatches has none from the second on, where each has a factor of its own.
-    first = {part: own for part, own in parts.items() if part[1] == next(iter(parts))[1]}
-    fits = {part: _fit(own) for part, own in first.items()}
+    first = {part: tensors for part, tensors in parts.items() if part[1] == next(iter(parts))[1]}
+    fits = {part: _fit(tensors) for part, tensors in first.items()}
     allowed = min(ROUNDINGS * unit, COARSEST)
-    known = {part: fit for part, fit in fits.items() if fit is not None and fit.residual <= allowed}
-    if len(known) < len(fits) or not any(fit.explains(unit) for fit in known.values()):
+    good_fits = {
+        part: fit for part, fit in fits.items() if fit is not None and fit.residual <= allowed
+    }
+    if len(good_fits) < len(fits) or not any(fit.explains(unit) for fit in good_fits.values()):
         return None
-    said = Signature("per rank", ", ".join(_where(fit, *part) for part, fit in known.items()))
-    return [said if one.part in known else NO_SIGNATURE for one in compared]
+    said = Signature("per rank", ", ".join(_where(fit, *part) for part, fit in good_fits.items()))
+    return [said if tensor.part in good_fits else NO_SIGNATURE for tensor in compared]
 
 
 def _where(fit: Fit, rank: int | None, microbatch: int | None) -> str:
@@ -265,8 +282,8 @@ def _fit(compared: Sequence[Compared]) -> Fit | None:
     return Fit.of(ours, theirs) if len(ours) >= LEAST_ELEMENTS else None
 
 
-def _shares(one: Compared, fit: Fit, unit: float) -> bool:
+def _shares(tensor: Compared, fit: Fit, unit: float) -> bool:
     """Return whether the factor common to all tensors also explains this tensor's difference."""
-    ours, theirs = one.values
+    ours, theirs = tensor.values
     rest = float((ours - fit.factor * theirs).norm())
     return rest <= LIKE * min(ROUNDINGS * unit, COARSEST) * abs(fit.factor) * float(theirs.norm())

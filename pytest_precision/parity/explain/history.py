@@ -96,11 +96,11 @@ def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | 
         reference: what it should be.
     """
     stale = _stale(pair, candidate)
-    kept = None
+    start = None
     if is_state(pair.kind) and pair.moment.operation == "train":
-        kept = _before(pair)
-    if kept is not None and kept.shape == candidate.shape and kept.dtype == candidate.dtype:
-        updated = of_update(candidate, reference, kept)
+        start = _before(pair)
+    if start is not None and start.shape == candidate.shape and start.dtype == candidate.dtype:
+        updated = of_update(candidate, reference, start)
         if updated is not None:
             return updated
     return _of_group(pair, candidate) or stale
@@ -130,10 +130,10 @@ def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature
     unit = unit_of(candidate.dtype) if candidate.is_floating_point() else 0.0
     # Each side is rounded to its storage, which is a large part of a small update.
     stored = 2 * unit * float(old.norm()) / max(float((ours - old).norm()), 1e-300)
-    return _multiple(fit, max(stored, unit), one=len(ours) == 1)
+    return _multiple(fit, max(stored, unit), is_number=len(ours) == 1)
 
 
-def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
+def _multiple(fit: Fit, rounding: float, *, is_number: bool) -> Signature | None:
     """Return the multiple of the right update by which a tensor moved; None if none fits.
 
     For a single number only a whole multiple counts.
@@ -144,8 +144,8 @@ def _multiple(fit: Fit, rounding: float, *, one: bool) -> Signature | None:
     ):
         return None
     whole = round(fit.factor)
-    near = abs(fit.factor - whole) <= max(8 * rounding, COARSEST if not one else 1e-6)
-    if one and not near:
+    near = abs(fit.factor - whole) <= max(8 * rounding, COARSEST if not is_number else 1e-6)
+    if is_number and not near:
         return None
     if near and whole == -1:
         return Signature("update", "moved the other way")
@@ -162,19 +162,21 @@ def not_zeroed(compared: Sequence[Compared], unit: float) -> Signature | None:
         compared: gradients of one moment that differ.
         unit: unit roundoff of what computed them.
     """
-    found = []
-    for one in compared:
-        earlier = _step_before(one.pair)
-        if one.pair.kind not in GRADIENTS or earlier is None or earlier[1].shape != one.ours.shape:
+    vectors = []
+    for tensor in compared:
+        earlier = _step_before(tensor.pair)
+        if (
+            tensor.pair.kind not in GRADIENTS
+            or earlier is None
+            or earlier[1].shape != tensor.ours.shape
+        ):
             return None
-        step, kept = earlier
-        found.append([*one.values, kept.double().reshape(-1)])
-    ours, theirs, kept = (torch.cat(column) for column in zip(*found, strict=True))
-    if len(ours) < LEAST_ELEMENTS or not all(
-        bool(t.isfinite().all()) for t in (ours, theirs, kept)
-    ):
+        step, old = earlier
+        vectors.append([*tensor.values, old.double().reshape(-1)])
+    ours, theirs, old = (torch.cat(column) for column in zip(*vectors, strict=True))
+    if len(ours) < LEAST_ELEMENTS or not all(bool(t.isfinite().all()) for t in (ours, theirs, old)):
         return None
-    fit = Fit.of(ours - theirs, kept)
+    fit = Fit.of(ours - theirs, old)
     if fit is None:
         return None
     noise = min(ROUNDINGS * unit, COARSEST) * float(theirs.norm()) / float((ours - theirs).norm())
@@ -213,9 +215,9 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 def _before(pair: Pair) -> Tensor | None:
     """Return the reference's last recorded value of a tensor before the difference, if any."""
     for moment in _earlier(pair):
-        found = _values(pair, moment, pair.name)
-        if found is not None:
-            return found
+        tensor = _values(pair, moment, pair.name)
+        if tensor is not None:
+            return tensor
     # An optimizer that makes its counter in the first step has counted none before it.
     if pair.kind == "step" and pair.reference is not None and pair.reference.tensor is not None:
         return torch.zeros_like(pair.reference.tensor)
@@ -227,8 +229,8 @@ def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
     for moment in _earlier(pair):
         same = (moment.operation, moment.phase) == ("train", pair.moment.phase)
         if same and moment.step < pair.moment.step:
-            found = _values(pair, moment, pair.name)
-            return None if found is None else (moment.step, found)
+            tensor = _values(pair, moment, pair.name)
+            return None if tensor is None else (moment.step, tensor)
     return None
 
 
@@ -246,10 +248,10 @@ def _assembled(pair: Pair, pieces: list[Entry]) -> Tensor | None:
 
 def _pieces(pair: Pair, moment: Moment) -> Mapping[str, list[Entry]]:
     """Return what the reference's ranks recorded of one kind of tensor at a moment, by name."""
-    held = _run(pair).held(moment, {pair.kind})[pair.kind]
+    by_name = _run(pair).held(moment, {pair.kind})[pair.kind]
     if pair.rank is None:
-        return held
-    return {name: [one for one in own if one.rank == pair.rank] for name, own in held.items()}
+        return by_name
+    return {name: [e for e in pieces if e.rank == pair.rank] for name, pieces in by_name.items()}
 
 
 def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
@@ -257,17 +259,17 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
     if pair.kind not in RATES:
         return None
     ours = pair.both[0].trace
-    own = TensorKey.of(pair.kind, pair.name)
-    kept = {
+    pair_key = TensorKey.of(pair.kind, pair.name)
+    entries = {
         entry.name: entry
         for entry in ours.entries(pair.moment)
         if entry.kind == pair.kind and not entry.digest
     }
     for name in _same_bytes(pair, pair.moment, candidate):
         key = TensorKey.of(pair.kind, name)
-        if name == pair.name or key.part != own.part or name not in kept:
+        if name == pair.name or key.part != pair_key.part or name not in entries:
             continue
-        if same_bytes(ours.tensor(kept[name]), candidate):
+        if same_bytes(ours.tensor(entries[name]), candidate):
             return Signature("other tensor", f"that of {key.owner}")
     return None
 
@@ -277,13 +279,13 @@ def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
     constant = bool((candidate == candidate.reshape(-1)[0]).all())
     for moment in _run(pair).moments:
         if (moment.phase, moment.operation) == (pair.moment.phase, pair.moment.operation):
-            here = moment.step == pair.moment.step
-            if here and constant:
+            same_step = moment.step == pair.moment.step
+            if same_step and constant:
                 continue  # other tensors may be constant too, as those that are zero
             for name in _same_bytes(pair, moment, candidate):
-                if here and name != pair.name:
+                if same_step and name != pair.name:
                     return Signature("other tensor", f"the reference's {name}")
-                if not here and name == pair.name:
+                if not same_step and name == pair.name:
                     return Signature("stale", f"the value of step {moment.step}")
     return None
 

@@ -20,7 +20,7 @@ from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
 from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain import wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis, single
+from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose_tensor
 from pytest_precision.parity.verdict import Divergence, Ruling
 
 
@@ -39,15 +39,15 @@ def failed_at(
         outcome="fail",
         reason=reason,
         details=tuple(details),
-        divergence=locate(single(finding)),
+        divergence=locate(diagnose_tensor(finding)),
         culprit=culprit,
         figures={"histogram": histogram_of(finding)},
     )
 
 
-def what_differs(found: Finding) -> str:
+def what_differs(finding: Finding) -> str:
     """Return words on which tensor differs, and at which step and phase."""
-    pair = found.pair
+    pair = finding.pair
     return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"
 
 

@@ -91,7 +91,7 @@ def proposed(
         noise: the reference rounded at random, which shows what rounding decides about.
         floors: whether bounds are at least what rounding may come to where this data needs less.
     """
-    if any(own.unbounded for run in runs for own in bounds(run.judgement).values()):
+    if any(kind_bounds.unbounded for run in runs for kind_bounds in bounds(run.judgement).values()):
         return None
     needs, shares = needs_of(runs), shares_of(runs)
     noisy = {} if noise is None else needs_of([noise])
@@ -101,20 +101,22 @@ def proposed(
         later = ROOM * _error_of_gradients(noisy) / STORED_OTHERWISE
         rounding = max(unit, LEAST_OF_RESULTS, later)
     least = max(ROOM * _error_of_gradients(needs), rounding)
-    found: dict[str, Criterion] = {}
+    tolerances: dict[str, Criterion] = {}
     for kind in sorted(needs, key=causal_rank):
         stored = _unit_stored(kind, runs) / STORED_OTHERWISE if floors else 0.0
-        own = _of_kind(kind, needs[kind], shares, moved, least, stored)
-        if own is None:
+        kind_tolerances = _of_kind(kind, needs[kind], shares, moved, least, stored)
+        if kind_tolerances is None:
             return None
-        found |= own
-    return _left_out_everywhere(found)
+        tolerances |= kind_tolerances
+    return _left_out_everywhere(tolerances)
 
 
 def _error_of_gradients(needs: Mapping[str, Mapping[str, Need]]) -> float:
     """Return the largest relative error of gradients, leaving out outliers."""
     kinds = (needs.get(kind, {}).values() for kind in GRADIENTS_AND_MEANS)
-    return max(usual_error([need.rel for need in own if need.numel > 1]) for own in kinds)
+    return max(
+        usual_error([need.rel for need in kind_needs if need.numel > 1]) for kind_needs in kinds
+    )
 
 
 def _of_kind(
@@ -148,7 +150,7 @@ def _of_kind(
     if kind == "exp_avg_sq":
         room = max(room, 2 * least)  # a square is off by twice as much
     far = ROOM * _weighted_median([(scale[name], needs[name].numel) for name in many])
-    most = room * max(own for name, own in scale.items() if name in many and own <= far)
+    most = room * max(share for name, share in scale.items() if name in many and share <= far)
     most = max(most, FLOOR, stored)
     bounds_of = {
         name: _bound(
@@ -157,13 +159,13 @@ def _of_kind(
         for name, need in needs.items()
     }
     most = max([most, *(bound for bound in bounds_of.values() if bound <= ROOM * FLOOR)])
-    found = _norm(kind, most)
+    tolerance = _norm(kind, most)
     named: dict[str, float] = defaultdict(float)
     for name, bound in bounds_of.items():
         if bound > most:
             named[_pattern(name)] = max(named[_pattern(name)], bound)
     largest = MOST_OF_AN_UPDATE if weight else LARGEST_BOUND
-    return None if found is None else found | _named(kind, named, largest)
+    return None if tolerance is None else tolerance | _named(kind, named, largest)
 
 
 def _bound(need: Need, usual: float, most: float) -> float:
@@ -175,9 +177,14 @@ def _bound(need: Need, usual: float, most: float) -> float:
 
 def _unit_stored(kind: str, runs: Sequence[ComparedRun]) -> float:
     """Return the machine epsilon of the dtype in which tensors of a kind are stored."""
-    tallies = (t for run in runs for (own, _), t in run.judgement.spread.items() if own == kind)
+    tallies = (
+        t
+        for run in runs
+        for (tally_kind, _), t in run.judgement.spread.items()
+        if tally_kind == kind
+    )
     dtypes = {getattr(torch, name) for tally in tallies for pair in tally.dtypes for name in pair}
-    return max((torch.finfo(own).eps for own in dtypes if own in FLOATS), default=0.0)
+    return max((torch.finfo(dtype).eps for dtype in dtypes if dtype in FLOATS), default=0.0)
 
 
 def _weighted_median(weighted: list[tuple[float, int]]) -> float:
@@ -198,11 +205,11 @@ def _norm(key: str, rel: float, largest: float = LARGEST_BOUND) -> dict[str, Cri
 
 def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, Criterion]:
     """Return tolerances by tensor name; ones too loose to prove anything become `unchecked`."""
-    found: dict[str, Criterion] = {}
+    tolerances: dict[str, Criterion] = {}
     for pattern, bound in named.items():
         key = f"{kind}:{pattern}"
-        found |= _norm(key, bound, largest) or {key: LEFT_OUT}
-    return found
+        tolerances |= _norm(key, bound, largest) or {key: LEFT_OUT}
+    return tolerances
 
 
 def _pattern(name: str) -> str:
@@ -210,17 +217,19 @@ def _pattern(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
-def _left_out_everywhere(found: dict[str, Criterion]) -> dict[str, Criterion]:
+def _left_out_everywhere(tolerances: dict[str, Criterion]) -> dict[str, Criterion]:
     """Set a weight to `unchecked` in all kinds, if it is `unchecked` in at least 4 of them."""
     kinds: dict[str, list[str]] = defaultdict(list)
-    for key, criterion in found.items():
+    for key, criterion in tolerances.items():
         kind, _, pattern = key.partition(":")
         if criterion.left_out:
             kinds[pattern].append(kind)
-    everywhere = {pattern for pattern, own in kinds.items() if len(own) >= EVERYWHERE}
-    kept = {
+    everywhere = {
+        pattern for pattern, pattern_kinds in kinds.items() if len(pattern_kinds) >= EVERYWHERE
+    }
+    remaining = {
         key: criterion
-        for key, criterion in found.items()
+        for key, criterion in tolerances.items()
         if key.partition(":")[2] not in everywhere
     }
-    return kept | {f"{DEFAULT}:{pattern}": LEFT_OUT for pattern in sorted(everywhere)}
+    return remaining | {f"{DEFAULT}:{pattern}": LEFT_OUT for pattern in sorted(everywhere)}

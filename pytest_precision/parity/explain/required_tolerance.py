@@ -53,21 +53,21 @@ class Bounds:
     numel: int = 0
     unbounded: set[str] = field(default_factory=set)
 
-    def add(self, name: str, found: Statistics) -> None:
+    def add(self, name: str, statistics: Statistics) -> None:
         """Widen the bounds until a tensor is within them."""
         self.tensors += 1
-        if found.nan_mismatched or found.inf_mismatched or not found.measured:
+        if statistics.nan_mismatched or statistics.inf_mismatched or not statistics.measured:
             self.unbounded.add("NaN or infinities")
             return
-        if found.rel_l2 > self.rel or not self.of:
+        if statistics.rel_l2 > self.rel or not self.of:
             self.of = name
-        self.numel = max(self.numel, found.numel)
-        self.rel = max(self.rel, found.rel_l2)
-        self.atol = max(self.atol, found.max_abs)
-        if found.max_ulp is None:
+        self.numel = max(self.numel, statistics.numel)
+        self.rel = max(self.rel, statistics.rel_l2)
+        self.atol = max(self.atol, statistics.max_abs)
+        if statistics.max_ulp is None:
             self.unbounded.add("values that are no floats")
         elif self.ulp is not None:
-            self.ulp = max(self.ulp, found.max_ulp)
+            self.ulp = max(self.ulp, statistics.max_ulp)
 
     def fault(self, finding: Finding) -> None:
         """Count a tensor that fails without a measurable error, such as one of another shape."""
@@ -88,16 +88,16 @@ class Bounds:
 
 def bounds(judgement: Judgement) -> dict[str, Bounds]:
     """Return the smallest tolerances under which each kind of tensor would have passed."""
-    found: dict[str, Bounds] = {}
+    bounds_by_kind: dict[str, Bounds] = {}
     for (kind, _), tally in judgement.spread.items():
         for name, statistics in measured_pairs(tally):
-            found.setdefault(kind, Bounds()).add(name, statistics)
+            bounds_by_kind.setdefault(kind, Bounds()).add(name, statistics)
         for finding in tally.findings:
             if _measured(finding) is None:
-                found.setdefault(kind, Bounds()).fault(finding)
-    for kind in lasting("setting") & set(found):
-        found[kind].unbounded = {"a setting is no result"}
-    return {kind: found[kind] for kind in sorted(found, key=causal_rank)}
+                bounds_by_kind.setdefault(kind, Bounds()).fault(finding)
+    for kind in lasting("setting") & set(bounds_by_kind):
+        bounds_by_kind[kind].unbounded = {"a setting is no result"}
+    return {kind: bounds_by_kind[kind] for kind in sorted(bounds_by_kind, key=causal_rank)}
 
 
 def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
@@ -116,31 +116,39 @@ def _measured(finding: Finding) -> Statistics | None:
 
 def columns(judgement: Judgement) -> dict[str, Any] | None:
     """Return as dicts the tolerances that each kind of tensor needs; None if nothing differs."""
-    found = {
+    tolerances = {
         kind: {
-            "tensors": own.tensors,
-            **({} if own.unbounded else {"rel_l2": own.rel, "max_abs": own.atol, "of": own.of}),
-            **({} if own.unbounded or own.ulp is None else {"max_ulp": own.ulp}),
-            **({"unbounded": sorted(own.unbounded)} if own.unbounded else {"criterion": own.call}),
+            "tensors": limits.tensors,
+            **(
+                {}
+                if limits.unbounded
+                else {"rel_l2": limits.rel, "max_abs": limits.atol, "of": limits.of}
+            ),
+            **({} if limits.unbounded or limits.ulp is None else {"max_ulp": limits.ulp}),
+            **(
+                {"unbounded": sorted(limits.unbounded)}
+                if limits.unbounded
+                else {"criterion": limits.call}
+            ),
         }
-        for kind, own in bounds(judgement).items()
+        for kind, limits in bounds(judgement).items()
     }
-    return found or None
+    return tolerances or None
 
 
 def table(judgement: Judgement) -> list[str]:
     """Return the lines of a table of the tolerances that each kind of tensor would have needed."""
-    found = bounds(judgement)
+    bounds_by_kind = bounds(judgement)
     rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]
-    rows += [[kind, *_cells(own)] for kind, own in found.items()]
+    rows += [[kind, *_cells(limits)] for kind, limits in bounds_by_kind.items()]
     return aligned(rows)
 
 
-def _cells(own: Bounds) -> Iterable[str]:
-    if own.unbounded or own.ulp is None:
-        return "-", "-", "-", f"no bound: {', '.join(sorted(own.unbounded))}"
-    ulp = str(own.ulp) if own.ulp < FAR else f"{own.ulp:.0e}"
-    return f"{own.rel:.2g}", ulp, f"{own.atol:.2g}", own.of
+def _cells(limits: Bounds) -> Iterable[str]:
+    if limits.unbounded or limits.ulp is None:
+        return "-", "-", "-", f"no bound: {', '.join(sorted(limits.unbounded))}"
+    ulp = str(limits.ulp) if limits.ulp < FAR else f"{limits.ulp:.0e}"
+    return f"{limits.rel:.2g}", ulp, f"{limits.atol:.2g}", limits.of
 
 
 def rounded_up(value: float) -> float:

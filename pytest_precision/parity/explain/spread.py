@@ -64,12 +64,12 @@ def columns(judgement: Judgement) -> dict[str, Any]:
     kinds = {}
     for kind in _kinds(judgement):
         tallies = _row(judgement, kind, moments)
-        found = [_statistics(tally) for tally in tallies]
-        measured = [[s for s in own if s.measured] for own in found]
+        statistics = [_statistics(tally) for tally in tallies]
+        measured = [[s for s in group if s.measured] for group in statistics]
         figures = {
-            "mismatched": [_largest(s.mismatched / s.numel for s in own) for own in found],
-            "max_ulp": [_largest(s.max_ulp for s in own) for own in measured],
-            "rel_l2": [_largest(s.rel_l2 for s in own) for own in measured],
+            "mismatched": [_largest(s.mismatched / s.numel for s in group) for group in statistics],
+            "max_ulp": [_largest(s.max_ulp for s in group) for group in measured],
+            "rel_l2": [_largest(s.rel_l2 for s in group) for group in measured],
         }
         kinds[kind] = {
             "dtypes": [list(pair) for pair in _dtypes(tallies)],
@@ -143,8 +143,8 @@ def _state(tally: Tally | None) -> str:
 def _mark(tally: Tally | None) -> str:
     if tally and any(f.problem == "values" and f.difference is None for f in tally.findings):
         return f"{_state(tally)} differs".strip()  # of some tensors, digests alone were kept
-    found = [(s.mismatched / s.numel, s) for s in _statistics(tally)]
-    worst = max(found, key=lambda pair: pair[0], default=None)
+    shares = [(s.mismatched / s.numel, s) for s in _statistics(tally)]
+    worst = max(shares, key=lambda pair: pair[0], default=None)
     share = "" if worst is None else percent(worst[1].mismatched, worst[1].numel)
     return f"{_state(tally)} {share}".strip()
 
@@ -165,16 +165,16 @@ def by_tensor(judgement: Judgement, moments: Sequence[Moment]) -> dict[str, Any]
     """
     first = judgement.first
     kinds = dict.fromkeys([*([first.pair.kind] if first else []), AFTER_THE_FIRST])
-    found = {}
+    tables = {}
     for kind in kinds:
         tallies = _row(judgement, kind, moments)
         names = list(dict.fromkeys(name for tally in tallies if tally for name in tally.names))
         errors = [_errors(tally) for tally in tallies]
-        if len(names) > 1 and any(error for own in errors for error in own.values()):
+        if len(names) > 1 and any(error for column in errors for error in column.values()):
             shown = _thinned(names, errors)
-            rows = [[own.get(name) for own in errors] for name in shown]
-            found[kind] = {"name": shown, "rel_l2": rows, "tensors": len(names)}
-    return found
+            rows = [[column.get(name) for column in errors] for name in shown]
+            tables[kind] = {"name": shown, "rel_l2": rows, "tensors": len(names)}
+    return tables
 
 
 def _errors(tally: Tally | None) -> dict[str, float | None]:
@@ -186,15 +186,15 @@ def _errors(tally: Tally | None) -> dict[str, float | None]:
         name = finding.pair.name
         # Three digits are enough for a colour.
         error = float(f"{finding.statistics.rel_l2:.3g}") if finding.statistics else None
-        known = errors.get(name)
-        errors[name] = max(error, known or 0.0) if error is not None else known or None
+        largest = errors.get(name)
+        errors[name] = max(error, largest or 0.0) if error is not None else largest or None
     return errors
 
 
 def _thinned(names: list[str], errors: Sequence[dict[str, float | None]]) -> list[str]:
     if len(names) <= MOST_TENSORS:
         return names
-    first = next(name for name in names if any(own.get(name) for own in errors))
+    first = next(name for name in names if any(column.get(name) for column in errors))
     stride = -(-len(names) // (MOST_TENSORS - 1))
-    kept = {*names[::stride], first}
-    return [name for name in names if name in kept]
+    shown_names = {*names[::stride], first}
+    return [name for name in names if name in shown_names]

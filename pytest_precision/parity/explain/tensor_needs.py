@@ -63,10 +63,12 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
         for (kind, _), tally in judgement.spread.items():
             if kind in RESULTS:
                 needs.setdefault(kind, {})
-            for name, found in measured_pairs(tally):
+            for name, statistics in measured_pairs(tally):
                 of_kind = needs.setdefault(kind, {})
-                of_kind[name] = of_kind.get(name, Need()) | Need(found.rel_l2, found.numel)
-        for entry in (one for moment in reference.moments for one in reference.entries(moment)):
+                of_kind[name] = of_kind.get(name, Need()) | Need(
+                    statistics.rel_l2, statistics.numel
+                )
+        for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
             of_kind = needs.get(entry.kind, {})
             size = Need(numel=math.prod(entry.shape))
             of_kind[entry.name] = of_kind.get(entry.name, Need()) | size
@@ -78,8 +80,8 @@ def _weights_alike(needs: Mapping[str, Mapping[str, Need]]) -> dict[str, dict[st
     kinds = [kind for kind in needs if kind in STARTING_KINDS]
     return {
         kind: {
-            name: Need(max(needs[other].get(name, own).rel for other in kinds), own.numel)
-            for name, own in needs[kind].items()
+            name: Need(max(needs[other].get(name, need).rel for other in kinds), need.numel)
+            for name, need in needs[kind].items()
         }
         for kind in kinds
     }
@@ -108,16 +110,16 @@ def moved_by_noise(
     A few roundings may not have met what depends on them most, such as a gradient that is zero but
     for rounding: AdamW makes a whole update of it.
     """
-    found: dict[tuple[str, str], float] = {}
-    for kind, own in noise.items():
+    factors: dict[tuple[str, str], float] = {}
+    for kind, needs in noise.items():
         errors = {
             name: need.rel / (shares.get((kind, name)) or 1.0)
-            for name, need in own.items()
+            for name, need in needs.items()
             if need.rel and need.numel > 1
         }
         usual = usual_error([*errors.values()])
-        found |= {(kind, name): error / usual for name, error in errors.items() if error > usual}
-    return found
+        factors |= {(kind, name): error / usual for name, error in errors.items() if error > usual}
+    return factors
 
 
 def usual_error(errors: list[float]) -> float:

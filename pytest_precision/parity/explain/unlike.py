@@ -21,17 +21,17 @@ def other_weights(finding: Finding, judgement: Judgement) -> str:
     weights = judgement.spread.get(("param", moment.op))
     if kind != "lr" or finding.problem not in ONE_SIDED or weights is None:
         return ""
-    if any(one.problem in ONE_SIDED for one in weights.findings):
+    if any(other.problem in ONE_SIDED for other in weights.findings):
         return ""
     rates = [f for f in judgement.spread[kind, moment.op].findings if f.pair.moment == moment]
     ours, theirs = ([f for f in rates if f.problem == side] for side in ("extra", "missing"))
     if not ours or not theirs:
         return ""
-    here, there = (
+    our_names, their_names = (
         listed(list(dict.fromkeys(finding.pair.name for finding in side)), 1)
         for side in (ours, theirs)
     )
-    return f"{here} here, {there} in the reference"
+    return f"{our_names} here, {their_names} in the reference"
 
 
 COMPARE_SUMS = (
@@ -76,8 +76,8 @@ def extra_update(finding: Finding, judgement: Judgement) -> str:
         return ""
     ours, theirs = numbers = of_losses[moment.op]
     for side, who in enumerate(("candidate", "reference")):
-        seen = any(own[side] for own in of_losses.values())
-        if seen and not numbers[side] and _runs_no_forward(judgement, side, moment.op):
+        has_losses = any(step_numbers[side] for step_numbers in of_losses.values())
+        if has_losses and not numbers[side] and _runs_no_forward(judgement, side, moment.op):
             then = f"again after step {moment.step - 1}" if moment.step > 1 else "at once"
             return (
                 f"the {who}'s optimizer steps {then}, without a forward before it; losses of "
@@ -91,7 +91,7 @@ def _runs_no_forward(judgement: Judgement, side: int, op: int) -> bool:
 
     A missing loss does not tell that no forward ran: `torch.autograd.grad` shows none.
     """
-    forwards = {own for one, own in judgement.forwards if one == side}
+    forwards = {forward_op for run, forward_op in judgement.forwards if run == side}
     return bool(forwards) and op not in forwards
 
 
@@ -120,5 +120,5 @@ def _initial_rates(side: LogicalTensor, pair: Pair) -> list[float]:
         return []
     name = TensorKey(pair.name, "initial_lr").name("hyper")
     entries = side.trace.entries(pair.moment)
-    found = [e for e in entries if (e.kind, e.name) == ("hyper", name) and not e.digest]
-    return [float(side.trace.tensor(entry)) for entry in found]
+    rate_entries = [e for e in entries if (e.kind, e.name) == ("hyper", name) and not e.digest]
+    return [float(side.trace.tensor(entry)) for entry in rate_entries]

@@ -69,7 +69,7 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
     assert finding.statistics is not None
     if pair.kind == "decision":
         return f"decision differs {then}: {flipped(finding, finding.statistics)}{agreed}"
-    looks = f", {diagnosis.signature}" * diagnosis.telling
+    looks = f", {diagnosis.signature}" * diagnosis.has_pattern
     much = extent(finding, finding.statistics)
     return f"{pair.kind} differs {then}{looks}: {much}{agreed}"
 
@@ -84,8 +84,8 @@ def _lost(finding: Finding) -> str:
         return f"{stands}; the {has}'s has {when(pair.moment)}"
     where = f"the {lacks} {when(pair.moment)}; the {has} has it"
     lost = f"{pair.kind} of {pair.name} is missing from {where}"
-    held = "no call of its module was seen, and no param of that name before the step"
-    return f"{lost}: {held}" if shows_reads(pair.kind) else lost
+    reason = "no call of its module was seen, and no param of that name before the step"
+    return f"{lost}: {reason}" if shows_reads(pair.kind) else lost
 
 
 def flipped(finding: Finding, statistics: Statistics) -> str:
@@ -94,8 +94,8 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
     assert finding.pair.candidate is not None
     row = statistics.first[:1]
     thing = " ".join(map(str, (finding.pair.name, *row)))
-    here, there = statistics.candidate_first, statistics.reference_first
-    chosen = f"{thing} is {here} here, {there} in the reference"
+    ours, theirs = statistics.candidate_first, statistics.reference_first
+    chosen = f"{thing} is {ours} here, {theirs} in the reference"
     trace = finding.pair.candidate.trace
     for entry in trace.entries(finding.pair.moment):
         if (entry.kind, entry.name) == ("margin", finding.pair.name) and not entry.digest:
@@ -106,13 +106,13 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
 def disturbance(finding: Finding, side: str) -> str:
     """Return one line on a tensor that a save or an evaluation changed, which it must not do."""
     pair = finding.pair
-    what = f"{pair.moment.operation} after step {pair.moment.step}"
+    operation = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ONE_SIDED:
-        return f"{what} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
+        return f"{operation} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
     if finding.problem != "values" or finding.statistics is None:
-        return f"{what} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
+        return f"{operation} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
     changed = extent(finding, finding.statistics, "before")
-    return f"{what} changed {pair.kind} in the {side}: {changed}"
+    return f"{operation} changed {pair.kind} in the {side}: {changed}"
 
 
 def extent(finding: Finding, statistics: Statistics, other: str = "in the reference") -> str:
@@ -125,9 +125,9 @@ def extent(finding: Finding, statistics: Statistics, other: str = "in the refere
     """
     name = finding.pair.name
     if statistics.numel == 1:
-        here = value_of(finding, statistics.candidate_first)
-        there = value_of(finding, statistics.reference_first)
-        return f"{name} is {here}{where(finding, statistics.first)}, not {there}"
+        ours = value_of(finding, statistics.candidate_first)
+        theirs = value_of(finding, statistics.reference_first)
+        return f"{name} is {ours}{where(finding, statistics.first)}, not {theirs}"
     share = f"{percent(statistics.mismatched, statistics.numel)} of {name}"
     if statistics.mismatched < FEW:
         share = f"{statistics.mismatched} of {statistics.numel} elements of {name}"
@@ -165,8 +165,8 @@ def _counted(side: NotFinite, numel: int) -> str:
     if numel in side:
         return "is all NaN" if side.nan else "is all infinite"
     names = (f"{side.nan} NaN", f"{side.infinite} infinities")
-    told = " and ".join(name for name, count in zip(names, side, strict=True) if count)
-    return f"has {told} in {numel} elements"
+    counts = " and ".join(name for name, count in zip(names, side, strict=True) if count)
+    return f"has {counts} in {numel} elements"
 
 
 def where(finding: Finding, index: tuple[int, ...] | None) -> str:

@@ -74,20 +74,20 @@ class Consistency:
             log: of the whole run: how its engine shows what it does.
             exempt: what the test has not judged.
         """
-        found = cls()
+        consistency = cls()
         if log.shown_by != "script":
-            all_of_them = filter(None, _Walk(side, log, found.checked).judged())
-            breaches = (one for one in all_of_them if exempt.judges(one.kind, one.name))
-            found.breach = next(breaches, None)
-        return found
+            all_of_them = filter(None, _Walk(side, log, consistency.checked).judged())
+            breaches = (breach for breach in all_of_them if exempt.judges(breach.kind, breach.name))
+            consistency.breach = next(breaches, None)
+        return consistency
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts of checks and the first contradiction as a dict of builtin types."""
-        found: dict[str, Any] = {"checked": dict(self.checked)}
+        summary: dict[str, Any] = {"checked": dict(self.checked)}
         if self.breach is not None:
             breach = {key: value for key, value in asdict(self.breach).items() if value is not None}
-            found["breach"] = {**breach, "index": list(self.breach.index)}
-        return found
+            summary["breach"] = {**breach, "index": list(self.breach.index)}
+        return summary
 
 
 class _Walk:
@@ -108,18 +108,18 @@ class _Walk:
         self._gradients: Mapping[str, list[Entry]] = {}
         self._reduced: Mapping[str, list[Entry]] = {}
         self._norms: Mapping[str, list[Entry]] = {}
-        held = self._trace.dtypes()
+        dtypes = self._trace.dtypes()
         resident = side.cell.primary_weight == "quantized"
-        self._quantized = dict.fromkeys(stored_quantized(held, resident=resident)).keys()
+        self._quantized = dict.fromkeys(stored_quantized(dtypes, resident=resident)).keys()
         # A master of fewer bits, or with a compensation, shows another weight than was cast.
         self._coarse = {
             name
-            for kind, names in held.items()
+            for kind, names in dtypes.items()
             for name, dtype in names.items()
             if kind == "compensation" or (is_beside_masters(kind) and dtype in ("float16", "uint8"))
         }
-        self._updated = held.get("master", {})
-        self._with_moments = {*held.get("exp_avg", {}), *held.get("momentum_buffer", {})}
+        self._updated = dtypes.get("master", {})
+        self._with_moments = {*dtypes.get("exp_avg", {}), *dtypes.get("momentum_buffer", {})}
         self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
         if log.starts:
             checked["master is not rounded since the update before"] += log.starts
@@ -127,27 +127,27 @@ class _Walk:
     def judged(self) -> Iterator[Judged]:
         """Yield the result of each check of the run in causal order: a contradiction, or None."""
         for moment in self._trace.moments:
-            held = self._trace.held(moment, IDENTITY_KINDS)
+            tensors = self._trace.held(moment, IDENTITY_KINDS)
             if moment.phase == "forward_backward":  # an evaluation may be of other weights
-                yield from self._used(moment, held["used_param"])
-                yield from self._quantization.used(moment, held, self._state)
-            yield from self._summed(moment, held)
-            yield from self._normed(moment, held["grad_norm"])
-            yield from self._cast(moment, held)
+                yield from self._used(moment, tensors["used_param"])
+                yield from self._quantization.used(moment, tensors, self._state)
+            yield from self._summed(moment, tensors)
+            yield from self._normed(moment, tensors["grad_norm"])
+            yield from self._cast(moment, tensors)
             if moment.phase == "optimizer_step":
                 yield from self._read_back(moment)
-                yield from self._still(moment, held["param"])
-                yield from self._quantization.updated(moment, held, self._state)
+                yield from self._still(moment, tensors["param"])
+                yield from self._quantization.updated(moment, tensors, self._state)
                 norms = self._shown.numbers(self._norms).values()
-                shown = held["loss_scale"] if norms else {}
+                shown = tensors["loss_scale"] if norms else {}
                 overflowed = not all(map(isfinite, norms))
                 yield from self._scaled(moment, shown, overflowed=overflowed)
             if moment.phase == "skip":
-                yield from self._scaled(moment, held["loss_scale"], overflowed=True)
+                yield from self._scaled(moment, tensors["loss_scale"], overflowed=True)
             if moment.phase == "load":
                 self._quantization.loaded()
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
-                self._state = {kind: held[kind] for kind in RESIDENT}
+                self._state = {kind: tensors[kind] for kind in RESIDENT}
 
     def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Judged]:
         """Yield weights that a forward used but that differ from the stored weights."""
@@ -159,10 +159,10 @@ class _Walk:
             claim = self._shown.claim(moment, "used_param", name, f"the {kind} before it")
             yield from self._follows(claim, entries, stored)
 
-    def _cast(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
+    def _cast(self, moment: Moment, tensors: EntriesByName) -> Iterator[Judged]:
         """Yield contradictions where a stored weight is not its master weight cast to its dtype."""
-        for name, entries in held["param"].items():
-            masters = held["master"].get(name)
+        for name, entries in tensors["param"].items():
+            masters = tensors["master"].get(name)
             if masters is None or name in self._quantized | self._coarse:
                 continue
             if [(e.file, e.offset) for e in masters] == [(e.file, e.offset) for e in entries]:
@@ -173,11 +173,13 @@ class _Walk:
 
     def _read_back(self, moment: Moment) -> Iterator[Judged]:
         """Yield master weights that were rounded to fewer bits between two updates."""
-        for own in self._log.read_back:
-            if own.step == moment.step:
-                cause = f"it was rounded to {own.grid} in between"
-                at = tuple(own.index), own.expected, own.got
-                yield Contradiction(own.step, "master", own.name, LEFT, *at, None, cause=cause)
+        for rounding in self._log.read_back:
+            if rounding.step == moment.step:
+                cause = f"it was rounded to {rounding.grid} in between"
+                at = tuple(rounding.index), rounding.expected, rounding.got
+                yield Contradiction(
+                    rounding.step, "master", rounding.name, LEFT, *at, None, cause=cause
+                )
 
     def _still(self, moment: Moment, params: Mapping[str, list[Entry]]) -> Iterator[Judged]:
         """Yield contradictions where a step has moved a weight that the workload freezes.
@@ -185,21 +187,26 @@ class _Walk:
         Others may move a frozen weight on purpose, as an average of weights that is in the model.
         """
         for name in self._log.frozen:
-            now, before = params.get(name), self._state.get("param", {}).get(name)
-            if not now or not before or name in self._quantized or self._shown.same(now, before):
+            entries, before = params.get(name), self._state.get("param", {}).get(name)
+            if (
+                not entries
+                or not before
+                or name in self._quantized
+                or self._shown.same(entries, before)
+            ):
                 continue
-            got, exact = self._shown.whole(now), self._shown.whole(before)
+            got, exact = self._shown.whole(entries), self._shown.whole(before)
             if got is None or exact is None or got.shape != exact.shape:
                 continue
             claim = self._shown.claim(moment, "param", name, FROZEN)
-            found = claim.broken(got, exact.double(), 0.0)
-            if found is None:
+            breach = claim.broken(got, exact.double(), 0.0)
+            if breach is None:
                 continue
             # One number has a factor whatever moved it, and an optimizer may be given a weight that
             # it leaves alone, for want of a gradient.
-            decayed = found.factor is not None and got.numel() > 1
+            decayed = breach.factor is not None and got.numel() > 1
             if decayed or name in self._with_moments or name in self._reduced:
-                yield found
+                yield breach
 
     def _follows(self, claim: Claim, entries: list[Entry], source: list[Entry]) -> Iterator[Judged]:
         """Yield a contradiction if a tensor is not `source` rounded to the tensor's dtype."""
@@ -212,19 +219,19 @@ class _Walk:
             if entry.offset is None or entry.shape != exact.shape:
                 continue
             part = region(exact, entry).reshape(entry.piece)
-            found = identities.cast(claim, self._trace.tensor(entry), part)
-            if found is not None:
-                yield found
+            breach = identities.cast(claim, self._trace.tensor(entry), part)
+            if breach is not None:
+                yield breach
                 return
 
-    def _summed(self, moment: Moment, held: EntriesByName) -> Iterator[Judged]:
+    def _summed(self, moment: Moment, tensors: EntriesByName) -> Iterator[Judged]:
         """Yield contradictions where a reduced gradient is not the sum of all ranks' gradients."""
         if moment.phase == "forward_backward":
-            alone = self._dealt(moment, held["loss"])
-            self._gradients = held["grad"] if alone and self._log.shown_by == "phases" else {}
+            alone = self._dealt(moment, tensors["loss"])
+            self._gradients = tensors["grad"] if alone and self._log.shown_by == "phases" else {}
         if moment.phase != "reduce_grads":
             return
-        self._reduced = held["reduced_grad"]
+        self._reduced = tensors["reduced_grad"]
         breaches: list[Judged] = []
         for name, entries in self._reduced.items():
             parts = self._gradients.get(name, [])
@@ -240,7 +247,7 @@ class _Walk:
     def _dealt(self, moment: Moment, losses: Mapping[str, list[Entry]]) -> bool:
         """Return whether each rank computed microbatches, and no two ranks the same one."""
         ranks = self._trace.world_size_at(moment)
-        entries = [entry for own in losses.values() for entry in own]
+        entries = [entry for loss_entries in losses.values() for entry in loss_entries]
         computed = {entry.place for entry in entries}
         dealt = len(computed) == len(entries) and len({e.rank for e in entries}) == ranks
         return ranks == 1 or dealt
@@ -257,13 +264,13 @@ class _Walk:
             scale = self._shown.numbers(self._state.get("loss_scale", {})).get("scale")
         if not scale:
             return
-        found = [
-            self._shown.whole(own)
-            for name, own in self._reduced.items()
-            if name in self._updated and not own[0].local
+        wholes = [
+            self._shown.whole(pieces)
+            for name, pieces in self._reduced.items()
+            if name in self._updated and not pieces[0].local
         ]
-        gradients = [gradient for gradient in found if gradient is not None]
-        if not found or len(gradients) < len(found):
+        gradients = [gradient for gradient in wholes if gradient is not None]
+        if not wholes or len(gradients) < len(wholes):
             return
         for name, entries in norms.items():
             norm = self._shown.whole(entries)

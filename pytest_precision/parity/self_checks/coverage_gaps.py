@@ -76,7 +76,7 @@ def clipping(run: Exercised) -> str:
 
 def equal_rates(run: Exercised) -> str:
     """Return a note that all parameters had the same learning rates; empty if they had not."""
-    if any(len(own) > 1 for own in run.rates.values()):
+    if any(len(rates) > 1 for rates in run.rates.values()):
         return ""
     return "learning rates: the same for all parameters" if run.rates else ""
 
@@ -116,8 +116,8 @@ def start(run: Exercised) -> str:
         for entry in entries
         if entry.kind == "master" and entry.dtype == "float32" and entry.offset is not None
     ]
-    held = weights and all(torch.equal(w, w.bfloat16().float()) for w in weights)
-    return "weights: all start as numbers of bf16" if held else ""
+    all_bf16 = weights and all(torch.equal(w, w.bfloat16().float()) for w in weights)
+    return "weights: all start as numbers of bf16" if all_bf16 else ""
 
 
 def buffers(run: Exercised) -> str:
@@ -127,9 +127,9 @@ def buffers(run: Exercised) -> str:
 
 def frozen(run: Exercised) -> str:
     """Return a note that every parameter was trained, and none frozen; else empty."""
-    held = run.trace.dtypes()
-    trained = held.get("reduced_grad", {}).keys()
-    return "" if held.get("param", {}).keys() - trained else "frozen parameters: none"
+    dtypes = run.trace.dtypes()
+    trained = dtypes.get("reduced_grad", {}).keys()
+    return "" if dtypes.get("param", {}).keys() - trained else "frozen parameters: none"
 
 
 def loads(run: Exercised) -> str:

@@ -37,8 +37,8 @@ def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell])
 
 
 def _within(log: DataLog) -> str | None:
-    for rank, given in enumerate(log.digests):
-        place = _first_other(given, log.digests[0])
+    for rank, digests in enumerate(log.digests):
+        place = _first_other(digests, log.digests[0])
         if place is not None:
             return f"the workload gave rank {rank} other data than rank 0 {place}"
     for rank, steps in enumerate(log.unsteady):

@@ -45,29 +45,29 @@ class Exempt:
     kinds: Criteria = field(default_factory=Criteria)
 
     @classmethod
-    def of(cls, given: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
+    def of(cls, oracle: Unchecked | Mapping[str, Unchecked] | None) -> Exempt:
         """Read a test's `oracle=`: the tensors that are not recomputed, each with a reason.
 
         Raises:
             TypeError: for anything else.
             ValueError: for a kind that nothing judges.
         """
-        if given is None:
+        if oracle is None:
             return cls()
-        if isinstance(given, Unchecked):
-            return cls(given.reason)
-        wanted = "unchecked(reason=...) or {kind: unchecked(reason=...)}"
+        if isinstance(oracle, Unchecked):
+            return cls(oracle.reason)
+        expected_form = "unchecked(reason=...) or {kind: unchecked(reason=...)}"
         advice = "leave it out to judge updates by the workload's optimizer_rule"
-        expect_type("oracle", given, Mapping, wanted, advice)
-        for key, own in given.items():
-            expect_type(f"oracle[{key!r}]", own, Unchecked, "unchecked(reason=...)", advice)
-        kinds = Criteria.of(given)
+        expect_type("oracle", oracle, Mapping, expected_form, advice)
+        for key, exemption in oracle.items():
+            expect_type(f"oracle[{key!r}]", exemption, Unchecked, "unchecked(reason=...)", advice)
+        kinds = Criteria.of(oracle)
         for rule in kinds.rules:
             if rule.criterion.left_out and rule.kind not in JUDGED:
-                known = ", ".join(JUDGED)
+                judged_kinds = ", ".join(JUDGED)
                 raise ValueError(
                     expected_but_got(
-                        f"a key of oracle to be one of {known}",
+                        f"a key of oracle to be one of {judged_kinds}",
                         f"{rule.kind!r}",
                         "oracle=unchecked(reason=...) without kinds turns all of them off",
                     )
@@ -87,5 +87,7 @@ class Exempt:
 
     def reasons(self) -> dict[str, str]:
         """Return the reason for each kind of tensor left out; empty also if `all` gives one."""
-        found = ((rule.key, rule.criterion) for rule in self.kinds.rules)
-        return {key: own.reason for key, own in found if isinstance(own, Unchecked)}
+        criteria = ((rule.key, rule.criterion) for rule in self.kinds.rules)
+        return {
+            key: criterion.reason for key, criterion in criteria if isinstance(criterion, Unchecked)
+        }

@@ -119,16 +119,16 @@ def contradiction_words(breach: Contradiction, who: str) -> str:
 
 def advice_on(breach: Contradiction) -> str:
     """Return what to write in the test if a contradiction within a run is intended."""
-    told = (
+    advice = (
         "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
         f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."
     )
     if breach.kind == "reduced_grad" and breach.everywhere:
-        told += (
+        advice += (
             " Where gradients are divided by the tokens of the step after their reduction, "
             "`grad_factor = step_tokens` in the engine says so, and they are judged."
         )
-    return told
+    return advice
 
 
 def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
@@ -146,12 +146,12 @@ def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
     Args:
         breaches: of all tensors that were looked at, None where one is as it should be.
     """
-    found = [breach for breach in breaches if breach is not None]
-    factors = [breach.factor for breach in found if breach.factor is not None]
+    contradictions = [breach for breach in breaches if breach is not None]
+    factors = [breach.factor for breach in contradictions if breach.factor is not None]
     shared = len(factors) == len(breaches) > 1 and max(factors) - min(factors) <= ALIKE * abs(
         factors[0]
     )
-    for breach in found:
+    for breach in contradictions:
         yield replace(breach, everywhere=shared)
 
 
@@ -187,7 +187,7 @@ def summed(
         reduced: its pieces.
         parts: what each rank has accumulated.
     """
-    if len(parts) == 1 and all(trace.same_bytes(parts[0], trace, one) for one in reduced):
+    if len(parts) == 1 and all(trace.same_bytes(parts[0], trace, piece) for piece in reduced):
         return None
     total, size = torch.zeros(2, *got.shape, dtype=torch.float64)
     for part in parts:
@@ -200,10 +200,10 @@ def summed(
         eps = max(first.eps, own_limits.eps) if limits is None else limits.eps
         least = max(first.tiny, own_limits.tiny) if limits is None else limits.tiny
         bound = size * ((len(parts) + 3) * eps / 2) + least
-        found = claim.broken(got, total, bound)
-        if found is None:
+        breach = claim.broken(got, total, bound)
+        if breach is None:
             return None
-    return found
+    return breach
 
 
 def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float) -> Judged:
@@ -217,10 +217,10 @@ def normed(claim: Claim, norm: Tensor, gradients: Iterable[Tensor], scale: float
         gradients: all that are updated.
         scale: what they are divided by first; in fp16, half a subnormal of each may be lost.
     """
-    held = [*gradients]
-    exact = torch.stack([gradient.double().norm() for gradient in held]).norm() / scale
-    unit = max(torch.finfo(gradient.dtype).eps for gradient in held) / 2
-    halves = sum(own.numel() for own in held if own.dtype is torch.float16)
+    tensors = [*gradients]
+    exact = torch.stack([gradient.double().norm() for gradient in tensors]).norm() / scale
+    unit = max(torch.finfo(gradient.dtype).eps for gradient in tensors) / 2
+    halves = sum(tensor.numel() for tensor in tensors if tensor.dtype is torch.float16)
     lost = halves**0.5 * torch.finfo(torch.float16).smallest_normal * unit
     return claim.broken(
         norm.reshape(()), exact, (SUMMED + ROUNDINGS_OF_SUM * unit) * float(exact) + lost
@@ -278,14 +278,14 @@ class RunView:
 
     def numbers(self, entries: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
         """Return the values of recorded one-element tensors as floats, by name."""
-        wholes = {name: self.whole(own) for name, own in entries.items()}
-        return {name: float(own) for name, own in wholes.items() if own is not None}
+        wholes = {name: self.whole(pieces) for name, pieces in entries.items()}
+        return {name: float(whole) for name, whole in wholes.items() if whole is not None}
 
     def same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
         """Return whether two whole tensors are known to have the same bytes."""
         first = other[0]
         return first.piece == first.shape and all(
-            (one.dtype, one.piece) == (first.dtype, first.piece)
-            and self._trace.same_bytes(one, self._trace, first)
-            for one in (*got, *other[1:])
+            (piece.dtype, piece.piece) == (first.dtype, first.piece)
+            and self._trace.same_bytes(piece, self._trace, first)
+            for piece in (*got, *other[1:])
         )

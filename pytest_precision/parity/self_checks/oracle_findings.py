@@ -40,12 +40,12 @@ class Broken(NamedTuple):
     @property
     def explanation(self) -> str:
         """Return words on optimizer options unlike the declared ones and wrong rules that fit."""
-        told = [*self.log.apart.get(str(self.breach.group), ())]
+        causes = [*self.log.apart.get(str(self.breach.group), ())]
         groups = sorted({breach.group for breach in self.log.breaches})
         alone = f", in parameter group {' and '.join(map(str, groups))} alone"
         fits = [words + alone * (words in self.log.spared) for words in self.log.fits or ()]
-        told += [" or ".join(fits) or estimated_options(self.log)]
-        return "; ".join(filter(None, told)) or UNKNOWN
+        causes += [" or ".join(fits) or estimated_options(self.log)]
+        return "; ".join(filter(None, causes)) or UNKNOWN
 
 
 def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
@@ -59,28 +59,30 @@ def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
     """
     if exempt.all or log.silent:
         return {"silent": exempt.all or log.silent}
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "rule": log.rule,
         "judged": log.judged,
         "worst": log.worst,
         "unjudged": dict(log.unjudged),
     }
     if exempt.reasons():
-        found["off"] = exempt.reasons()
+        summary["off"] = exempt.reasons()
     breach = log.first(exempt.judges)
     if breach is not None:
         said = asdict(breach)
         del said["order"], said["group"]
         said["index"] = list(breach.index)
         apart = log.apart.get(str(breach.group), ())
-        found |= {"breach": said, "fits": list(log.fits or ()), "apart": list(apart)}
-    return found
+        summary |= {"breach": said, "fits": list(log.fits or ()), "apart": list(apart)}
+    return summary
 
 
 def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
     """Return, for each run that has one, the first update that breaks the optimizer rule."""
-    found = ((side, side.oracle.first(exempt.judges)) for side in sides)
-    return [Broken(side.name, side.oracle, breach) for side, breach in found if breach is not None]
+    breaches = ((side, side.oracle.first(exempt.judges)) for side in sides)
+    return [
+        Broken(side.name, side.oracle, breach) for side, breach in breaches if breach is not None
+    ]
 
 
 def breach_headline(sides: Sequence[Broken]) -> str:
@@ -101,10 +103,10 @@ def breach_headline(sides: Sequence[Broken]) -> str:
 def breach_lines(side: Recording, exempt: Exempt) -> list[str]:
     """Return a line on a run's first update that breaks the optimizer rule; empty if none does."""
     return [
-        f"The update of the {one.side} is not the workload's {one.log.rule}: {one.explanation} "
-        f"({one.breach.kind} of {one.breach.name} at step {one.breach.step}: "
-        f"{_numbers(one.breach)})"
-        for one in breached([side], exempt)
+        f"The update of the {broken.side} is not the workload's {broken.log.rule}: "
+        f"{broken.explanation} ({broken.breach.kind} of {broken.breach.name} "
+        f"at step {broken.breach.step}: {_numbers(broken.breach)})"
+        for broken in breached([side], exempt)
     ]
 
 
@@ -129,19 +131,19 @@ NO_ESTIMATE = 1e-3
 
 def estimated_options(log: OracleLog) -> str:
     """Return words on option values, such as a rate, that would explain updates; empty if none."""
-    told = {
-        group: " or ".join(map(_words, found.items()))
-        for group, found in sorted(log.estimates.items())
-        if found
+    group_words = {
+        group: " or ".join(map(_words, options.items()))
+        for group, options in sorted(log.estimates.items())
+        if options
     }
-    if len(told) < len(log.estimates) or not told:
+    if len(group_words) < len(log.estimates) or not group_words:
         return ""
-    same = {*told.values()}
+    same = {*group_words.values()}
     if len(same) == 1:
         (words,) = same
-        alone = len(told) == 1 and log.groups > 1
-        return words + f", in parameter group {next(iter(told))} alone" * alone
-    return "; ".join(f"{words}, in parameter group {group}" for group, words in told.items())
+        alone = len(group_words) == 1 and log.groups > 1
+        return words + f", in parameter group {next(iter(group_words))} alone" * alone
+    return "; ".join(f"{words}, in parameter group {group}" for group, words in group_words.items())
 
 
 def _words(estimate: tuple[str, Sequence[float]]) -> str:
@@ -171,8 +173,8 @@ class WrongGradient(NamedTuple):
 
 def wrong_gradients(sides: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
     """Return each run's first loss or gradient that differs from the workload's recomputation."""
-    found = ((side.name, side.gradients.first(exempt.judges)) for side in sides)
-    return [WrongGradient(name, breach) for name, breach in found if breach is not None]
+    breaches = ((side.name, side.gradients.first(exempt.judges)) for side in sides)
+    return [WrongGradient(name, breach) for name, breach in breaches if breach is not None]
 
 
 def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
@@ -190,10 +192,10 @@ def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
 def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
     """Return a line that explains a run's wrong gradient; empty if none is wrong."""
     return [
-        f"Of the {one.side}: {one.breach.kind} of {one.breach.name} is not what the workload gives "
-        f"at step {one.breach.step}: {one.breach.words}"
-        for one in wrong_gradients([side], exempt)
-        if one.breach.words
+        f"Of the {wrong.side}: {wrong.breach.kind} of {wrong.breach.name} is not what the workload "
+        f"gives at step {wrong.breach.step}: {wrong.breach.words}"
+        for wrong in wrong_gradients([side], exempt)
+        if wrong.breach.words
     ]
 
 
@@ -209,9 +211,9 @@ def gradient_summary(log: GradientLog, exempt: Exempt) -> dict[str, Any]:
     off = exempt.all or exempt.reasons().get("grad", "")
     if off or log.silent:
         return {"silent": off or log.silent}
-    found: dict[str, Any] = {"judged": log.judged, "worst": log.worst}
+    summary: dict[str, Any] = {"judged": log.judged, "worst": log.worst}
     breach = log.first(exempt.judges)
     if breach is not None:
         said = asdict(breach).items()
-        found["breach"] = {key: value for key, value in said if value is not None}
-    return found
+        summary["breach"] = {key: value for key, value in said if value is not None}
+    return summary

@@ -35,14 +35,14 @@ QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
 """Tensor of a quantized weight in use to the kind of the resident one."""
 
 
-def stored_quantized(held: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
+def stored_quantized(dtypes: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
     """Yield the names of weights that are stored quantized, and so differ from their cast masters.
 
     Args:
-        held: kind to name to dtype.
+        dtypes: kind to name to dtype.
         resident: whether the weights that are used in bytes are resident in bytes, too.
     """
-    for kind, names in held.items():
+    for kind, names in dtypes.items():
         for name in names:
             if kind == "quantized" or (kind == "used_quantized" and resident):
                 yield TensorKey.of(kind, name).owner
@@ -72,12 +72,14 @@ class Quantization:
         if PRECISIONS[cell.precision].quantized:
             formats = recipe(cell.precision)
             operands = ("input", "weight", "gradient")
-            self._formats = {own: by_name(getattr(formats, own)) for own in operands}
+            self._formats = {operand: by_name(getattr(formats, operand)) for operand in operands}
         delayed = isinstance(self._formats.get("weight"), DelayedScaling)
         self._delayed = delayed
         self._how = "quantized with the scale before it" if delayed else "quantized"
 
-    def used(self, moment: Moment, held: EntriesByName, state: EntriesByName) -> Iterator[Judged]:
+    def used(
+        self, moment: Moment, tensors: EntriesByName, state: EntriesByName
+    ) -> Iterator[Judged]:
         """Yield quantized weights in a forward that differ from a new quantization of the weights.
 
         Where resident ones are hidden since they are gathered in this forward, they must be made of
@@ -85,12 +87,12 @@ class Quantization:
 
         Args:
             moment: after a forward.
-            held: what it shows.
+            tensors: what it shows.
             state: what was held before it.
         """
-        self._used = held
-        made: dict[str, Mapping[str, Tensor]] = {}
-        for full, entries in held["used_quantized"].items():
+        self._used = tensors
+        quantized: dict[str, Mapping[str, Tensor]] = {}
+        for full, entries in tensors["used_quantized"].items():
             key = TensorKey.of("used_quantized", full)
             name = key.owner
             operand = key.operand
@@ -98,7 +100,7 @@ class Quantization:
                 continue
             got = self._shown.whole(entries)
             tensor = "used_quantized", full
-            source, weights = "used_param", held["used_param"]
+            source, weights = "used_param", tensors["used_param"]
             if name in self._resident:
                 kind = QUANTIZED[operand.field]
                 stored = state.get(kind, {}).get(TensorKey(name, operand.side).name(kind))
@@ -108,32 +110,32 @@ class Quantization:
                 if stored is not None or name not in self._stepped:
                     continue
                 source, weights = "the master before it", state.get("master", {})
-            if name not in made:
-                made[name] = self._quantized(name, self._shown.whole(weights.get(name)), state)
+            if name not in quantized:
+                quantized[name] = self._quantized(name, self._shown.whole(weights.get(name)), state)
             identity = f"{source}, {self._how}"
-            yield self._shown.equal(moment, tensor, identity, got, made[name].get(key.part))
-        yield from self._turned(moment, "used_quantized", held, "data")
+            yield self._shown.equal(moment, tensor, identity, got, quantized[name].get(key.part))
+        yield from self._turned(moment, "used_quantized", tensors, "data")
 
     def updated(
-        self, moment: Moment, held: EntriesByName, state: EntriesByName
+        self, moment: Moment, tensors: EntriesByName, state: EntriesByName
     ) -> Iterator[Judged]:
         """Yield quantized weights, amax histories and scales that a train step got wrong.
 
         Args:
             moment: after its update.
-            held: what it shows.
+            tensors: what it shows.
             state: what was held before the step.
         """
-        moved = [name for name in self._resident if self._moved(name, held, state)]
+        moved = [name for name in self._resident if self._moved(name, tensors, state)]
         if not self._delayed:  # what is hidden may be cast before or after its scale is updated
             self._stepped |= {*moved}.difference(self._coarse)
-        yield from self._bytes(moment, moved, held, state)
-        yield from self._turned(moment, "quantized", held, "")
-        amaxes = dict(self._amaxes(moved, held))
-        for name in held["scale"]:
+        yield from self._bytes(moment, moved, tensors, state)
+        yield from self._turned(moment, "quantized", tensors, "")
+        amaxes = dict(self._amaxes(moved, tensors))
+        for name in tensors["scale"]:
             format = self._formats.get(role_of(name))
             if isinstance(format, DelayedScaling):
-                yield from self._slot(moment, name, format, amaxes.get(name), (held, state))
+                yield from self._slot(moment, name, format, amaxes.get(name), (tensors, state))
 
     def loaded(self) -> None:
         """Forget which quantized weights a step has changed: a loaded checkpoint replaces them."""
@@ -156,56 +158,58 @@ class Quantization:
         element = format.element
         return dict(tensors_of(quantize_by(format.name, values, scale, amax, element, "both")))
 
-    def _moved(self, name: str, held: EntriesByName, state: EntriesByName) -> bool:
+    def _moved(self, name: str, tensors: EntriesByName, state: EntriesByName) -> bool:
         """Return whether an optimizer step is known to have changed a master weight."""
-        entries = held["master"].get(name)
+        entries = tensors["master"].get(name)
         before = state.get("master", {}).get(name)
         if not entries or not before or self._shown.same(entries, before):
             return False
-        now, then = self._shown.whole(entries), self._shown.whole(before)
-        return now is not None and then is not None and not torch.equal(now, then)
+        master, then = self._shown.whole(entries), self._shown.whole(before)
+        return master is not None and then is not None and not torch.equal(master, then)
 
     def _bytes(
-        self, moment: Moment, moved: Collection[str], held: EntriesByName, state: EntriesByName
+        self, moment: Moment, moved: Collection[str], tensors: EntriesByName, state: EntriesByName
     ) -> Iterator[Judged]:
         """Yield contradictions where stored quantized bytes are not the quantized master weight."""
         for name in moved:
             if name in self._coarse:
                 continue
-            made = self._quantized(name, self._shown.whole(held["master"][name]), state)
-            for key, exact in made.items():
+            quantized = self._quantized(name, self._shown.whole(tensors["master"][name]), state)
+            for key, exact in quantized.items():
                 side, field = OperandPart.of(key)
                 kind = QUANTIZED[field]
                 full = TensorKey(name, side).name(kind)
-                got = self._shown.whole(held[kind].get(full))
+                got = self._shown.whole(tensors[kind].get(full))
                 identity = f"its master, {self._how}"
                 yield self._shown.equal(moment, (kind, full), identity, got, exact)
 
     def _turned(
-        self, moment: Moment, kind: str, held: EntriesByName, field: str
+        self, moment: Moment, kind: str, tensors: EntriesByName, field: str
     ) -> Iterator[Judged]:
         """Yield columnwise copies of quantized weights that are not the rowwise ones transposed."""
         if not isinstance(self._formats.get("weight"), (CurrentScaling, DelayedScaling)):
             return
-        for full, entries in held[kind].items():
+        for full, entries in tensors[kind].items():
             key = TensorKey.of(kind, full)
             if key.operand != OperandPart("columnwise", field):
                 continue
             got = self._shown.whole(entries)
             rowwise = key._replace(part=OperandPart("rowwise", field).part).name(kind)
-            exact = self._shown.whole(held[kind].get(rowwise))
+            exact = self._shown.whole(tensors[kind].get(rowwise))
             turned = None if exact is None else exact.t().contiguous()
             identity = "its rowwise bytes, transposed"
             yield self._shown.equal(moment, (kind, full), identity, got, turned)
 
-    def _amaxes(self, moved: Collection[str], held: EntriesByName) -> Iterator[tuple[str, Tensor]]:
+    def _amaxes(
+        self, moved: Collection[str], tensors: EntriesByName
+    ) -> Iterator[tuple[str, Tensor]]:
         """Yield, for each weight, the largest absolute value (amax) cast to fp8 in this step."""
         for name in self._used.get("used_param", {}):
             used = TensorKey(name, OperandPart("rowwise", "amax").part).name("used_quantized")
             entries = self._used["used_quantized"].get(used)
             if name in self._resident:
                 resident = TensorKey(name, "rowwise").name("amax")
-                entries = held["amax"].get(resident) if name in moved else None
+                entries = tensors["amax"].get(resident) if name in moved else None
             amax = self._shown.whole(entries)
             if amax is not None:
                 yield slot_of(name), amax
@@ -228,23 +232,25 @@ class Quantization:
             sides: what is held now, and what was before.
         """
         history = TensorKey(name, "history").name("amax")
-        now, then = (self._shown.whole(held.get("amax", {}).get(history)) for held in sides)
-        scale, old = (self._shown.whole(held.get("scale", {}).get(name)) for held in sides)
-        if now is None or then is None or scale is None or old is None:
+        amaxes, then = (
+            self._shown.whole(tensors.get("amax", {}).get(history)) for tensors in sides
+        )
+        scale, old = (self._shown.whole(tensors.get("scale", {}).get(name)) for tensors in sides)
+        if amaxes is None or then is None or scale is None or old is None:
             return
         if amax is None:
-            newest = now[-1:]
+            newest = amaxes[-1:]
             identity = "the history before it, rolled"
-            if torch.equal(now, then):
+            if torch.equal(amaxes, then):
                 newest = torch.zeros_like(newest)
         else:
             recorded = sides[1].get("recorded_amax", {}).get(history, [])
-            own = [amax, *(self._shown.whole([entry]) for entry in recorded)]
-            newest = torch.stack([one for one in own if one is not None]).amax(0)
+            new_amaxes = [amax, *(self._shown.whole([entry]) for entry in recorded)]
+            newest = torch.stack([tensor for tensor in new_amaxes if tensor is not None]).amax(0)
             identity = "the history before it, rolled, and the largest amax since"
         rolls = float(newest) != 0
         exact = torch.cat([then[1:], newest]) if rolls else then
-        yield self._shown.equal(moment, ("amax", history), identity, now, exact)
+        yield self._shown.equal(moment, ("amax", history), identity, amaxes, exact)
         largest = torch.maximum(then.amax(0, keepdim=True), newest)
         expected = _scale(format.element.maximum, largest, old) if rolls else old
         identity = "that of the largest amax of its history"
@@ -253,5 +259,5 @@ class Quantization:
 
 def _scale(maximum: float, amax: Tensor, old: Tensor) -> Tensor:
     """Return the scale of an amax in fp32; the old scale if the amax is not finite."""
-    made = torch.full_like(amax, maximum).div_(amax).clamp_(max=FP32_MAXIMUM)
-    return made if bool(amax.isfinite()) else old
+    scale = torch.full_like(amax, maximum).div_(amax).clamp_(max=FP32_MAXIMUM)
+    return scale if bool(amax.isfinite()) else old

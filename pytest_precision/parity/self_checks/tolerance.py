@@ -84,18 +84,18 @@ def proves_nothing(
         criteria: the criteria of the comparison.
         compared: kinds that were compared.
     """
-    found = []
-    held = _histories(candidate, reference, criteria, compared)
-    for kind, criterion in sorted(held, key=lambda key: causal_rank(key[0])):
-        histories = held[kind, criterion]
-        if not _held_at_the_end(reference, histories, criterion):
+    freedoms = []
+    groups = _histories(candidate, reference, criteria, compared)
+    for kind, criterion in sorted(groups, key=lambda key: causal_rank(key[0])):
+        histories = groups[kind, criterion]
+        if not _constrains_final_values(reference, histories, criterion):
             slacks: dict[str, Slack] = {}
             for history in histories:
                 name = history.entries[0].name
                 slacks[name] = slacks.get(name, Slack()) | _slack(reference, history, criterion)
             if 2 * sum(s.free for s in slacks.values()) > sum(s.counted for s in slacks.values()):
-                found.append(Freedom(kind, criterion, _words(kind, criterion, slacks)))
-    return found
+                freedoms.append(Freedom(kind, criterion, _words(kind, criterion, slacks)))
+    return freedoms
 
 
 def allowed(criterion: Elementwise, size: Tensor, dtype: torch.dtype) -> Tensor:
@@ -117,7 +117,7 @@ def _histories(
 ) -> dict[tuple[str, Elementwise], list[History]]:
     """Return each tensor's or shard's recorded entries, by kind and tolerance, of one replica."""
     theirs = candidate.dtypes()
-    found: dict[tuple[str, Elementwise], dict[object, History]] = {}
+    groups: dict[tuple[str, Elementwise], dict[object, History]] = {}
     for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
         criterion = criteria.of_tensor(entry.kind, entry.name).criterion
         if entry.kind not in compared or not criterion.tolerates:
@@ -125,26 +125,28 @@ def _histories(
         assert isinstance(criterion, Elementwise)
         place = entry.rank if entry.local else entry.place
         key = entry.name, place, entry.piece
-        histories = found.setdefault((entry.kind, criterion), {})
-        known = histories.get(key)
-        if known is None:
+        histories = groups.setdefault((entry.kind, criterion), {})
+        history = histories.get(key)
+        if history is None:
             names = entry.dtype, theirs.get(entry.kind, {}).get(entry.name, entry.dtype)
             ours, other = (getattr(torch, name) for name in names)
             dtype = common_dtype(other, ours, check_dtype=criterion.check_dtype)
             if dtype in (*FLOATS, *COMPLEX):
                 histories[key] = History([entry], dtype)
-        elif known.entries[-1].rank == entry.rank:
-            known.entries.append(entry)
-    return {group: [*histories.values()] for group, histories in found.items()}
+        elif history.entries[-1].rank == entry.rank:
+            history.entries.append(entry)
+    return {group: [*histories.values()] for group, histories in groups.items()}
 
 
-def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementwise) -> bool:
+def _constrains_final_values(
+    trace: Trace, histories: list[History], criterion: Elementwise
+) -> bool:
     """Return whether a tolerance constrains most elements, by a sample of final values."""
     if criterion.allowance(0.0) is not None:
         return False  # a few elements do not tell the norm of each tensor
     counted = free = 0.0
     for dtype in {history.dtype for history in histories}:
-        of_dtype = [one.entries for one in histories if one.dtype is dtype]
+        of_dtype = [history.entries for history in histories if history.dtype is dtype]
         # Odd, so that of a matrix more than some columns are seen.
         strides = [max(1, math.prod(entries[0].piece) // SAMPLE) | 1 for entries in of_dtype]
         sampled = [*zip(of_dtype, strides, strict=True)]
@@ -156,9 +158,9 @@ def _held_at_the_end(trace: Trace, histories: list[History], criterion: Elementw
         if of_dtype[0][0].kind in STARTING_KINDS:
             starts = [_values(trace, entries[0], stride) for entries, stride in sampled]
             way = (end - torch.cat(starts)).abs()
-        there = way > 0
-        counted += float(share[there].sum())
-        free += float(share[there & _free(criterion, end.abs(), way, dtype)].sum())
+        mask = way > 0
+        counted += float(share[mask].sum())
+        free += float(share[mask & _free(criterion, end.abs(), way, dtype)].sum())
     return counted > 0 and 2 * free <= counted
 
 
@@ -171,9 +173,9 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
         values = _values(trace, entry)
         size = torch.maximum(size, values.abs())
         way = torch.maximum(way, (values - start).abs())
-    there = way > 0
-    counted = int(there.count_nonzero())
-    free = int((there & _free(criterion, size, way, history.dtype)).count_nonzero())
+    mask = way > 0
+    counted = int(mask.count_nonzero())
+    free = int((mask & _free(criterion, size, way, history.dtype)).count_nonzero())
     return Slack(counted, free, float(way.max()) if counted else 0.0)
 
 

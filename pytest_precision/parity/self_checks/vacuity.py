@@ -22,7 +22,7 @@ from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import (
     Finding,
-    found_in,
+    finding_of,
     left_out,
 )
 from pytest_precision.parity.compare.pairs import Pair, align
@@ -80,11 +80,11 @@ def _nothing_moved(trace: Trace, cell: Cell) -> str | None:
 
 
 def _no_evaluation(trace: Trace, cell: Cell) -> str | None:
-    seen = {moment for moment, _ in entries_of(trace, "loss")}
-    evaluated = [moment for moment in seen if moment.operation in EVALUATIONS]
-    asked = sum(operation in EVALUATIONS for operation in cell.operations)
-    if len(evaluated) < asked:
-        return f"{len(evaluated)} of {asked} evaluations computed a loss"
+    loss_moments = {moment for moment, _ in entries_of(trace, "loss")}
+    evaluated = [moment for moment in loss_moments if moment.operation in EVALUATIONS]
+    evaluations = sum(operation in EVALUATIONS for operation in cell.operations)
+    if len(evaluated) < evaluations:
+        return f"{len(evaluated)} of {evaluations} evaluations computed a loss"
     return None
 
 
@@ -120,16 +120,16 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> dict[str, st
         compared: kinds that were compared.
     """
     shown = {kind for kind in KINDS if KINDS[kind].shown_by in compared} | {"grad"}
-    asked = {
+    reasons = {
         kind: reason
         for kind, reason in trace.header.unobservable.items()
         if kind not in shown
-        and not any(_unchecked(criteria, one) for one in (kind, whole_kind(kind)))
+        and not any(_unchecked(criteria, key) for key in (kind, whole_kind(kind)))
     }
     return {
         kind: why
-        for kind, why in asked.items()
-        if kind == whole_kind(kind) or whole_kind(kind) not in asked
+        for kind, why in reasons.items()
+        if kind == whole_kind(kind) or whole_kind(kind) not in reasons
     }
 
 
@@ -153,12 +153,12 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
         for pair in align(trace, source, (moment, start), aside):
             if _may_begin(pair, moment) or f"{pair.kind} {pair.name}" in trace.header.given:
                 continue
-            asked = criteria.of_tensor(pair.kind, pair.name).criterion
-            found = None
-            if not asked.left_out and not pair.is_alike:
-                found = found_in(pair, Bitwise() if is_same else asked)
-            if found is not None:
-                return found
+            criterion = criteria.of_tensor(pair.kind, pair.name).criterion
+            finding = None
+            if not criterion.left_out and not pair.is_alike:
+                finding = finding_of(pair, Bitwise() if is_same else criterion)
+            if finding is not None:
+                return finding
     return None
 
 
@@ -227,9 +227,9 @@ def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
             if entry.kind == "master":
                 pieces[entry.name, entry.rank].append(entry)
     return any(
-        not trace.same_bytes(now, trace, before)
+        not trace.same_bytes(after, trace, before)
         for key in end.keys() & start
-        for now, before in zip(end[key], start[key], strict=False)
+        for after, before in zip(end[key], start[key], strict=False)
     )
 
 
@@ -243,9 +243,9 @@ def computed_elsewhere(trace: Trace, cell: Cell) -> str | None:
     if expected is None:
         return None
     products = trace.header.products
-    seen = products or {*trace.dtypes().get("used_param", {}).values()}
-    if expected in seen:
+    dtypes = products or {*trace.dtypes().get("used_param", {}).values()}
+    if expected in dtypes:
         return None
-    what = "matrix products" if products else "no matrix product was seen, and weights"
-    others = f" ({what} were in {', '.join(sorted(seen))})" if seen else ""
+    subject = "matrix products" if products else "no matrix product was seen, and weights"
+    others = f" ({subject} were in {', '.join(sorted(dtypes))})" if dtypes else ""
     return f"nothing was computed in {expected}{others}, but the precision is {cell.precision}"

@@ -71,5 +71,5 @@ def of_kind(kind: str) -> str:
 
 def of_error(error: str) -> str:
     """Return the URL of advice on an error pattern, such as `factor`; empty if there is none."""
-    known = error in ERRORS_WITH_A_ROW
-    return f"{LOOKS_LIKE}#error-{error.replace(' ', '-')}" if known else ""
+    has_row = error in ERRORS_WITH_A_ROW
+    return f"{LOOKS_LIKE}#error-{error.replace(' ', '-')}" if has_row else ""

@@ -108,26 +108,26 @@ class Failures:
 
     def _examples(self, anchor: str, reason: Reason) -> list[Example]:
         """Return the tests to show in full: the first, and ones with new axis values."""
-        found: list[Example] = []
-        known: set[str] = set()
+        examples: list[Example] = []
+        shown_styles: set[str] = set()
         for cell, check in zip(reason.cells, reason.checks, strict=True):
             styles = {*self._classes(cell).split()}
-            if styles <= known or (found and not self._more):
+            if styles <= shown_styles or (examples and not self._more):
                 continue
-            known |= styles
-            self._more -= bool(found)
-            found.append(Example(f"{anchor}e{len(found)}", cell, check))
-            if len(found) == EXAMPLES:
+            shown_styles |= styles
+            self._more -= bool(examples)
+            examples.append(Example(f"{anchor}e{len(examples)}", cell, check))
+            if len(examples) == EXAMPLES:
                 break
-        return found
+        return examples
 
 
 def failure_facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
     """Return facts of a failing check, such as its first divergence, gate and candidate."""
-    found = []
+    facts = []
     if divergence := entry.get("divergence"):
         kind, signature = divergence["kind"], divergence["signature"]
-        found = [
+        facts = [
             Fact(
                 "looks like",
                 "" if signature == "values" else signature,
@@ -142,9 +142,9 @@ def failure_facts(cell: CellResult, entry: Mapping[str, Any]) -> list[Fact]:
             Fact("reference has", str(divergence["reference"])),
         ]
     sides = ("candidate", "reference", "criterion")
-    found += [Fact(name, entry.get(name, "")) for name in ("gate", *sides)]
-    found.append(Fact("run again", f"{cell.reruns} times" if cell.reruns else ""))
-    return [fact for fact in found if fact.value]
+    facts += [Fact(name, entry.get(name, "")) for name in ("gate", *sides)]
+    facts.append(Fact("run again", f"{cell.reruns} times" if cell.reruns else ""))
+    return [fact for fact in facts if fact.value]
 
 
 def _element(divergence: Mapping[str, Any]) -> str:
@@ -155,28 +155,28 @@ def _element(divergence: Mapping[str, Any]) -> str:
     return f"({', '.join(map(str, divergence['index']))}) {where}"
 
 
-def culprit_facts(found: Culprit) -> Sequence[tuple[str, str]]:
+def culprit_facts(culprit: Culprit) -> Sequence[tuple[str, str]]:
     """Return facts on the operation at fault, and on the reference's operation that matches it."""
-    theirs = found.reference
-    outside = " (no file of the project)" if found.outside and found.file else ""
-    told = [
-        ("line", f"{found.where}{outside}"),
-        ("function", found.function),
-        ("operation", found.operation),
-        ("module", found.module),
-        ("rank", None if found.rank is None else str(found.rank)),
+    theirs = culprit.reference
+    outside = " (no file of the project)" if culprit.outside and culprit.file else ""
+    facts = [
+        ("line", f"{culprit.where}{outside}"),
+        ("function", culprit.function),
+        ("operation", culprit.operation),
+        ("module", culprit.module),
+        ("rank", None if culprit.rank is None else str(culprit.rank)),
         ("reference", theirs and theirs.operation),
         ("reference line", theirs and source_place(theirs.file, theirs.line)),
         ("reference function", theirs and theirs.function),
     ]
-    return [(name, value) for name, value in told if value]
+    return [(name, value) for name, value in facts if value]
 
 
-def constants_of_both(found: Culprit) -> list[tuple[str, str, str]]:
+def constants_of_both(culprit: Culprit) -> list[tuple[str, str, str]]:
     """Return the arguments in which candidate and reference differ, with both values as text."""
-    if found.constants is None:
+    if culprit.constants is None:
         return []
-    ours, theirs = (found.constants[side] for side in BOTH_SIDES)
+    ours, theirs = (culprit.constants[side] for side in BOTH_SIDES)
     return [
         (name, str(ours.get(name, "none")), str(theirs.get(name, "none")))
         for name in dict.fromkeys([*ours, *theirs])

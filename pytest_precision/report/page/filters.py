@@ -47,8 +47,8 @@ class Filters:
     def __init__(self, cells: Sequence[CellResult]) -> None:
         # By number, since a report may come from elsewhere, and its words stay out of the style.
         self._numbers: list[dict[tuple[str, ...], int]] = []
-        there = {cell.status for cell in cells}
-        words = {repr(name): status.word for name, status in STATUSES.items() if name in there}
+        statuses = {cell.status for cell in cells}
+        words = {repr(name): status.word for name, status in STATUSES.items() if name in statuses}
         gates = sorted({name for cell in cells for name in cell.gates})
         self._axes = ["outcome", "gate", *_axes(cells)]
         orders = [words, {repr(gate): gate for gate in gates}, *_axes(cells).values()]
@@ -66,20 +66,20 @@ class Filters:
             order: each value, as `repr`, to its text, in the order of the boxes.
         """
         numbers = dict.fromkeys(self._values(cell, place) for cell in cells)
-        known = {values: number for number, values in enumerate(numbers)}
-        self._numbers.append(known)
+        numbering = {values: number for number, values in enumerate(numbers)}
+        self._numbers.append(numbering)
         anchors = {value: f"f{place}-{number}" for number, value in enumerate(order)}
         choices = [
             (
                 anchor,
                 order[value],
-                " ".join(f"v{place}-{n}" for values, n in known.items() if value in values),
+                " ".join(f"v{place}-{n}" for values, n in numbering.items() if value in values),
             )
             for value, anchor in anchors.items()
         ]
         classes = {
             f"v{place}-{number}": [anchors[value] for value in values if value in anchors]
-            for values, number in known.items()
+            for values, number in numbering.items()
         }
         return FilterGroup(self._axes[place], f"g{place}", choices, classes)
 
@@ -95,8 +95,8 @@ class Filters:
     def classes(self, cell: CellResult) -> str:
         """Return a test's CSS classes, by which the page's filters select it."""
         chosen = (
-            f"v{place}-{known[self._values(cell, place)]}"
-            for place, known in enumerate(self._numbers)
+            f"v{place}-{numbering[self._values(cell, place)]}"
+            for place, numbering in enumerate(self._numbers)
         )
         return " ".join([f"s-{cell.status}", *chosen])
 

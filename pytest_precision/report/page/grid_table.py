@@ -46,9 +46,12 @@ class PageGrid(NamedTuple):
 
 def page_grid(cells: Sequence[CellResult]) -> PageGrid:
     """Arrange the results of one parametrized test as a table for the HTML report."""
-    table, found = arranged(cells, SCREEN_CHARACTERS)
+    table, cells_by_place = arranged(cells, SCREEN_CHARACTERS)
     order = [*table.headings, *table.rows, *table.columns]
-    worst = {tuple(place[index] for index in order): _worst(own) for place, own in found.items()}
+    worst = {
+        tuple(place[index] for index in order): _worst(place_cells)
+        for place, place_cells in cells_by_place.items()
+    }
     return PageGrid(
         cells,
         all(cell.passing for cell in cells),

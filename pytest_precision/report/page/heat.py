@@ -47,8 +47,8 @@ def module_heats(modules: Sequence[ModuleErrors]) -> list[tuple[str, Heat, Heat]
     Four colours divide the errors of the table by their size. Rounding makes all of them about as
     large, so that less than a factor of ten is no reason for another colour.
     """
-    heat = error_heat(error for one in modules for error in (one.forward, one.backward))
-    return [(one.module, heat(one.forward), heat(one.backward)) for one in modules]
+    heat = error_heat(error for module in modules for error in (module.forward, module.backward))
+    return [(module.module, heat(module.forward), heat(module.backward)) for module in modules]
 
 
 def error_heat(errors: Iterable[Any]) -> Callable[[Any], Heat]:
@@ -56,9 +56,11 @@ def error_heat(errors: Iterable[Any]) -> Callable[[Any], Heat]:
 
     The largest has the strongest colour, and one that is no number says that it was not seen.
     """
-    known = [one for one in errors if type(one) in (int, float) and one and math.isfinite(one)]
-    least = min(known, default=1.0)
-    decades = max(1.0, math.log10(max(known, default=1.0) / least))
+    finite_errors = [
+        error for error in errors if type(error) in (int, float) and error and math.isfinite(error)
+    ]
+    least = min(finite_errors, default=1.0)
+    decades = max(1.0, math.log10(max(finite_errors, default=1.0) / least))
 
     def heat(error: Any) -> Heat:
         if not isinstance(error, (int, float)):

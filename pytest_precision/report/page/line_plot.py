@@ -152,8 +152,8 @@ def _points(
 
 
 def _words(name: str, steps: Sequence[int], column: Column) -> str:
-    known = [(step, v) for step, v in zip(steps, column, strict=True) if v is not None]
-    if not known:
+    points = [(step, v) for step, v in zip(steps, column, strict=True) if v is not None]
+    if not points:
         return f"{name}: no figure"
-    (first, start), (last, end) = known[0], known[-1]
+    (first, start), (last, end) = points[0], points[-1]
     return f"{name}: {start:.3g} at step {first}, {end:.3g} at step {last}"

@@ -26,24 +26,24 @@ from pytest_precision.report.page.line_plot import (
 
 def plots(entry: Mapping[str, Any]) -> list[Plot]:
     """Return the plots of one check from its entry in report.json."""
-    found = [_divergence(entry)]
+    check_plots = [_divergence(entry)]
     curves = entry.get("curves", {})
     steps = curves.get("step", [])
     for name, title in (("loss", "Loss"), ("grad_norm", "Gradient norm")):
         if name in curves:
             # Two curves that lie on each other show nothing of what lies between them.
             apart = {"difference": _difference(curves[name])}
-            found.append(lines(title, steps, _sides(curves[name])))
-            found.append(
+            check_plots.append(lines(title, steps, _sides(curves[name])))
+            check_plots.append(
                 lines(
                     f"{title}, candidate - reference, without sign", steps, apart, logarithmic=True
                 )
             )
     if "lost_updates" in curves:
-        found.append(lines("Lost updates, share", steps, _sides(curves["lost_updates"])))
+        check_plots.append(lines("Lost updates, share", steps, _sides(curves["lost_updates"])))
     if "histogram" in entry:
-        found.append(_histogram(entry["histogram"]))
-    return [plot for plot in found if plot is not None]
+        check_plots.append(_histogram(entry["histogram"]))
+    return [plot for plot in check_plots if plot is not None]
 
 
 def _divergence(entry: Mapping[str, Any]) -> Plot | None:
@@ -51,12 +51,12 @@ def _divergence(entry: Mapping[str, Any]) -> Plot | None:
     spread = entry.get("spread", {"step": [], "operation": [], "kinds": {}})
     at = [n for n, operation in enumerate(spread["operation"]) if operation == "train"]
     steps = [spread["step"][n] for n in at]
-    found = {}
+    curves = {}
     for kind in ("loss", "reduced_grad", "master", "param"):
         column = spread["kinds"].get(kind, {}).get("rel_l2")
         if column:
-            found[kind] = [_finite(column[n]) for n in at]
-    return lines("Divergence, relative L2 error", steps, found, logarithmic=True)
+            curves[kind] = [_finite(column[n]) for n in at]
+    return lines("Divergence, relative L2 error", steps, curves, logarithmic=True)
 
 
 def _sides(columns: Mapping[str, Sequence[Any]]) -> dict[str, Column]:
@@ -77,11 +77,11 @@ def _finite(value: Any) -> float | None:
     return float(value)
 
 
-def _histogram(found: Mapping[str, Any]) -> Plot:
+def _histogram(histogram: Mapping[str, Any]) -> Plot:
     """Plot how many elements differ by how many ulp, on a log scale."""
-    counts = list(enumerate(found["by_bits"]))
+    counts = list(enumerate(histogram["by_bits"]))
     named = [(_distance(bits), count) for bits, count in counts]
-    named += [("NaN", found["nan"]), ("infinite", found["infinite"])]
+    named += [("NaN", histogram["nan"]), ("infinite", histogram["infinite"])]
     shown = named[:-2] + [pair for pair in named[-2:] if pair[1]]
     wide = (PLOT_WIDTH - LEFT_MARGIN - RIGHT_MARGIN) / max(len(shown), 1)
     most = max((count for _, count in shown), default=0)
@@ -97,10 +97,11 @@ def _histogram(found: Mapping[str, Any]) -> Plot:
         if position % stride == 0 or name in ("NaN", "infinite"):
             ticks.append((round(left + wide / 2, 1), name.split(" ")[0]))
     total = sum(count for _, count in named)
-    off = total - (found["by_bits"][0] if found["by_bits"] else 0)
+    off = total - (histogram["by_bits"][0] if histogram["by_bits"] else 0)
     return Plot(
         "Elements by distance in units in the last place",
-        f"{off} of {total} elements are off; {found['nan']} NaN, {found['infinite']} infinite",
+        f"{off} of {total} elements are off; {histogram['nan']} NaN, "
+        f"{histogram['infinite']} infinite",
         ticks,
         [(y(0), "0"), (y(math.log10(1 + most)), str(most))],
         {},

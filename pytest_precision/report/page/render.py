@@ -63,9 +63,9 @@ def render(report: Report, since: Report | None = None) -> str:
     cells = report.cells
     failing = report.failing
     filters = Filters(cells)
-    found = Failures(filters.classes)
+    page_failures = Failures(filters.classes)
     parts = [
-        (part.statement(failing), found.of(part.cells))
+        (part.statement(failing), page_failures.of(part.cells))
         for part in (explain(failing, report.passing) if failing else [])
     ]
     counts = Counter(cell.status for cell in cells)
@@ -80,15 +80,15 @@ def render(report: Report, since: Report | None = None) -> str:
         seconds=duration(report.seconds),
         changed=None if since is None else ChangedCells.of(since, report),
         parts=parts,
-        reasons=[failure for _, own in parts for failure in own],
+        reasons=[failure for _, part_failures in parts for failure in part_failures],
         classes=filters.classes,
-        target=found.target,
+        target=page_failures.target,
         again=_again(failing),
         rerun=rerun(cells),
         others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
         left_out=not_compared(cells),
         unread=unread_axes(cells),
-        grids=[page_grid(own) for own in by_test(cells)],
+        grids=[page_grid(test_cells) for test_cells in by_test(cells)],
         filters=filters.groups,
         settings=read_environment(report.environment),
         # Nothing of others is in either.

@@ -16,17 +16,17 @@ def run_facts(environment: Mapping[str, Any]) -> list[str]:
     dates: dict[str, str] = {}
     for run in runs:
         dates.setdefault(_checkout(run), str(run["date"]))
-    lines = [" · ".join(filter(None, (_date(date), what))) for what, date in dates.items()]
+    lines = [" · ".join(filter(None, (_date(date), checkout))) for checkout, date in dates.items()]
     return [*lines, " · ".join(filter(None, (_torch(environment), _device(environment))))]
 
 
 def _checkout(run: Mapping[str, Any]) -> str:
-    found = []
+    parts = []
     if "commit" in run:
         branch = f" on {run['branch']}" if "branch" in run else ""
         changed = ", with uncommitted changes" if run.get("dirty") else ""
-        found = [f"commit {run['commit'][:COMMIT_CHARACTERS]}{branch}{changed}"]
-    return " · ".join([*found, *([f"host {run['host']}"] if "host" in run else [])])
+        parts = [f"commit {run['commit'][:COMMIT_CHARACTERS]}{branch}{changed}"]
+    return " · ".join([*parts, *([f"host {run['host']}"] if "host" in run else [])])
 
 
 def _date(date: str) -> str:
@@ -42,9 +42,9 @@ def _torch(environment: Mapping[str, Any]) -> str:
 def _device(environment: Mapping[str, Any]) -> str:
     """Return the names of the GPUs that ranks used; without ranks, the requested device."""
     ranks = environment.get("ranks", [])
-    names = dict.fromkeys(own.get("gpu", "CPU") for own in ranks)
-    asked = str(environment.get("device", ""))
-    return ", ".join(names) or ("" if asked == "auto" else asked)
+    names = dict.fromkeys(rank.get("gpu", "CPU") for rank in ranks)
+    device = str(environment.get("device", ""))
+    return ", ".join(names) or ("" if device == "auto" else device)
 
 
 class PageSettings(NamedTuple):
@@ -71,12 +71,16 @@ def read_environment(environment: Mapping[str, Any]) -> PageSettings:
         *((f"option {name}", _text(v)) for name, v in environment.get("flags", {}).items()),
     ]
     ranks = environment.get("ranks", [])
-    names = dict.fromkeys(name for own in ranks for name in own)
-    values = {name: [own.get(name, "not set") for own in ranks] for name in names}
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    values = {name: [rank.get(name, "not set") for rank in ranks] for name in names}
     return PageSettings(
         [(name, value) for name, value in session if value],
-        [(name, own[0]) for name, own in values.items() if len({*own}) == 1],
-        [(name, own) for name, own in values.items() if len({*own}) > 1],
+        [
+            (name, rank_values[0])
+            for name, rank_values in values.items()
+            if len({*rank_values}) == 1
+        ],
+        [(name, rank_values) for name, rank_values in values.items() if len({*rank_values}) > 1],
     )
 
 

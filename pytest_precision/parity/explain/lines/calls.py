@@ -86,7 +86,7 @@ class SingleCall(NamedTuple):
     @property
     def constants(self) -> tuple[Constant, ...]:
         """Return the call's arguments that are not tensors."""
-        return tuple(one for one in self.arguments if isinstance(one, Constant))
+        return tuple(argument for argument in self.arguments if isinstance(argument, Constant))
 
 
 def short(line: CodeLine | Site) -> str:
@@ -100,25 +100,27 @@ def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:
         whole = SingleCall(
             number, operation, operation.arguments, operation.read, operation.results
         )
-        yield from _single(whole) or (whole,)
+        yield from _calls_of_elements(whole) or (whole,)
 
 
-def _single(call: SingleCall) -> list[SingleCall]:
+def _calls_of_elements(call: SingleCall) -> list[SingleCall]:
     """Return the calls of each element of a foreach operation; empty for other operations."""
     operation = call.operation
     if not operation.is_foreach:
         return []
     number = len(call.results)
-    found = []
+    single_calls = []
     for place in range(number):
-        arguments = tuple(_element(one, place, number) for one in call.arguments)
+        arguments = tuple(_element(argument, place, number) for argument in call.arguments)
         read = tuple(
-            one
-            for position, one in enumerate(arguments)
-            if isinstance(one, Value) and position not in operation.written
+            argument
+            for position, argument in enumerate(arguments)
+            if isinstance(argument, Value) and position not in operation.written
         )
-        found.append(call._replace(arguments=arguments, read=read, results=(call.results[place],)))
-    return found
+        single_calls.append(
+            call._replace(arguments=arguments, read=read, results=(call.results[place],))
+        )
+    return single_calls
 
 
 def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgument:
@@ -136,17 +138,17 @@ def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgumen
 
 
 def last_maker(
-    made: Sequence[SingleCall], before: int, is_meant: Callable[[Value], bool]
+    rank_calls: Sequence[SingleCall], before: int, is_meant: Callable[[Value], bool]
 ) -> SingleCall | None:
     """Return the last call before operation `before` that made a value which `is_meant` accepts.
 
     Args:
-        made: the calls of a rank.
+        rank_calls: the calls of a rank.
         before: number of the operation.
         is_meant: whether a result is the value that is looked for.
     """
-    earlier = (one for one in reversed(made) if one.number < before)
-    return next((one for one in earlier if any(map(is_meant, one.results))), None)
+    earlier = (call for call in reversed(rank_calls) if call.number < before)
+    return next((call for call in earlier if any(map(is_meant, call.results))), None)
 
 
 def is_telling(value: Value) -> bool:
@@ -177,7 +179,7 @@ def moves(call: SingleCall) -> bool:
     return call.base in MOVES and len(dtypes) == 1
 
 
-class Known:
+class ReferenceLookup:
     """Lookup of values in the reference's logs: the operations that made and that read each one.
 
     Args:
@@ -186,28 +188,30 @@ class Known:
 
     def __init__(self, logs: Sequence[OperationLog]) -> None:
         self.calls: list[SingleCall] = []
-        self.given: dict[str, str] = {}
+        self.names_at_start: dict[str, str] = {}
         self.shapes = shapes_of(logs)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
         self._pieces: set[str] = set()
         self._wholes: set[str] = set()
         for log in logs:
-            self._take(log)
+            self._add_log(log)
 
-    def _take(self, log: OperationLog) -> None:
-        self.given |= {value.digest: str(held) for held, value in log.initial_values.items()}
+    def _add_log(self, log: OperationLog) -> None:
+        self.names_at_start |= {
+            value.digest: str(holding) for holding, value in log.initial_values.items()
+        }
         for value in chain(log.initial_values.values(), log.left.values()):
             self._wholes.add(value.digest)
             self._pieces |= {*value.pieces}
         for call in calls(log.operations):
             self.calls.append(call)
-            for found, values in ((self.readers, call.read), (self.makers, call.results)):
+            for calls_by_digest, values in ((self.readers, call.read), (self.makers, call.results)):
                 for value in values:
                     self._pieces |= {*value.pieces}
                     self._wholes.add(value.digest)
                     for digest in (value.digest, *value.pieces):
-                        found[digest].append(call)
+                        calls_by_digest[digest].append(call)
 
     def __contains__(self, value: Value) -> bool:
         parts = [part for part in value.pieces if not is_zero(part)]  # a buffer may be padded
@@ -223,8 +227,8 @@ class Known:
 
 def shapes_of(logs: Sequence[OperationLog]) -> dict[Holding, set[tuple[int, ...]]]:
     """Return the shapes that each named tensor has on all ranks of a run."""
-    found: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
+    shapes: dict[Holding, set[tuple[int, ...]]] = defaultdict(set)
     for log in logs:
-        for held, value in chain(log.initial_values.items(), log.left.items()):
-            found[held].add(value.shape)
-    return found
+        for holding, value in chain(log.initial_values.items(), log.left.items()):
+            shapes[holding].add(value.shape)
+    return shapes

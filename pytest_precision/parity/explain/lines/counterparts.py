@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from pytest_precision.parity.explain.lines.calls import (
-    Known,
+    ReferenceLookup,
     SingleCall,
     is_common,
     is_same,
@@ -39,20 +39,20 @@ def unlike_constants(call: SingleCall, other: SingleCall) -> list[tuple[Constant
 
 def reads(call: SingleCall, value: Value) -> bool:
     """Return whether an operation reads a value, a part of it, or a value that contains it."""
-    return any(is_same(one, value) for one in call.read)
+    return any(is_same(read_value, value) for read_value in call.read)
 
 
-def rivals(call: SingleCall, known: Known) -> list[SingleCall]:
+def rivals(call: SingleCall, lookup: ReferenceLookup) -> list[SingleCall]:
     """Return the reference's operations of the same name that read a value that the call reads."""
-    found: dict[int, SingleCall] = {}
+    calls_by_id: dict[int, SingleCall] = {}
     for value in call.read:
-        for other in known.readers[value.digest]:
+        for other in lookup.readers[value.digest]:
             if other.base == call.base:
-                found[id(other)] = other
-    return [*found.values()]
+                calls_by_id[id(other)] = other
+    return [*calls_by_id.values()]
 
 
-def is_changed_step(blamed: SingleCall, between: SingleCall, known: Known) -> bool:
+def is_changed_step(blamed: SingleCall, between: SingleCall, lookup: ReferenceLookup) -> bool:
     """Return whether a call does what the reference's call `between` does, with other constants.
 
     A line in a loop may have another constant in each turn. A turn that the reference runs alike
@@ -66,11 +66,11 @@ def is_changed_step(blamed: SingleCall, between: SingleCall, known: Known) -> bo
         other.line == blamed.line
         and all_same(blamed.read, other.read)
         and not unlike_constants(blamed, other)
-        for other in rivals(blamed, known)
+        for other in rivals(blamed, lookup)
     )
 
 
-def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
+def most_alike(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
     """Return the reference's operation of the same name that shares most inputs with `call`."""
 
     def shared(other: SingleCall) -> tuple[int, int, int]:
@@ -79,25 +79,31 @@ def most_alike(call: SingleCall, known: Known) -> SingleCall | None:
         telling = sum(not is_common(value) for value in same)
         return telling, len(same), -abs(other.number - call.number)
 
-    sharing = [one for one in rivals(call, known) if any(shared(one)[:2])]
+    sharing = [rival for rival in rivals(call, lookup) if any(shared(rival)[:2])]
     return max(sharing, key=shared, default=None)
 
 
-def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[SingleCall]:
+def readers_between(
+    value: Value, call: SingleCall, lookup: ReferenceLookup
+) -> Iterator[SingleCall]:
     """Yield the reference's operations on `value` that lead to its counterpart of `call`."""
-    rest = [one for one in call.read if one.digest != value.digest]
-    reached = [(first, first) for first in known.readers[value.digest]]
+    rest = [read_value for read_value in call.read if read_value.digest != value.digest]
+    reached = [(first, first) for first in lookup.readers[value.digest]]
     for _ in range(STEPS_BETWEEN):
         following = []
         for first, last in reached:
             for result in last.results:
                 if result.digest == value.digest or not is_telling(result):
                     continue
-                for other in known.readers[result.digest]:
+                for other in lookup.readers[result.digest]:
                     if other.number <= last.number:
                         continue
-                    own = [one for one in other.read if one.digest != result.digest]
-                    alike = other.base == call.base and all_same(rest, own)
+                    other_rest = [
+                        read_value
+                        for read_value in other.read
+                        if read_value.digest != result.digest
+                    ]
+                    alike = other.base == call.base and all_same(rest, other_rest)
                     # Without other tensors, constants alone tell what an operation is for.
                     if alike and (rest or not unlike_constants(call, other)):
                         yield first
@@ -105,43 +111,43 @@ def readers_between(value: Value, call: SingleCall, known: Known) -> Iterator[Si
         reached = following[:64]
 
 
-def added_later(value: Value, after: SingleCall, known: Known) -> bool:
+def added_later(value: Value, after: SingleCall, lookup: ReferenceLookup) -> bool:
     """Return whether the reference, after the operation `after`, adds `value` to something."""
-    readers = (one for one in known.readers[value.digest] if one.number > after.number)
-    return not is_common(value) and any(one.base in SUMS for one in readers)
+    readers = (reader for reader in lookup.readers[value.digest] if reader.number > after.number)
+    return not is_common(value) and any(reader.base in SUMS for reader in readers)
 
 
-def is_reordered(between: SingleCall, wrong: Wrong, known: Known) -> bool:
+def is_reordered(between: SingleCall, wrong: Wrong, lookup: ReferenceLookup) -> bool:
     """Return whether the candidate adds the same terms as the reference, in another order."""
     if not {between.base, wrong.call.base} <= SUMS:
         return False
-    given = {value.digest for value in wrong.call.read}
+    read_digests = {value.digest for value in wrong.call.read}
     later = {
         value.digest
         for call in wrong.calls
         if call.number > wrong.call.number and call.base in SUMS
         for value in call.read
     }
-    terms = {one for value in between.read for one in _terms(value, known)} - given
+    terms = {term for value in between.read for term in _terms(value, lookup)} - read_digests
     return bool(terms) and terms <= later
 
 
-def _terms(value: Value, known: Known) -> set[str]:
+def _terms(value: Value, lookup: ReferenceLookup) -> set[str]:
     """Return the hashes of the terms that a sum is made of, or a value's hash if it is no sum."""
-    found: set[str] = set()
-    seen: set[str] = set()
+    terms: set[str] = set()
+    visited_digests: set[str] = set()
     left = [value.digest]
     while left:
         digest = left.pop()
-        if digest in seen:
+        if digest in visited_digests:
             continue
-        seen.add(digest)
-        makers = (one for one in known.makers.get(digest, ()) if one.base in SUMS)
-        read = next((one.read for one in makers if len(one.read) > 1), ())
-        left += [one.digest for one in read]
+        visited_digests.add(digest)
+        makers = (maker for maker in lookup.makers.get(digest, ()) if maker.base in SUMS)
+        read = next((maker.read for maker in makers if len(maker.read) > 1), ())
+        left += [term.digest for term in read]
         if not read:
-            found.add(digest)
-    return found
+            terms.add(digest)
+    return terms
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
@@ -154,12 +160,14 @@ def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
         and call.line is not None
         and call.line.is_users
     ]
-    return min(same, key=lambda one: abs(one.number - wrong.call.number), default=None)
+    return min(same, key=lambda call: abs(call.number - wrong.call.number), default=None)
 
 
 def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:
     """Return the operation that made the scalar with which a call's first input is filled."""
     value = call.read[0]
     number = value.storage, value.element
-    made = last_maker(calls, call.number, lambda one: (one.storage, one.element) == number)
-    return made if value.uniform else None
+    maker = last_maker(
+        calls, call.number, lambda output: (output.storage, output.element) == number
+    )
+    return maker if value.uniform else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_precision.parity.explain.lines.calls import (
     SMALL,
-    Known,
+    ReferenceLookup,
     SingleCall,
     calls,
     is_common,
@@ -65,7 +65,7 @@ class Follower:
         self,
         log: OperationLog,
         rank: int,
-        known: Known,
+        lookup: ReferenceLookup,
         kind: str,
         *,
         in_pieces: bool,
@@ -74,22 +74,22 @@ class Follower:
         self._observed = observed
         self._reached = RIGHT
         self._rank = rank
-        self._known = known
+        self._lookup = lookup
         self._in_pieces = in_pieces
-        unlike = {held: value for held, value in log.left.items() if value not in known}
-        of_kind = [value for held, value in unlike.items() if held.kind == kind]
+        unlike = {holding: value for holding, value in log.left.items() if value not in lookup}
+        of_kind = [value for holding, value in unlike.items() if holding.kind == kind]
         # No step leaves its losses, and what makes a wrong one may have no part in its backward.
         self._all_last = kind == "loss" and not of_kind
-        self._wanted = of_kind or [*unlike.values()]
+        self._unlike_values = of_kind or [*unlike.values()]
         self._calls = tuple(calls(log.operations))
-        alike = [value for value in log.initial_values.values() if value in known]
+        alike = [value for value in log.initial_values.values() if value in lookup]
         self._shapes = {value.shape for value in alike if value.elements > SMALL}
         self._written = {value.storage for value in alike}
         self._memory = WrongMemory()
-        for held, value in log.initial_values.items() if in_pieces else ():
-            if value not in known and value.shape not in known.shapes[held]:
+        for holding, value in log.initial_values.items() if in_pieces else ():
+            if value not in lookup and value.shape not in lookup.shapes[holding]:
                 self._memory.put(value, RIGHT, (AT_START,))
-        self._found: dict[int, Wrong] = {}
+        self._wrong_by_place: dict[int, Wrong] = {}
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield the operations that made wrong values from right inputs, in order."""
@@ -99,9 +99,9 @@ class Follower:
             collectives += call.operation.is_collective
         lasting = self._reached | self._lasting(collectives)
         all_last = self._all_last and not self._reached
-        for place, found in sorted(self._found.items()):
+        for place, wrong in sorted(self._wrong_by_place.items()):
             lasts = all_last or place in lasting
-            yield replace(found, lasts=lasts, reaches_observed=place in self._reached)
+            yield replace(wrong, lasts=lasts, reaches_observed=place in self._reached)
 
     def _wrong(
         self,
@@ -121,7 +121,7 @@ class Follower:
             collectives=collectives,
             calls=self._calls,
             lasts=False,
-            suspects=tuple(self._calls[one] for one in suspects if one != AT_START),
+            suspects=tuple(self._calls[suspect] for suspect in suspects if suspect != AT_START),
             cut_otherwise=AT_START in suspects,
         )
 
@@ -132,11 +132,11 @@ class Follower:
         apart: tuple[int, ...] = ()
         for value in call.read:
             roots |= self._roots(value)
-            if value not in self._known and not self._roots(value):
+            if value not in self._lookup and not self._roots(value):
                 unlike.append(value)
                 source = source or (value.storage not in self._written and value.storage >= 0)
                 apart = self._joined(apart, self._memory.apart(value))
-        wrong = [value for value in call.results if value not in self._known]
+        wrong = [value for value in call.results if value not in self._lookup]
         # What fills memory with one value depends on no other.
         is_constant = not call.read and all(value.uniform for value in call.results)
         if not wrong or roots or is_constant:
@@ -147,18 +147,20 @@ class Follower:
             apart = (place,)
         else:
             suspects = self._suspects(place, unlike, apart) if self._in_pieces else ()
-            self._found[place] = self._wrong(place, collectives, suspects, unlike, source=source)
+            self._wrong_by_place[place] = self._wrong(
+                place, collectives, suspects, unlike, source=source
+            )
             roots = frozenset((place,))
             apart = ()
         for value in call.read:
             overwritten = any(result.storage == value.storage for result in call.results)
-            if overwritten and value in self._known and not is_common(value):
+            if overwritten and value in self._lookup and not is_common(value):
                 self._memory.overwrite_right(value)
         for value in call.results:
             self._written.add(value.storage)
             if value.digest == self._observed:
                 self._reached |= roots
-            if value in self._known and (not roots or not is_common(value)):
+            if value in self._lookup and (not roots or not is_common(value)):
                 self._memory.clear(value)
             else:
                 self._memory.put(value, roots, apart)
@@ -172,14 +174,16 @@ class Follower:
         nothing of what is made of all elements of such a part, as a norm is.
         """
         shapes = {value.shape for value in call.results}
-        parts = [value for value in call.read if value in self._known and not is_common(value)]
+        parts = [value for value in call.read if value in self._lookup and not is_common(value)]
         if not call.operation.is_collective and any(value.shape in shapes for value in parts):
             return False
         if apart:
             return not any(value.shape in self._shapes for value in unlike)
         if call.operation.is_collective or moves(call):
-            return any(not self._known.has_whole(one) for one in call.read if one in self._known)
-        return any(not self._known.has_whole(value) for value in parts)
+            return any(
+                not self._lookup.has_whole(value) for value in call.read if value in self._lookup
+            )
+        return any(not self._lookup.has_whole(value) for value in parts)
 
     def _suspects(
         self, place: int, unlike: Sequence[Value], apart: tuple[int, ...]
@@ -204,7 +208,7 @@ class Follower:
 
     def _roots(self, value: Value) -> Roots:
         """Return the operations at which a value went wrong; an empty set if it is right."""
-        right = value in self._known and not is_common(value)
+        right = value in self._lookup and not is_common(value)
         return RIGHT if right else self._memory.roots(value)
 
     def _lasting(self, collectives: int) -> Roots:
@@ -213,13 +217,13 @@ class Follower:
         What is left of right values in an order that the reference has not, an operation that only
         moves values has put there.
         """
-        found: Roots = RIGHT
-        for value in self._wanted:
+        lasting_roots: Roots = RIGHT
+        for value in self._unlike_values:
             roots, apart = self._memory.roots(value), self._memory.apart(value)
-            found |= roots
+            lasting_roots |= roots
             if not roots and apart and apart != (AT_START,):
                 last = apart[-1]
                 suspects = apart if self._in_pieces else ()
-                self._found.setdefault(last, self._wrong(last, collectives, suspects))
-                found |= {last}
-        return found
+                self._wrong_by_place.setdefault(last, self._wrong(last, collectives, suspects))
+                lasting_roots |= {last}
+        return lasting_roots

@@ -12,7 +12,7 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
 from pytest_precision.parity.explain.lines.calls import (
-    Known,
+    ReferenceLookup,
     SingleCall,
     is_common,
     moves,
@@ -59,20 +59,20 @@ def culprit_of(
         observed: its digest, as a log has it; empty where its values are not known. What made
             wrong values that are no part of it is not at fault.
     """
-    made = _made(candidate, reference, root, kind, name, operation, observed)
-    if made.is_sure:
-        return made.culprit
-    lacking = too_little(candidate, reference, made.before)
-    if lacking is None and made.culprit is not None:
-        lacking = only_other(candidate, reference, made.before)
+    suspicion = _suspicion(candidate, reference, root, kind, name, operation, observed)
+    if suspicion.is_sure:
+        return suspicion.culprit
+    lacking = too_little(candidate, reference, suspicion.before)
+    if lacking is None and suspicion.culprit is not None:
+        lacking = only_other(candidate, reference, suspicion.before)
     if lacking is None:
-        return made.culprit
-    only_sets = made.culprit is not None and made.culprit.kind == "setting"
+        return suspicion.culprit
+    only_sets = suspicion.culprit is not None and suspicion.culprit.kind == "setting"
     kind = "setting" if only_sets and lacking.lacking is None else "missing"
-    return worded.of_user_code(lacking, kind, root, made.culprit, lacking.rank)
+    return worded.of_user_code(lacking, kind, root, suspicion.culprit, lacking.rank)
 
 
-class _Made(NamedTuple):
+class _Suspicion(NamedTuple):
     """The operation or assignment found to have made the error, and whether this is certain.
 
     Attributes:
@@ -88,13 +88,13 @@ class _Made(NamedTuple):
     @property
     def is_sure(self) -> bool:
         """Return whether it is sure that this line of the user's code explains the difference."""
-        found = self.culprit
-        if found is None or found.outside or found.file is None:
+        culprit = self.culprit
+        if culprit is None or culprit.outside or culprit.file is None:
             return False
-        return not self.is_shared or found.kind in ("constant", "order")
+        return not self.is_shared or culprit.kind in ("constant", "order")
 
 
-def _made(
+def _suspicion(
     candidate: Sequence[OperationLog],
     reference: Sequence[OperationLog],
     root: Path,
@@ -102,80 +102,87 @@ def _made(
     name: str,
     operation: str,
     observed: str,
-) -> _Made:
+) -> _Suspicion:
     """Return what made the error, judged by logged values and by assignments of options.
 
     See `culprit_of` for the arguments.
     """
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
-    telling = [one for one in settings if _shows(kind, name, one.setting.option)]
+    telling = [setting for setting in settings if _shows(kind, name, setting.setting.option)]
     if telling:
         return _set_by(telling[0], root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
-    known = Known(reference)
+    lookup = ReferenceLookup(reference)
     in_pieces = hold_other_pieces(candidate, reference)
     cut = cut_of(reference)
-    found_wrong = _wrong_of(candidate, known, kind, observed, in_pieces=in_pieces)
-    wrong = [one for one in found_wrong if not is_beyond(one, known, cut)]
-    lasting = [one for one in wrong if one.lasts]
+    found_wrong = _wrong_of(candidate, lookup, kind, observed, in_pieces=in_pieces)
+    wrong = [origin for origin in found_wrong if not is_beyond(origin, lookup, cut)]
+    lasting = [origin for origin in wrong if origin.lasts]
     whole = not cut and not cut_of(candidate)  # else what writes a value last is not to be seen
-    is_known = whole and _is_known(kind, candidate, known)
+    is_known = whole and _is_known(kind, candidate, lookup)
     left = misplaced(candidate, reference, kind) if is_known else None
     chosen = [] if left else sorted(lasting or ([] if in_pieces else wrong), key=_order)
-    set_here = [one for one in settings if one.mine and one.is_by_user]
+    set_here = [setting for setting in settings if setting.mine and setting.is_by_user]
     if in_pieces:
         chosen = tellable(chosen)
     if chosen:
-        if all(moves(one.call) for one in chosen):
+        if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
-        leading = [one for one in wrong if one.reaches_observed] or wrong
-        unrestored = not_restored(leading, chosen, candidate, reference, known, kind)
+        leading = [origin for origin in wrong if origin.reaches_observed] or wrong
+        unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
         if unrestored is not None:
             call, line, error = unrestored
-            return _Made(worded.of_operation(call, error, root, rank=None, named=line))
-        found = worded.of_operations(chosen, len(candidate), known, root)
-        if found.outside and set_here:
-            return _set_by(set_here[0], root, found)
-        return _Made(found, chosen[0].call.number, (found.file, found.line) in lines)
+            return _Suspicion(worded.of_operation(call, error, root, rank=None, named=line))
+        culprit = worded.of_operations(chosen, len(candidate), lookup, root)
+        if culprit.outside and set_here:
+            return _set_by(set_here[0], root, culprit)
+        return _Suspicion(culprit, chosen[0].call.number, (culprit.file, culprit.line) in lines)
     if whole and not is_known and not in_pieces:
         left = misplaced(candidate, reference, kind)
     if left is not None:
         call, error, rank = left
-        found = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
-        return _Made(found, call.number, (found.file, found.line) in lines)
-    users = set_here if in_pieces else [one for one in settings if one.is_by_user]
-    return _set_by(users[0], root) if users else _Made(None)
+        culprit = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
+        return _Suspicion(culprit, call.number, (culprit.file, culprit.line) in lines)
+    users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
+    return _set_by(users[0], root) if users else _Suspicion(None)
 
 
 def _wrong_of(
-    candidate: Sequence[OperationLog], known: Known, kind: str, observed: str, *, in_pieces: bool
+    candidate: Sequence[OperationLog],
+    lookup: ReferenceLookup,
+    kind: str,
+    observed: str,
+    *,
+    in_pieces: bool,
 ) -> list[Wrong]:
     """Return operations that made wrong values, except those that got them from another rank."""
     followed = (
-        Follower(log, rank, known, kind, in_pieces=in_pieces, observed=observed).wrong()
+        Follower(log, rank, lookup, kind, in_pieces=in_pieces, observed=observed).wrong()
         for rank, log in enumerate(candidate)
     )
     wrong = [*chain.from_iterable(followed)]
-    if len(candidate) == 1 or not any(one.source for one in wrong):
+    if len(candidate) == 1 or not any(origin.source for origin in wrong):
         return wrong
-    made = [
+    rank_digests = [
         {value.digest for operation in log.operations for value in operation.results}
         for log in candidate
     ]
 
-    def is_sent(one: Wrong) -> bool:
-        others = [digests for rank, digests in enumerate(made) if rank != one.rank]
-        return one.source and all(any(v.digest in own for own in others) for v in one.unlike)
+    def is_sent(origin: Wrong) -> bool:
+        others = [digests for rank, digests in enumerate(rank_digests) if rank != origin.rank]
+        return origin.source and all(
+            any(v.digest in digests for digests in others) for v in origin.unlike
+        )
 
-    return [one for one in wrong if not is_sent(one)]
+    return [origin for origin in wrong if not is_sent(origin)]
 
 
-def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Made:
+def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Suspicion:
     """Return a finding that an option or attribute, which the runs set differently, is at fault."""
-    found = worded.of_user_code(setting, "setting", root, then, rank=None)
-    return _Made(found, setting.setting.before, setting.mine is None)
+    culprit = worded.of_user_code(setting, "setting", root, then, rank=None)
+    return _Suspicion(culprit, setting.setting.before, setting.mine is None)
 
 
 def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | None, int | None]]:
@@ -184,19 +191,19 @@ def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | 
     return {(shown_file(line.file, root).file, line.line) for line in called if line}
 
 
-def _is_known(kind: str, candidate: Sequence[OperationLog], known: Known) -> bool:
+def _is_known(kind: str, candidate: Sequence[OperationLog], lookup: ReferenceLookup) -> bool:
     """Return whether all final values of the candidate's tensors occur in the reference's run."""
-    left = [value for log in candidate for held, value in log.left.items() if held.kind == kind]
-    return bool(left) and all(value in known and not is_common(value) for value in left)
+    left = [value for log in candidate for key, value in log.left.items() if key.kind == kind]
+    return bool(left) and all(value in lookup and not is_common(value) for value in left)
 
 
-def _shows(kind: str, name: str, what: str) -> bool:
-    """Return whether a differing tensor records the option or attribute named `what`."""
+def _shows(kind: str, name: str, option: str) -> bool:
+    """Return whether a differing tensor records the option or attribute named `option`."""
     if kind == "lr":
-        return what in ("lr", "initial_lr")
+        return option in ("lr", "initial_lr")
     if kind == "hyper":
-        return what == TensorKey.of(kind, name).option
-    return kind == "flag" and (what == "training" or f" {what}=" in name)
+        return option == TensorKey.of(kind, name).option
+    return kind == "flag" and (option == "training" or f" {option}=" in name)
 
 
 def _order(wrong: Wrong) -> tuple[bool, int, bool, int, int]:
@@ -214,7 +221,7 @@ def cut_of(logs: Sequence[OperationLog]) -> int:
     return min((log.cut for log in logs if log.cut), default=0)
 
 
-def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
+def is_beyond(wrong: Wrong, lookup: ReferenceLookup, cut: int) -> bool:
     """Return whether the reference, whose log was cut, may run an operation after the log's end.
 
     That is so of an operation as late as its end, and of one that reads what the reference has
@@ -222,13 +229,13 @@ def is_beyond(wrong: Wrong, known: Known, cut: int) -> bool:
 
     Args:
         wrong: an operation of the candidate.
-        known: values of the reference.
+        lookup: values of the reference.
         cut: where its log ends; 0 if it is whole.
     """
     if not cut:
         return False
-    telling = [one for one in wrong.call.read if one in known and not is_common(one)]
-    unread = any(not known.readers[one.digest] for one in telling)
+    telling = [value for value in wrong.call.read if value in lookup and not is_common(value)]
+    unread = any(not lookup.readers[value.digest] for value in telling)
     return unread or wrong.call.number >= cut
 
 
@@ -243,9 +250,9 @@ def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[Ope
         reference: the logs of the reference's ranks.
     """
     ours, theirs = shapes_of(candidate), shapes_of(reference)
-    unlike = any(ours[held] != theirs[held] for held in ours.keys() & theirs.keys())
+    unlike = any(ours[holding] != theirs[holding] for holding in ours.keys() & theirs.keys())
     alone = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
-    return unlike or all(any(held.kind == "param" for held in side) for side in alone)
+    return unlike or all(any(holding.kind == "param" for holding in side) for side in alone)
 
 
 def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
@@ -254,15 +261,15 @@ def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
     What is right up to there comes first. Where operations have no counterpart, one of them is
     named if they belong to one line, since nothing tells which of them is right.
     """
-    found = []
-    for one in sorted(wrong, key=lambda one: bool(one.suspects or one.cut_otherwise)):
-        if one.suspects or one.cut_otherwise:
-            suspect = None if one.cut_otherwise else _only_line(one)
+    origins = []
+    for origin in sorted(wrong, key=lambda origin: bool(origin.suspects or origin.cut_otherwise)):
+        if origin.suspects or origin.cut_otherwise:
+            suspect = None if origin.cut_otherwise else _only_line(origin)
             if suspect is not None:
-                found.append(replace(one, call=suspect, unlike=(), source=False))
-        elif not _is_of_pieces(one):
-            found.append(one)
-    return found
+                origins.append(replace(origin, call=suspect, unlike=(), source=False))
+        elif not _is_of_pieces(origin):
+            origins.append(origin)
+    return origins
 
 
 def _only_line(wrong: Wrong) -> SingleCall | None:

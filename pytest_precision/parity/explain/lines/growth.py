@@ -51,18 +51,18 @@ def growth_of(
         root: files are named relative to it.
     """
     operations = grown(candidate, reference)
-    found = most(operations)
-    if found is None:
+    grown_operation = largest_growth(operations)
+    if grown_operation is None:
         return None
-    operation = found.operation
+    operation = grown_operation.operation
     return Culprit(
-        text=f"the error grows most, ×{found.growth:.3g}, to {found.error:.2g} of the values: "
-        f"{worded.called_place(operation, root)}",
+        text=f"the error grows most, ×{grown_operation.growth:.3g}, "
+        f"to {grown_operation.error:.2g} of the values: {worded.called_place(operation, root)}",
         kind="grown",
         operation=operation.name,
         **worded.line_fields(operation.line, root),
         module=operation.module or None,
-        rank=None if len(candidate) == 1 else found.rank,
+        rank=None if len(candidate) == 1 else grown_operation.rank,
         modules=module_errors(operations),
     )
 
@@ -70,26 +70,28 @@ def growth_of(
 def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:
     """Return how much each operation that both runs call in the same module increases the error."""
     return [
-        one
+        grown_operation
         for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False))
-        for one in _of_rank(rank, ours, theirs)
+        for grown_operation in _of_rank(rank, ours, theirs)
     ]
 
 
-def most(operations: Sequence[Grown]) -> Grown | None:
+def largest_growth(operations: Sequence[Grown]) -> Grown | None:
     """Return the operation that multiplies the error most; None if none does so by at least 8."""
-    found = max(operations, key=lambda one: one.growth, default=None)
-    return found if found is not None and found.growth >= LEAST else None
+    grown_operation = max(operations, key=lambda operation: operation.growth, default=None)
+    return (
+        grown_operation if grown_operation is not None and grown_operation.growth >= LEAST else None
+    )
 
 
 def module_errors(operations: Sequence[Grown]) -> tuple[ModuleErrors, ...]:
     """Return the error of each module's last output, forward and backward."""
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
-    for one in operations:
-        if one.operation.module:
-            errors = backward if one.operation.backward else forward
-            errors[one.operation.module] = one.error
+    for grown_operation in operations:
+        if grown_operation.operation.module:
+            errors = backward if grown_operation.operation.backward else forward
+            errors[grown_operation.operation.module] = grown_operation.error
     return tuple(
         ModuleErrors(name, forward.get(name), backward.get(name))
         for name in {**forward, **backward}
@@ -104,14 +106,16 @@ def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Gr
         if other is not None and _comparable(mine, other):
             same = {value.digest for value in other.read}
             read = [errors.get(v.storage, 0.0) for v in mine.read if v.digest not in same]
-            made = [*map(_error, mine.results, other.results, mine.sketches, other.sketches)]
-            worst = max(made, default=0.0)
+            output_errors = [
+                *map(_error, mine.results, other.results, mine.sketches, other.sketches)
+            ]
+            worst = max(output_errors, default=0.0)
             yield Grown(mine, rank, worst, worst / max(*read, _rounding(mine), 0.0))
         else:  # what it adds to the error shows at the next one that both sides have
             before = max((errors.get(value.storage, 0.0) for value in mine.read), default=0.0)
-            made = [before] * len(mine.results)
+            output_errors = [before] * len(mine.results)
         # By its memory, since what is read may be a view of what was made.
-        errors |= dict(zip((value.storage for value in mine.results), made, strict=True))
+        errors |= dict(zip((value.storage for value in mine.results), output_errors, strict=True))
 
 
 def error(mine: Sketch, theirs: Sketch) -> float:
@@ -136,7 +140,7 @@ def _placed(log: OperationLog) -> Iterator[tuple[tuple[object, ...], LoggedOpera
 
 
 def _comparable(mine: LoggedOperation, theirs: LoggedOperation) -> bool:
-    shapes = [[value.shape for value in one.results] for one in (mine, theirs)]
+    shapes = [[value.shape for value in operation.results] for operation in (mine, theirs)]
     return shapes[0] == shapes[1] and any(mine.sketches) and len(mine.sketches) == len(shapes[0])
 
 
@@ -145,6 +149,6 @@ def _rounding(operation: LoggedOperation) -> float:
     values = (*operation.read, *operation.results)
     dtypes = {getattr(torch, value.dtype, None) for value in values}
     return max(
-        (torch.finfo(one).eps for one in dtypes if one in FLOATS),
+        (torch.finfo(dtype).eps for dtype in dtypes if dtype in FLOATS),
         default=torch.finfo(torch.float32).eps,
     )

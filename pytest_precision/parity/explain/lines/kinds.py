@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import (
-    Known,
+    ReferenceLookup,
     SingleCall,
     is_common,
     is_same,
@@ -81,7 +81,7 @@ class ErrorKind(NamedTuple):
     blamed: SingleCall | None = None
 
 
-def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
+def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     """Return how an operation that made a wrong value differs from what the reference does."""
     replayed = _replayed(wrong)
     if replayed is not None:
@@ -89,41 +89,41 @@ def kind_of(wrong: Wrong, known: Known) -> ErrorKind:
         at = wrong.call.at
         return ErrorKind("unknown", IN_GRAPH.format(name=name, at=at), blamed=replayed)
     if wrong.source:
-        return _given(wrong, known)
+        return _outside_input(wrong, lookup)
     if any(value.storage == GENERATOR for value in wrong.unlike):
-        return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, known))
+        return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, lookup))
     if wrong.call.operation.is_region:
-        return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, known))
+        return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, lookup))
     for explain in (_same_inputs, _lacking, _other_inputs, _lacking_at_start):
-        found = explain(wrong, known)
-        if found is not None:
-            return found
-    return _without_counterpart(wrong, known)
+        error_kind = explain(wrong, lookup)
+        if error_kind is not None:
+            return error_kind
+    return _without_counterpart(wrong, lookup)
 
 
 def _replayed(wrong: Wrong) -> SingleCall | None:
     """Return the CUDA graph, replayed before an operation, that may have made its wrong inputs."""
-    before = (one for one in reversed(wrong.calls) if one.number < wrong.call.number)
-    graph = next((one for one in before if one.operation.name == GRAPH), None)
+    before = (call for call in reversed(wrong.calls) if call.number < wrong.call.number)
+    graph = next((call for call in before if call.operation.name == GRAPH), None)
     return graph if wrong.unlike else None
 
 
-def _given(wrong: Wrong, known: Known) -> ErrorKind:
+def _outside_input(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     """Return the error kind `data` for a wrong input that no logged operation made."""
-    value = next(one for one in wrong.unlike)
-    counterpart = most_alike(wrong.call, known)
-    what = f"a {value.dtype} tensor of shape {[*value.shape]}"
-    words = f"it reads {what}, given from outside, which the reference does not have"
+    value = next(value for value in wrong.unlike)
+    counterpart = most_alike(wrong.call, lookup)
+    tensor_words = f"a {value.dtype} tensor of shape {[*value.shape]}"
+    words = f"it reads {tensor_words}, given from outside, which the reference does not have"
     return ErrorKind("data", words, counterpart)
 
 
-def _same_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
+def _same_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """Return the error kind of a call that the reference runs on the same inputs; else None."""
     call = wrong.call
-    same = [other for other in rivals(call, known) if all_same(call.read, other.read)]
+    same = [other for other in rivals(call, lookup) if all_same(call.read, other.read)]
     if not same or not call.read:
         return None
-    other = min(same, key=lambda one: len(unlike_constants(call, one)))
+    other = min(same, key=lambda rival: len(unlike_constants(call, rival)))
     return _with_constants(call, other) or _in_form(call, other)
 
 
@@ -132,13 +132,16 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
     constants = unlike_constants(call, other)
     if not constants:
         return None
-    dtypes = any("torch." in one.text for pair in constants for one in pair)
-    here, there = zip(*constants, strict=True)
+    dtypes = any("torch." in constant.text for pair in constants for constant in pair)
+    ours, theirs = zip(*constants, strict=True)
     named = {
-        side: {one.name or f"constant {place + 1}": one.text for place, one in enumerate(given)}
-        for side, given in (("candidate", here), ("reference", there))
+        side: {
+            constant.name or f"constant {place + 1}": constant.text
+            for place, constant in enumerate(side_constants)
+        }
+        for side, side_constants in (("candidate", ours), ("reference", theirs))
     }
-    words = _constant_words(call, other, there, here)
+    words = _constant_words(call, other, theirs, ours)
     return ErrorKind("cast" if dtypes else "constant", words, other, named)
 
 
@@ -146,7 +149,7 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
     """Return how a call with `other`'s inputs and constants still differs: by dtype or shape."""
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED, other)
-    dtypes = [one.results[0].dtype for one in (call, other) if one.results]
+    dtypes = [side.results[0].dtype for side in (call, other) if side.results]
     if len({*dtypes}) == 2:
         words = f"the result is {dtypes[0]} here, {dtypes[1]} in the reference"
         return ErrorKind("cast", words, other)
@@ -157,35 +160,35 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
     return ErrorKind("unknown", SAME_CALL, other)
 
 
-def _lacking(wrong: Wrong, known: Known) -> ErrorKind | None:
+def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """Return the error kind if the reference first runs another operation on an input; or None."""
     for value in wrong.call.read:
-        if value not in known or not is_telling(value):
+        if value not in lookup or not is_telling(value):
             continue
-        between = next(readers_between(value, wrong.call, known), None)
-        if between is not None and is_reordered(between, wrong, known):
+        between = next(readers_between(value, wrong.call, lookup), None)
+        if between is not None and is_reordered(between, wrong, lookup):
             return ErrorKind("order", OTHER_ORDER, between)
         if between is not None:
-            return _missing(between, nearest_call(between, wrong), known)
+            return _missing(between, nearest_call(between, wrong), lookup)
     return None
 
 
-def _missing(between: SingleCall, blamed: SingleCall | None, known: Known) -> ErrorKind:
+def _missing(between: SingleCall, blamed: SingleCall | None, lookup: ReferenceLookup) -> ErrorKind:
     """Return the error kind where the reference's call `between` is left out, or has no effect."""
-    if blamed is not None and is_changed_step(blamed, between, known):
-        found = _with_constants(blamed, between)
-        if found is not None:
-            return found._replace(blamed=blamed)
+    if blamed is not None and is_changed_step(blamed, between, lookup):
+        error_kind = _with_constants(blamed, between)
+        if error_kind is not None:
+            return error_kind._replace(blamed=blamed)
     words = f"the reference has {between.operation.name} before it{between.at}"
     return ErrorKind("missing", words, between, None, blamed)
 
 
-def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
+def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """Return the error kind of a call with some inputs unlike the reference's; None if unknown."""
     call = wrong.call
     if len(call.read) < 2 and not wrong.unlike:
         return None
-    other = most_alike(call, known)
+    other = most_alike(call, lookup)
     if other is None or len(other.read) != len(call.read):
         return None
     pairs = zip(call.read, other.read, strict=True)
@@ -193,23 +196,25 @@ def _other_inputs(wrong: Wrong, known: Known) -> ErrorKind | None:
     if not unlike or len(unlike) == len(call.read):
         return None
     mine, theirs = unlike[0]
-    between = [one for one in known.makers.get(theirs.digest, ()) if reads(one, mine)]
+    between = [maker for maker in lookup.makers.get(theirs.digest, ()) if reads(maker, mine)]
     if between:
-        return _missing(between[0], nearest_call(between[0], wrong), known)
+        return _missing(between[0], nearest_call(between[0], wrong), lookup)
     place = mine.digest, mine.storage
-    made = last_maker(wrong.calls, call.number, lambda one: (one.digest, one.storage) == place)
-    if made is not None and reads(made, theirs):
+    our_maker = last_maker(
+        wrong.calls, call.number, lambda output: (output.digest, output.storage) == place
+    )
+    if our_maker is not None and reads(our_maker, theirs):
         words = f"the reference has no such operation on this value{_then(other)}"
-        return ErrorKind("extra", words, other, None, made)
-    if call.base in SUMS and added_later(mine, other, known):
+        return ErrorKind("extra", words, other, None, our_maker)
+    if call.base in SUMS and added_later(mine, other, lookup):
         return ErrorKind("order", OTHER_ORDER, other)
-    own = call.line is not None and call.line.is_users
-    blamed = None if own or is_telling(mine) else made
-    words = f"it reads {_whose(mine, known)}, the reference {_whose(theirs, known)}"
+    in_user_code = call.line is not None and call.line.is_users
+    blamed = None if in_user_code or is_telling(mine) else our_maker
+    words = f"it reads {_whose(mine, lookup)}, the reference {_whose(theirs, lookup)}"
     return ErrorKind("inputs", words, other, None, blamed)
 
 
-def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
+def _lacking_at_start(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """Return the error kind of a backward whose loss was not divided or scaled; else None.
 
     A loss that is divided in another function than it is computed in has its division there.
@@ -220,32 +225,32 @@ def _lacking_at_start(wrong: Wrong, known: Known) -> ErrorKind | None:
     start = maker_of_number(call, wrong.calls)
     if start is None:
         return None
-    here = {(one.base, one.line) for one in wrong.calls}
-    for other in known.calls:
+    places = {(our_call.base, our_call.line) for our_call in wrong.calls}
+    for other in lookup.calls:
         if (other.base, other.line, len(other.read)) == (call.base, call.line, 1):
-            lacked = maker_of_number(other, known.calls)
+            lacked = maker_of_number(other, lookup.calls)
             if lacked is None:
                 continue
             place = lacked.base, lacked.line
             voided = place == (start.base, start.line) and unlike_constants(start, lacked)
-            if voided or (start.base == "ones_like" and place not in here):
-                return _missing(lacked, start, known)
+            if voided or (start.base == "ones_like" and place not in places):
+                return _missing(lacked, start, lookup)
     return None
 
 
-def _without_counterpart(wrong: Wrong, known: Known) -> ErrorKind:
+def _without_counterpart(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     """Return the error kind of an operation that the reference runs on none of its inputs."""
     call = wrong.call
     if call.operation.is_collective:
         return ErrorKind("collective", MIXED)
-    if "fused" in call.base and all(one.base != call.base for one in known.calls):
+    if "fused" in call.base and all(other.base != call.base for other in lookup.calls):
         return ErrorKind("unknown", "the reference has no such operation")
     if moves(call):
         return ErrorKind("inputs", "it puts values where the reference has others")
-    changes_dtype = any(mine.dtype != made.dtype for mine in call.read for made in call.results)
+    changes_dtype = any(mine.dtype != output.dtype for mine in call.read for output in call.results)
     kind = "cast" if call.base in CASTS and changes_dtype else "extra"
-    read = [value for value in call.read if value in known and not is_common(value)]
-    readers = known.readers[read[0].digest] if read else []
+    read = [value for value in call.read if value in lookup and not is_common(value)]
+    readers = lookup.readers[read[0].digest] if read else []
     reader = readers[0] if readers else None
     words = f"the reference has no such operation on this value{_then(reader)}"
     return ErrorKind(kind, words, reader)
@@ -258,16 +263,16 @@ def _then(reader: SingleCall | None) -> str:
     return f"; it goes on with {name}{reader.at}"
 
 
-def _whose(value: Value, known: Known) -> str:
+def _whose(value: Value, lookup: ReferenceLookup) -> str:
     """Return words for a value: its tensor's name, or the reference's operation that made it."""
-    if value.digest in known.given:
-        return f"{known.given[value.digest]} as it was before"
-    makers = known.makers.get(value.digest, [])
+    if value.digest in lookup.names_at_start:
+        return f"{lookup.names_at_start[value.digest]} as it was before"
+    makers = lookup.makers.get(value.digest, [])
     if makers:
         return f"what {makers[0].operation.name} made{makers[0].at}"
     if value.uniform:
         return "a constant"
-    return "a value that it alone has" if value not in known else "another value"
+    return "a value that it alone has" if value not in lookup else "another value"
 
 
 VERBS = {
@@ -280,12 +285,12 @@ VERBS = {
 
 
 def _constant_words(
-    call: SingleCall, other: SingleCall, there: tuple[Constant, ...], here: tuple[Constant, ...]
+    call: SingleCall, other: SingleCall, theirs: tuple[Constant, ...], ours: tuple[Constant, ...]
 ) -> str:
     place = "here"
     if other.line is not None and call.line is not None and other.line.called != call.line.called:
         place = f"in {other.line.called}" if other.line.called else other.at.strip()
     verb = VERBS.get(call.base, "gave")
     by = "by " if call.base in ("mul", "div") else ""
-    before, now = (", ".join(each.text for each in one) for one in (there, here))
-    return f"the reference {verb} {before} {place}, this {by}{now}"
+    their_words, our_words = (", ".join(each.text for each in side) for side in (theirs, ours))
+    return f"the reference {verb} {their_words} {place}, this {by}{our_words}"

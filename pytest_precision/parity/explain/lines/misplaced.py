@@ -9,7 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from pytest_precision.parity.explain.lines.calls import Known, SingleCall, calls, last_maker, short
+from pytest_precision.parity.explain.lines.calls import (
+    ReferenceLookup,
+    SingleCall,
+    calls,
+    last_maker,
+    short,
+)
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.trace.operations import GENERATOR, CodeLine, Holding, OperationLog, Value
@@ -36,10 +42,10 @@ def misplaced(
         for name, value, other in _unlike(ours, theirs):
             mine, expected = (_writer(log, v) for log, v in ((ours, value), (theirs, other)))
             if mine is not None:
-                made = "as it was before"
+                maker_words = "as it was before"
                 if expected is not None:
-                    made = f"made by {expected.operation.name}{expected.at}"
-                words = f"{name} is {_whose(value, ours)}, in the reference {made}"
+                    maker_words = f"made by {expected.operation.name}{expected.at}"
+                words = f"{name} is {_whose(value, ours)}, in the reference {maker_words}"
                 return mine, ErrorKind("inputs", words, expected), rank
             if expected is not None:
                 words = f"the reference writes {name} here, the candidate leaves it as it was"
@@ -54,16 +60,18 @@ def _out_of_place(
     left = {
         digest
         for log in reference
-        for held, value in log.left.items()
-        if held.kind == kind
+        for holding, value in log.left.items()
+        if holding.kind == kind
         for digest in (value.digest, *value.pieces)
     }
     for rank, log in enumerate(candidate):
-        for held, value in log.left.items():
-            strange = held.kind == kind and not left.issuperset(value.pieces or (value.digest,))
+        for holding, value in log.left.items():
+            strange = holding.kind == kind and not left.issuperset(value.pieces or (value.digest,))
             writer = _writer(log, value) if strange and value.digest not in left else None
             if writer is not None:
-                words = f"{held} is {_whose(value, log)}, which the reference does not keep there"
+                words = (
+                    f"{holding} is {_whose(value, log)}, which the reference does not keep there"
+                )
                 yield writer, ErrorKind("inputs", words), rank
 
 
@@ -78,15 +86,15 @@ def _unlike(ours: OperationLog, theirs: OperationLog) -> Iterator[tuple[Holding,
 def _writer(log: OperationLog, value: Value) -> SingleCall | None:
     """Return the last operation that wrote a value, or a tensor containing it, to its memory."""
 
-    def is_meant(one: Value) -> bool:
-        return one.storage == value.storage and value.digest in (one.digest, *one.pieces)
+    def is_meant(output: Value) -> bool:
+        return output.storage == value.storage and value.digest in (output.digest, *output.pieces)
 
     return last_maker([*calls(log.operations)], len(log.operations), is_meant)
 
 
 def _whose(value: Value, log: OperationLog) -> str:
-    for name, given in log.initial_values.items():
-        if given.digest == value.digest:
+    for name, initial_value in log.initial_values.items():
+        if initial_value.digest == value.digest:
             return f"{name} as it was before"
     return "another value"
 
@@ -102,7 +110,7 @@ def not_restored(
     chosen: Sequence[Wrong],
     candidate: Sequence[OperationLog],
     reference: Sequence[OperationLog],
-    known: Known,
+    lookup: ReferenceLookup,
     kind: str,
 ) -> tuple[SingleCall, CodeLine, ErrorKind] | None:
     """Return the operation that lacks state which a resumed script did not load, and why.
@@ -115,51 +123,53 @@ def not_restored(
         chosen: those of them that lead to what differs.
         candidate: the logs of its ranks; of a restart, from the start of the script.
         reference: the logs of its ranks.
-        known: the values of the reference.
+        lookup: the values of the reference.
         kind: of the tensor that differs first.
     """
-    resumed = [one for one in wrong if candidate[one.rank].restores]
+    resumed = [origin for origin in wrong if candidate[origin.rank].restores]
     before = chosen[:1] if resumed else ()
-    numbers = [one for one in resumed if kind_of(one, known).kind == "constant"]
-    tensors = [one for one in resumed if one not in numbers]
+    numbers = [origin for origin in resumed if kind_of(origin, lookup).kind == "constant"]
+    tensors = [origin for origin in resumed if origin not in numbers]
     lacking = chain(
         _loss_scale(before if kind == "loss_scale" else ()),
-        _read(tensors, reference),
-        _numbers(numbers, known),
+        _lacking_reads(tensors, reference),
+        _numbers(numbers, lookup),
         _made_before(before, candidate),
     )
-    for what, other, one in lacking:
-        last = candidate[one.rank].restores[-1]
+    for reason, other, origin in lacking:
+        last = candidate[origin.rank].restores[-1]
         if last.line is not None:
-            words = f"{what}; the last line that loads is {short(last.line)}, by {last.option}"
-            return one.call, last.line, ErrorKind("missing", words, other)
+            words = f"{reason}; the last line that loads is {short(last.line)}, by {last.option}"
+            return origin.call, last.line, ErrorKind("missing", words, other)
     return None
 
 
-def _read(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestored:
+def _lacking_reads(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestored:
     """Yield operations for which only the reference reads state from before the restart, or data.
 
     Such state was made before the restart, or is data.
     """
     if not wrong:
         return
-    read = {key: found for log in reference for key, found in _reads_of_before(log).items()}
-    for one in wrong:
-        for key in _keys(one):
-            own = {value.digest for call in one.calls if _key(call) == key for value in call.read}
+    read = {key: readings for log in reference for key, readings in _reads_of_before(log).items()}
+    for origin in wrong:
+        for key in _keys(origin):
+            our_digests = {
+                value.digest for call in origin.calls if _key(call) == key for value in call.read
+            }
             for other, value in read.get(key, ()):
-                if value.digest not in own:
-                    what = f"the reference reads {_what(value)} from before the restart"
-                    by = "" if one.call.base == other.base else f" in {other.operation.name}"
-                    yield what + by, other, one
+                if value.digest not in our_digests:
+                    reason = f"the reference reads {_what(value)} from before the restart"
+                    by = "" if origin.call.base == other.base else f" in {other.operation.name}"
+                    yield reason + by, other, origin
 
 
 def _keys(wrong: Wrong) -> Iterator[Key]:
     """Yield keys by which to find an operation, or the reader of its result, in the reference."""
     yield _key(wrong.call)
-    made = {value.storage for value in wrong.call.results}
+    storages = {value.storage for value in wrong.call.results}
     for call in wrong.calls[wrong.calls.index(wrong.call) + 1 :]:
-        if any(value.storage in made for value in call.read):
+        if any(value.storage in storages for value in call.read):
             yield _key(call)
             return
 
@@ -167,11 +177,13 @@ def _keys(wrong: Wrong) -> Iterator[Key]:
 def _reads_of_before(log: OperationLog) -> dict[Key, list[tuple[SingleCall, Value]]]:
     """Return operations that read a value which no operation of the log has written before."""
     written: set[int] = set()
-    found: dict[Key, list[tuple[SingleCall, Value]]] = defaultdict(list)
+    readings: dict[Key, list[tuple[SingleCall, Value]]] = defaultdict(list)
     for call in calls(log.operations):
-        found[_key(call)] += [(call, one) for one in call.read if one.storage not in written]
-        written |= {one.storage for one in call.results}
-    return found
+        readings[_key(call)] += [
+            (call, value) for value in call.read if value.storage not in written
+        ]
+        written |= {value.storage for value in call.results}
+    return readings
 
 
 def _key(call: SingleCall) -> Key:
@@ -186,19 +198,19 @@ def _what(value: Value) -> str:
 
 def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> Unrestored:
     """Yield wrong operations that run before the script's last line that loads a checkpoint."""
-    for one in chosen:
-        if one.call.number < candidate[one.rank].restores[-1].before:
-            yield "the saved value does not replace the one that this line makes", None, one
+    for origin in chosen:
+        if origin.call.number < candidate[origin.rank].restores[-1].before:
+            yield "the saved value does not replace the one that this line makes", None, origin
 
 
 def _loss_scale(chosen: Sequence[Wrong]) -> Unrestored:
     """Yield the operations on a loss scale that a scaler has made after a restart."""
-    for one in chosen:
-        yield "the loss scale starts anew", None, one
+    for origin in chosen:
+        yield "the loss scale starts anew", None, origin
 
 
-def _numbers(wrong: Sequence[Wrong], known: Known) -> Unrestored:
+def _numbers(wrong: Sequence[Wrong], lookup: ReferenceLookup) -> Unrestored:
     """Yield operations whose constant arguments start anew after a restart, such as a counter."""
-    for one in wrong:
-        error = kind_of(one, known)
-        yield f"a counter or setting starts anew: {error.words}", error.reference, one
+    for origin in wrong:
+        error = kind_of(origin, lookup)
+        yield f"a counter or setting starts anew: {error.words}", error.reference, origin

@@ -38,9 +38,9 @@ class SetOtherwise(NamedTuple):
     @property
     def setting(self) -> Setting:
         """Return the candidate's assignment, or the reference's if the candidate has none."""
-        found = self.mine or self.theirs
-        assert found is not None
-        return found
+        setting = self.mine or self.theirs
+        assert setting is not None
+        return setting
 
     @property
     def line(self) -> CodeLine | None:
@@ -83,10 +83,10 @@ def set_otherwise(
 
 
 def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
-    found: dict[str, list[Setting]] = defaultdict(list)
+    settings: dict[str, list[Setting]] = defaultdict(list)
     for setting in log.settings:
-        found[setting.name].append(setting)
-    return found
+        settings[setting.name].append(setting)
+    return settings
 
 
 def _value(setting: Setting | None) -> str | None:
@@ -146,16 +146,18 @@ def too_little(
         reference: the logs of the reference's ranks.
         before: only calls before this operation; None for all.
     """
-    found: list[LeftOut] = []
-    for rank, ours, theirs, entries in _alone(candidate, reference, before):
+    suspects: list[LeftOut] = []
+    for rank, ours, theirs, entries in _unshared_calls(candidate, reference, before):
         sites: dict[Site, list[UserCall]] = defaultdict(list)
         for entry in entries:
             sites[entry.site].append(entry)
-        for site, own in sites.items():
-            lacking = _lacking([d for one in own for d in _inside(ours, one)], theirs, site)
+        for site, calls in sites.items():
+            lacking = _lacking(
+                [d for call in calls for d in _effects_inside(ours, call)], theirs, site
+            )
             if lacking is not None:
-                found.append(LeftOut(min(own, key=_length), rank, lacking))
-    return _first(found, len(candidate))
+                suspects.append(LeftOut(min(calls, key=_length), rank, lacking))
+    return _first_suspect(suspects, len(candidate))
 
 
 def only_other(
@@ -165,26 +167,30 @@ def only_other(
 
     What computes or sets anything shows by that; what calls a whole layout is no such place.
     """
-    found = [
+    suspects = [
         LeftOut(entry, rank, None)
-        for rank, _, _, entries in _alone(candidate, reference, before)
+        for rank, _, _, entries in _unshared_calls(candidate, reference, before)
         for entry in entries
         if not _length(entry) and not PurePath(entry.site.file).is_relative_to(RECORDERS)
     ]
-    places = {(one.entry.site, one.line.function) for one in found}
-    return _first(found, len(candidate)) if len(places) == 1 else None
+    places = {(suspect.entry.site, suspect.line.function) for suspect in suspects}
+    return _first_suspect(suspects, len(candidate)) if len(places) == 1 else None
 
 
-def _first(found: Sequence[LeftOut], ranks: int) -> LeftOut | None:
+def _first_suspect(suspects: Sequence[LeftOut], ranks: int) -> LeftOut | None:
     """Return the function to blame first: the one that runs the fewest operations; None if none."""
-    first = min(found, key=lambda one: (_length(one.entry), one.entry.operations), default=None)
+    first = min(
+        suspects,
+        key=lambda suspect: (_length(suspect.entry), suspect.entry.operations),
+        default=None,
+    )
     if first is None:
         return None
-    same = {one.rank for one in found if one.entry.site == first.entry.site}
+    same = {suspect.rank for suspect in suspects if suspect.entry.site == first.entry.site}
     return first._replace(rank=None) if len(same) == ranks else first
 
 
-def _alone(
+def _unshared_calls(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog], before: int | None
 ) -> Iterator[tuple[int, OperationLog, OperationLog, list[UserCall]]]:
     """Yield each rank's number, both logs, and the user functions that only the candidate calls.
@@ -192,13 +198,13 @@ def _alone(
     Where the reference calls a function of the user's, too, that is no library's. What a function
     does after the limit of a log is not to be seen.
     """
-    known = {entry.site for log in reference for entry in log.entries}
+    reference_sites = {entry.site for log in reference for entry in log.entries}
     for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False)):
-        entries = [one for one in ours.entries if one.site not in known]
+        entries = [call for call in ours.entries if call.site not in reference_sites]
         if ours.cut:
-            entries = [one for one in entries if one.operations[1] < ours.cut]
+            entries = [call for call in entries if call.operations[1] < ours.cut]
         if before is not None:
-            entries = [one for one in entries if one.operations[0] <= before]
+            entries = [call for call in entries if call.operations[0] <= before]
         yield rank, ours, theirs, entries
 
 
@@ -206,8 +212,8 @@ def _length(entry: UserCall) -> int:
     return entry.operations[1] - entry.operations[0] + entry.settings[1] - entry.settings[0]
 
 
-def _inside(log: OperationLog, entry: UserCall) -> list[Effect]:
-    operations, settings = (slice(*one) for one in (entry.operations, entry.settings))
+def _effects_inside(log: OperationLog, entry: UserCall) -> list[Effect]:
+    operations, settings = (slice(*span) for span in (entry.operations, entry.settings))
     return [*log.operations[operations], *log.settings[settings]]
 
 
@@ -218,15 +224,15 @@ def _lacking(mine: Sequence[Effect], theirs: OperationLog, site: Site) -> Effect
     the two do different things, and neither is a part of the other.
     """
     effects: list[Effect] = [*theirs.operations, *theirs.settings]
-    effects = [one for one in effects if site in one.sites[1:]]
+    effects = [effect for effect in effects if site in effect.sites[1:]]
     left = Counter(map(_what, mine))
     if left - Counter(map(_what, effects)):
         return None
-    for one in effects:
-        only_allocates = isinstance(one, LoggedOperation) and not one.results
-        if not left[_what(one)] and not only_allocates:
-            return one
-        left[_what(one)] -= 1
+    for effect in effects:
+        only_allocates = isinstance(effect, LoggedOperation) and not effect.results
+        if not left[_what(effect)] and not only_allocates:
+            return effect
+        left[_what(effect)] -= 1
     return None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following, SourceLine
-from pytest_precision.parity.explain.lines.calls import Known, SingleCall
+from pytest_precision.parity.explain.lines.calls import ReferenceLookup, SingleCall
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
 from pytest_precision.parity.explain.lines.user_code import LeftOut, SetOtherwise
@@ -94,14 +94,18 @@ MOST_FOLLOWING = 2
 """Further operations that are named."""
 
 
-def of_operations(chosen: Sequence[Wrong], ranks: int, known: Known, root: Path) -> Culprit:
+def of_operations(
+    chosen: Sequence[Wrong], ranks: int, lookup: ReferenceLookup, root: Path
+) -> Culprit:
     """Return the culprit of `chosen` operations: the first as the cause, then those following."""
     first = chosen[0]
-    error = kind_of(first, known)
-    same = {one.rank for one in chosen if one.call.line == first.call.line}
-    of_lines = {one.call.line: one for one in reversed(chosen)}  # of each line, the first one
-    further = [one for one in chosen[1:] if of_lines[one.call.line] is one]
-    following = tuple(_following(one, known, root) for one in further[:MOST_FOLLOWING])
+    error = kind_of(first, lookup)
+    same = {origin.rank for origin in chosen if origin.call.line == first.call.line}
+    of_lines = {
+        origin.call.line: origin for origin in reversed(chosen)
+    }  # of each line, the first one
+    further = [origin for origin in chosen[1:] if of_lines[origin.call.line] is origin]
+    following = tuple(_following(origin, lookup, root) for origin in further[:MOST_FOLLOWING])
     rank = None if len(same) == ranks else first.rank
     return of_operation(error.blamed or first.call, error, root, rank=rank, following=following)
 
@@ -131,24 +135,24 @@ def of_operation(
 
 
 def of_user_code(
-    found: LeftOut | SetOtherwise, kind: str, root: Path, then: Culprit | None, rank: int | None
+    suspect: LeftOut | SetOtherwise, kind: str, root: Path, then: Culprit | None, rank: int | None
 ) -> Culprit:
     """Return the culprit for a user's function that leaves something out, or an assignment.
 
     Args:
-        found: the function that leaves something out, or the assignment.
+        suspect: the function that leaves something out, or the assignment.
         kind: of the error.
         root: files are named relative to it.
         then: the operation that made the first wrong value, where there is one.
         rank: of the candidate; None for all.
     """
-    place = "" if found.line is None else _of_line(found.line, root)
+    place = "" if suspect.line is None else _of_line(suspect.line, root)
     followed = "" if then is None else f"; then {then.operation}"
     return Culprit(
-        text=f"first wrong value: {found.name}{place}: {found.words}{followed}",
+        text=f"first wrong value: {suspect.name}{place}: {suspect.words}{followed}",
         kind=kind,
-        operation=found.name,
-        **line_fields(found.line, root),
+        operation=suspect.name,
+        **line_fields(suspect.line, root),
         module=None if then is None else then.module,
         rank=rank,
         following=() if then is None else then.following,
@@ -169,8 +173,8 @@ def line_fields(line: CodeLine | None, root: Path) -> dict[str, Any]:
     }
 
 
-def _following(wrong: Wrong, known: Known, root: Path) -> Following:
-    kind = kind_of(wrong, known)
+def _following(wrong: Wrong, lookup: ReferenceLookup, root: Path) -> Following:
+    kind = kind_of(wrong, lookup)
     named = (kind.blamed or wrong.call).operation
     at = line_fields(named.line, root)
     text = f"{called_place(named, root)}: {kind.words}"

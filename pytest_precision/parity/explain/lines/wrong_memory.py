@@ -45,7 +45,9 @@ class WrongMemory:
 
     def apart(self, value: Value) -> tuple[int, ...]:
         """Return the operations whose results in a value's memory match no reference value."""
-        return tuple(sorted({one for region in self._touched(value) for one in region.apart}))
+        return tuple(
+            sorted({operation for region in self._touched(value) for operation in region.apart})
+        )
 
     def put(self, value: Value, roots: Roots, apart: tuple[int, ...]) -> None:
         """Mark a value's memory as wrong or unmatched, with the operations that made it so."""
@@ -59,7 +61,9 @@ class WrongMemory:
         start, stop = value.span
         if value.storage in self._regions and _is_dense(value):
             self._regions[value.storage] = [
-                one for one in self._regions[value.storage] if one.start < start or one.stop > stop
+                region
+                for region in self._regions[value.storage]
+                if region.start < start or region.stop > stop
             ]
 
     def overwrite_right(self, value: Value) -> None:
@@ -70,14 +74,14 @@ class WrongMemory:
         self.clear(value)
         if value.storage in self._regions:
             self._regions[value.storage] = [
-                one._replace(roots=RIGHT) if one.apart else one
-                for one in self._regions[value.storage]
+                region._replace(roots=RIGHT) if region.apart else region
+                for region in self._regions[value.storage]
             ]
 
     def _touched(self, value: Value) -> list[Region]:
         start, stop = value.span
-        found = self._regions.get(value.storage, ())
-        return [one for one in found if one.start < stop and start < one.stop]
+        regions = self._regions.get(value.storage, ())
+        return [region for region in regions if region.start < stop and start < region.stop]
 
 
 def _is_dense(value: Value) -> bool:
