@@ -118,10 +118,6 @@ class ParityError(AssertionError):
         self.verdict = verdict
 
 
-class NotPlantedError(RuntimeError):
-    """A deliberate defect, to test the comparison, could not be put into a training loop."""
-
-
 @catchable
 class AuditError(AssertionError):
     """An audit found a problem of severity `fail_on` or worse in a model or its optimizer.

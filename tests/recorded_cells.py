@@ -185,9 +185,9 @@ def _link(folder: Path, new: Path) -> None:
 class ReadRecordings(Recordings):
     """Recordings of a check both sides of which are looked up before they are recorded."""
 
-    def _own(self, side: Side, window: Window | None) -> Path:
+    def _candidate_folder(self, side: Side, window: Window | None) -> Path:
         """Return the folder of a run of the candidate, which stays."""
-        return self._kept(side, window, "candidate")
+        return self._reference_folder(side, window, "candidate")
 
 
 class ParityOfRecordings(Parity):

@@ -31,7 +31,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "require": ("true", True),
     "jitter": ("3", 3),
     "fuzz": ("20", 20),
-    "mutate": ("0.9", 0.9),
     "lines": ("off", "off"),
     "deterministic": ("warn", "warn"),
     "against": ("HEAD~1", "HEAD~1"),
@@ -57,7 +56,6 @@ OTHERS = {
     "may_leave": "umask",
     "jitter": "5",
     "fuzz": "7",
-    "mutate": "true",
     "against": "main",
     "against_python": "/opt/other/bin/python",
     "against_build": "make",
@@ -81,7 +79,6 @@ BAD = {
     "report": [],
     "jitter": ["0", "-1", "often", "1.5"],
     "fuzz": ["0", "many"],
-    "mutate": ["-0.1", "1.5", "nan", "most", "tests/parity"],
     "ranks_per_device": ["0", "-1", "1.5", "all"],
     "against": ["-x", "--help"],
     "drift": ["pass", "true"],
@@ -290,7 +287,7 @@ def test_native_toml(pytester: pytest.Pytester) -> None:
         read_options(pytester.parseconfig())
 
 
-@pytest.mark.parametrize("name", MARKER_OPTIONS)
+@pytest.mark.parametrize("name", [name for name in MARKER_OPTIONS if name in VALUES])
 def test_marker_beats_all(name: str) -> None:
     """A marker's options replace those of the session; its axes are left alone."""
     text, value = VALUES[name]
@@ -325,11 +322,10 @@ def test_what_repeats_a_check_has_a_build_with_a_commit_only() -> None:
 
 
 def test_what_repeats_a_check_has_the_options_that_add_gates() -> None:
-    """Without them, a check that a race or a mutant failed passes."""
-    assert Settings(jitter=2, mutate=0.5).of_repeat == (
-        "--precision-jitter=2 --precision-mutate=0.5"
+    """Without them, a check that a race failed passes."""
+    assert Settings(jitter=2, baseline="check").of_repeat == (
+        "--precision-jitter=2 --precision-baseline=check"
     )
-    assert Settings(mutate=0.0).of_repeat == "--precision-mutate=true"
 
 
 def test_marker_takes_numbers() -> None:
@@ -337,30 +333,18 @@ def test_marker_takes_numbers() -> None:
     assert with_marker(Settings(), {"timeout": 5}, "test").timeout == 5.0
 
 
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [("true", 0.0), ("on", 0.0), ("false", None), ("0", None), ("1", 1.0), ("0.9", 0.9)],
-)
-def test_planted_defects_that_must_be_noticed(
-    text: str, share: float | None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A word plants without a limit or switches off, and a share is the limit."""
-    monkeypatch.setenv("PRECISION_MUTATE", text)
-    assert setting(pytester, "mutate") == share
-    assert setting(pytester, "mutate", "--precision-mutate") == 0.0
-
-
-def test_a_former_option_warns_and_works(
+def test_a_former_option_warns_and_changes_nothing(
     pytester: pytest.Pytester, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """It names what to write instead, whatever its source is."""
+    """A session whose files still have it runs, and says so; also where a marker has it."""
     args = ["--precision-mutate", "--precision-min-kill=0.9"]
-    assert setting(pytester, "mutate", *args) == 0.9
-    (warning,) = recwarn
-    assert str(warning.message) == (
-        "command line: --precision-min-kill will be removed in the next release; "
-        "write --precision-mutate=SHARE"
-    )
+    assert read_options(pytester.parseconfig(*args)) == Settings()
+    assert with_marker(Settings(), {"mutate": True}, "test_a.py::test_a") == Settings()
+    assert [str(warning.message).partition(" does ")[0] for warning in recwarn] == [
+        "command line: --precision-mutate",
+        "command line: --precision-min-kill",
+        "test_a.py::test_a: mutate",
+    ]
 
 
 @pytest.mark.parametrize(

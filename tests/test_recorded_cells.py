@@ -56,7 +56,7 @@ OTHERS: dict[str, list[CellKey]] = {
     ],
     "settings": [
         CellKey.of(replace(SIDE, start=1), None),
-        CellKey.of(replace(SIDE, mutant="grad"), None),
+        CellKey.of(replace(SIDE, noise=1), None),
         CellKey.of(replace(SIDE, gradients=False), None),
         CellKey.of(side(declared=Declared(environment=(("NAME", "1"),))), None),
         CellKey.of(side(caller=Environment(frozenset({("NAME", "1")}))), None),

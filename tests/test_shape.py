@@ -111,7 +111,6 @@ ONLY_RED = (
     "parity/self_checks/tolerance.py",
     "recorders/gradients/perturbed.py",
     "recorders/oracle/fitted_rules.py",
-    "recorders/perturb/mutants.py",
     "recorders/perturb/rounding_noise.py",
     "recorders/skipped_step.py",
     "trace/whole_recording.py",

@@ -41,7 +41,7 @@ class Case:
         candidate: the side under test.
         reference: the side that it must agree with.
         terms: of the test.
-        again: records both sides again; None for what was recorded elsewhere, or with a mutant.
+        again: records both sides again; None for what was recorded elsewhere.
         window: steps whose values are compared; digests of all steps without it.
         alone: whether the candidate alone is judged by itself.
 
@@ -228,22 +228,10 @@ class Case:
             return recorded_lines(finding, self.sides, root, tolerates=tolerates)
         return culprit_named(self.again, finding, self.sides, root, tolerates=tolerates)
 
-    def mutated(self, mutant: str) -> Case:
-        """Record the candidate again with the planted defect (mutant) of this name.
-
-        Raises:
-            SideFailed: if that run failed.
-        """
-        assert self.again is not None
-        mutated = self.again.ours(self.window, mutant=mutant)
-        case = Case(mutated, self.reference, self.terms)
-        case.noise = self.noise
-        return case
-
     def contracts(self, side: Recording) -> list[Contract]:
         """List the dtypes and code paths that matrix axes and, for the candidate, the test require.
 
-        Of what was recorded elsewhere, or with a mutant, nobody asks its cell's.
+        Of what was recorded elsewhere, nobody asks its cell's.
         """
         cell = [] if self.again is None else [Contract.of(side.cell)]
         test_contract = self.terms.contract if side is self.candidate else None

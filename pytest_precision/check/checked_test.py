@@ -90,7 +90,7 @@ class CheckedTest:
         )
 
     def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
-        """List what else a check compares with: another revision, a baseline, planted defects.
+        """List what else a check compares with: another revision, a baseline.
 
         Args:
             terms: of the test.
@@ -110,10 +110,6 @@ class CheckedTest:
             )
             # One with a name stands for the reference, so that it comes before what was then.
             rules.insert(0 if golden else len(rules), kept_check.ruled)
-        if self.settings.mutate is not None and not golden:
-            from pytest_precision.check.mutation import ruled_by_mutants
-
-            rules.append(partial(ruled_by_mutants, self.settings.mutate))
         return rules
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:

@@ -298,8 +298,3 @@ RECORDED_GATES = tuple(
     if gate_function not in (same_data, undisturbed, *HELD_TO_RULES, lost_updates, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""
-
-MUTANT_GATES = tuple(
-    gate_function for gate_function in GATES if gate_function not in (agreement, races)
-)
-"""The gates of a mutant that both sides agree about; `races` would run it without the mutant."""

@@ -107,7 +107,7 @@ class Recordings:
 
         Args:
             window: see `both`.
-            changes: fields of the candidate that have other values in this run: `delays`, `mutant`,
+            changes: fields of the candidate that have other values in this run: `delays`,
                 `ends_only`, `gradients` and `updates`.
 
         Raises:

@@ -41,7 +41,6 @@ class Side:
             caller's.
         delays: number of the delays of its ranks, see `recorders.perturb.delays`; 0 for none.
         ends_only: whether only what a train step leaves is looked at.
-        mutant: name of the mutant in its engine, see `recorders.perturb.mutants`; empty for none.
         noise: number of the run that rounds at random, see `recorders.perturb.rounding_noise`; 0
             for none.
         start: number of another start, see `Perturbation`; 0 for the usual one.
@@ -62,7 +61,6 @@ class Side:
     needs: Needs = field(default_factory=Needs)
     delays: int = 0
     ends_only: bool = False
-    mutant: str = ""
     noise: int = 0
     start: int = 0
     logged: Wanted | None = None
@@ -180,7 +178,7 @@ class Side:
                 Path(folder),
                 segment,
                 window,
-                Perturbation(pause, self.mutant, self.noise, self.ends_only, self.start),
+                Perturbation(pause, self.noise, self.ends_only, self.start),
                 self.gradients,
                 gradient_log,
                 self.updates,

@@ -242,7 +242,7 @@ class ChecksOfCommits:
         """
         print(f"pytest_precision: {commit:.12}", file=sys.stderr, flush=True)
         folder = self._against.sides.folder / commit
-        done = self._pytest(commit, folder, "--precision-lines=off", "--quiet", quiet=True)
+        done = self._pytest(commit, folder, "-oprecision_lines=off", "--quiet", quiet=True)
         try:
             cells = read_report(folder)["cells"]
         except ReportError:

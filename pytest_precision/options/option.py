@@ -49,7 +49,7 @@ class Option(NamedTuple):
     @property
     def field(self) -> str:
         """The option's name as a field of `Settings`."""
-        return {"matrix": "enabled", "min_kill": "mutate"}.get(self.name, self.name)
+        return "enabled" if self.name == "matrix" else self.name
 
     @property
     def flag(self) -> str:

@@ -31,8 +31,9 @@ def add_options(parser: pytest.Parser) -> None:
             kind = {"action": action, "metavar": option.metavar}
         if option.alone is not None:
             kind |= {"nargs": "?", "const": option.alone}
-        text = f"{option.help} (default: {option.default})"
-        shown = argparse.SUPPRESS if option.instead else text
+        default = "" if option in FORMER else f" (default: {option.default})"
+        text = f"{option.help}{default}"
+        shown = argparse.SUPPRESS if option.instead or option in FORMER else text
         group.addoption(option.flag, dest=option.key, default=None, help=shown, **kind)
         ini_type = "string" if option.ini_type in TYPES_TO_COME else option.ini_type
         named = text if option.instead else f"{option.flag}: {text}"
@@ -45,10 +46,11 @@ def read_options(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: a value is invalid; the message names its source.
     """
+    for option in FORMER:
+        for _, name, where, _ in _sources(option, config):
+            _warn_of_former(name, where)
     settings = {
-        option.field: value
-        for option in (*OPTIONS, *FORMER)
-        for value in _from_first_source(option, config)
+        option.field: value for option in OPTIONS for value in _from_first_source(option, config)
     }
     return Settings(**settings)
 
@@ -74,6 +76,9 @@ def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) 
     Raises:
         pytest.UsageError: a value is invalid.
     """
+    for option in FORMER:
+        if option.name in keywords:
+            _warn_of_former(option.name, where)
     overridden = {
         option.field: option.parsed([keywords[option.name]], option.name, where)
         for option in OPTIONS
@@ -85,12 +90,17 @@ def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) 
 def _from_first_source(option: Option, config: pytest.Config) -> Iterator[Any]:
     """Yield the parsed value of an option from the first source that has one, if any."""
     for entries, name, where, folder in _sources(option, config):
-        if option.instead and (name != option.key or option in FORMER):
+        if option.instead and name != option.key:
             words = f"{where}: {name} will be removed in the next release; write {option.instead}"
             warnings.warn(pytest.PytestDeprecationWarning(words), stacklevel=2)
         value = option.parsed(entries, name, where)
         yield folder / value if isinstance(value, Path) else value
         return
+
+
+def _warn_of_former(name: str, where: str) -> None:
+    words = f"{where}: {name} does nothing any more, and the next release refuses it; leave it out"
+    warnings.warn(pytest.PytestDeprecationWarning(words), stacklevel=3)
 
 
 def _sources(

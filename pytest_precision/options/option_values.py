@@ -64,20 +64,6 @@ def whole_count(text: str) -> int:
     return count
 
 
-def share(text: str) -> float:
-    """Parse a number from 0 to 1."""
-    share = float(text)
-    _expect(0 <= share <= 1, text)
-    return share
-
-
-def planted_share(text: str) -> float | None:
-    """Parse the share of deliberate defects that a check must notice; None if none are planted."""
-    if text.lower() in _FLAGS and text != "1":
-        return 0.0 if _FLAGS[text.lower()] else None
-    return share(text)
-
-
 def module(text: str) -> str:
     """Return a text if it is the dotted name of a Python module; else raise ValueError."""
     _expect(all(part.isidentifier() for part in text.split(".")), text)

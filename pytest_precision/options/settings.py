@@ -31,8 +31,6 @@ class Settings:
         require: whether a session fails in which no cell ran, or one lacked ranks or devices.
         jitter: how many more times each candidate is recorded, with delays.
         fuzz: how many cells are drawn for each matrix test in addition to its own.
-        mutate: share of known defects, planted into each candidate that passes, that its check
-            must notice; with None none are planted.
         preload: modules that are imported once, and of which all ranks are copies.
         lines: whether a failed check is run once more to name a line: `auto` or `off`.
         deterministic: what an operator without a deterministic algorithm does: `error` or `warn`.
@@ -62,7 +60,6 @@ class Settings:
     require: bool = False
     jitter: int = 0
     fuzz: int = 0
-    mutate: float | None = None
     preload: tuple[str, ...] = ()
     lines: str = "auto"
     deterministic: str = "error"
@@ -89,7 +86,6 @@ class Settings:
         """Return the command-line options with which a rerun of a failed check fails again."""
         options = {
             "jitter": self.jitter,
-            "mutate": "true" if self.mutate == 0 else self.mutate,
             "against": self.against,
             "against-python": self.against_python,
             "baseline": self.baseline,

@@ -129,20 +129,11 @@ OPTIONS = (
         of_marker=True,
     ),
     Option(
-        "mutate",
-        option_values.planted_share,
-        "true, false, or a share above 0 and at most 1, after '=' on the command line,",
-        "SHARE",
-        "plant known defects into each candidate that passes, say which go unnoticed, and fail a "
-        "check that notices a smaller share of them",
-        of_marker=True,
-        alone="true",
-    ),
-    Option(
         "lines",
         *option_values.one_of("auto", "off"),
         "run a failed check once more, to name the line that made the first wrong value",
         of_marker=True,
+        instead=key("lines", "off"),
     ),
     Option(
         "deterministic",
@@ -209,16 +200,10 @@ OPTIONS = (
 )
 
 FORMER = (
-    Option(
-        "min_kill",
-        option_values.share,
-        "a share from 0 to 1",
-        "SHARE",
-        "--precision-mutate=SHARE",
-        instead="--precision-mutate=SHARE",
-    ),
+    Option("mutate", str, "any text", "SHARE", "nothing any more", of_marker=True, alone="true"),
+    Option("min_kill", str, "any text", "SHARE", "nothing any more"),
 )
-"""Options that are part of another one now, and warn for one release."""
+"""Options that do nothing any more, and warn for one release."""
 
-MARKER_OPTIONS = tuple(option.name for option in OPTIONS if option.of_marker)
+MARKER_OPTIONS = tuple(option.name for option in (*OPTIONS, *FORMER) if option.of_marker)
 """Keywords of the marker `precision_matrix` that are options rather than axes."""

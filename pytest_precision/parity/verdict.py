@@ -128,8 +128,6 @@ class Figures:
         needed: for each kind that is not equal bit for bit, also within its criterion, the smallest
             bounds that would have let it pass, as `required_tolerance.columns` makes them.
         unexercised: what the candidate's run never did, so that nothing is proved of it.
-        mutants: known defects that were planted into a candidate that passed, as
-            `mutation.mutants` lists them; None where that was not asked for.
         then: the commit or installation that both sides were compared with: its `name`, the sides
             that have `moved`, how the `environment` differs and, of a drift, how the `accuracy`
             does; None where none was asked for.
@@ -151,7 +149,6 @@ class Figures:
     histogram: dict[str, Any] | None = None
     needed: dict[str, Any] | None = None
     unexercised: list[str] | None = None
-    mutants: dict[str, Any] | None = None
     then: dict[str, Any] | None = None
     baseline: dict[str, str] | None = None
 

@@ -129,7 +129,6 @@ class EngineRecorder:
                 )
             )
         engine.expect_even_shares()
-        self.job.perturbation.plant(engine)
         # A layout may draw more random numbers than another while it builds its engine.
         torch.manual_seed(seed)
         return engine

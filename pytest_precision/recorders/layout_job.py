@@ -20,11 +20,10 @@ Layout = Callable[[Workload, Cell], Engine]
 
 
 class Perturbation(NamedTuple):
-    """The deliberate changes to one training run, such as delays or a planted defect; default none.
+    """The deliberate changes to one training run, such as delays; default none.
 
     Attributes:
         pause: called before each phase of a train step, see `delays`; None in a run without delays.
-        mutant: name of the mutant that is planted into each engine; empty for none.
         noise: number of the run whose operations are rounded at random; 0 for none.
         ends_only: whether only what a train step leaves is looked at. Any look in between waits for
             the device, and so may heal the race that is looked for.
@@ -33,7 +32,6 @@ class Perturbation(NamedTuple):
     """
 
     pause: Callable[[], None] | None = None
-    mutant: str = ""
     noise: int = 0
     ends_only: bool = False
     start: int = 0
@@ -42,17 +40,6 @@ class Perturbation(NamedTuple):
         """Sleep on this rank if it is the one that the run makes late."""
         if self.pause is not None:
             self.pause()
-
-    def plant(self, engine: Engine) -> None:
-        """Plant the run's defect, if it has one, into an engine that has just been built.
-
-        Raises:
-            NotPlantedError: see `mutants.planted`.
-        """
-        if self.mutant:
-            from pytest_precision.recorders.perturb.mutants import planted
-
-            planted(self.mutant, engine)
 
     def rounding(self, engine: Engine, phase: str, step: int) -> AbstractContextManager[object]:
         """Return a context that rounds operations inside at random; a null context without `noise`.

@@ -163,31 +163,10 @@ class _Section:
             self.terminal.write_line(text)
         for note in (*rerun(cells), *unread_axes(cells)):
             self.paragraph(note, "", "  ")
-        self.mutants(cells)
         if self.terminal.verbosity > 0:
             self.timing(cells)
             self.unexercised(cells)
             self.unjudged(cells)
-
-    def mutants(self, cells: Sequence[CellResult]) -> None:
-        """Print how many planted defects the checks noticed, and which ones none did."""
-        planted = [check.entry.get("mutants", {}) for cell in cells for check in cell.checks]
-        killed = sum(len(outcomes.get("killed", ())) for outcomes in planted)
-        counted = killed + sum(len(outcomes.get("survived", ())) for outcomes in planted)
-        if not counted:
-            return
-        share = f"{killed} of {count(counted, 'planted defect')} noticed ({killed / counted:.0%})"
-        self.paragraph(f"mutants: {share}", "", "  ")
-        missed_by_test = {}
-        for of_test in by_test(cells):
-            noticed: set[str] = set()
-            advice: dict[str, str] = {}
-            for planted in (c.entry.get("mutants", {}) for cell in of_test for c in cell.checks):
-                noticed.update(planted.get("killed", ()))
-                advice.update(planted.get("survived", {}))
-            missed = advice.keys() - noticed
-            missed_by_test[of_test[0].test] = [f"{name} ({advice[name]})" for name in missed]
-        self.of_tests("never noticed in", missed_by_test)
 
     def timing(self, cells: Sequence[CellResult]) -> None:
         """Print how the tests' time was spent; times of xdist workers overlap."""

@@ -27,7 +27,6 @@ from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gates import GATES
 from pytest_precision.check.moved import TIME_GATES
-from pytest_precision.check.mutation import noticed
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.check.repeat import repeats
 from pytest_precision.parity.verdict import Ruling
@@ -54,7 +53,7 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     """Each gate has its row in the documentation, in the order in which they are asked."""
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    gates = (*PRECONDITIONS, *FAILURES.values(), *GATES, *TIME_GATES, repeats, golden, noticed)
+    gates = (*PRECONDITIONS, *FAILURES.values(), *GATES, *TIME_GATES, repeats, golden)
     assert documented == [one.__name__ for one in gates]
 
 

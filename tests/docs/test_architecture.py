@@ -53,7 +53,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "a workload of the package": ("Moe", "workloads/mixture.py"),
     "a kind of observation": ("extra_state", "engine/attributes.py"),
     "a check of the audit": ("output-rounded", "auditing/checks/policies.py"),
-    "a mutant": ("every gradient is doubled", "recorders/perturb/mutants.py"),
     "a gate": ("vacuity", "check/gates.py"),
     "a criterion": ("Ulp", "parity/compare/bounds.py"),
     "an operation of a sequence": ("'restart'", "matrix/sequence.py", "load"),

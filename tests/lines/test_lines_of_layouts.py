@@ -151,7 +151,7 @@ def test_a_third_run_that_fails_leaves_the_verdict(
 
 
 def test_nothing_is_logged_where_that_is_off(parity_here: ParityIn) -> None:
-    """`--precision-lines=off` saves the third run."""
+    """`precision_lines = off` saves the third run."""
     parity = parity_here(Cell(sequence="train2"))
     parity.settings = replace(parity.settings, lines="off")
     found = verdict(parity, of(wrong_engines.ClipsFurther))

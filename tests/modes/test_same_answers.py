@@ -82,7 +82,7 @@ def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         (folder / name).write_text(text)
     options = "--precision-matrix --precision-report=report --junit-xml=junit.xml -rs"
     if request.param in ("xdist", LAUNCHES[0]):  # Slurm has lines, and so has test_parity.py
-        options += " --precision-lines=off"
+        options += " -o precision_lines=off"
     return Scenario(request.param, folder, launches.run(folder, request.param, *options.split()))
 
 

@@ -50,7 +50,7 @@ def test_a_failure_is_the_simplest_cell_to_paste(
     monkeypatch.setattr(core, "global_force_seed", None)  # which the option sets for good
     found = pytester.runpytest_inprocess(
         *("--precision-matrix", "--precision-fuzz=5", "--precision-ranks=inline", "-rA"),
-        "--precision-lines=off",  # naming a line would import torch's compiler
+        "-oprecision_lines=off",  # naming a line would import torch's compiler
         *("-p", "hypothesispytest"),
         "--hypothesis-seed=1",  # five draws of another seed may have no evaluation
     )

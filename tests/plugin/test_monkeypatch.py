@@ -258,7 +258,7 @@ def test_a_replacement_that_no_rank_sees_is_refused(pytester: pytest.Pytester) -
 def test_ranks_in_the_same_process_see_it(pytester: pytest.Pytester) -> None:
     """With inline ranks a replacement reaches the side, and is no error."""
     pytester.makepyfile(net=NET, test_suite=SUITE, conftest=CONFTEST)
-    options = ("--precision-ranks=inline", "--precision-lines=off")
+    options = ("--precision-ranks=inline", "-oprecision_lines=off")
     found = ran(pytester.runpytest_inprocess, *options, "-k", "FLAG-0.05 or EPS or undone")
     assert [outcome for outcome, _ in found.values()].count("error") == 0, found
     (reason,) = (reason for name, (_, reason) in found.items() if "EPS" in name)

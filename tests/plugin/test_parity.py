@@ -104,7 +104,7 @@ def test_ranks_with_a_wrong_number(ranks):
     pass
 """
 
-RED_INLINE = ("--precision-matrix", "--precision-ranks=inline", "--precision-lines=off")
+RED_INLINE = ("--precision-matrix", "--precision-ranks=inline", "-oprecision_lines=off")
 """Options of a red cell whose message alone matters."""
 
 

@@ -114,7 +114,7 @@ def test_grids(pytester: pytest.Pytester, recordings: Path, workers: tuple[str, 
         (pytester.path / name).symlink_to(recordings / name)
     options = ("--precision-matrix", "--precision-report=report", "--precision-timeout=120")
     # So that cells share ranks, and none is run again: no grid has a line of code.
-    options += ("-o", "precision_pure=true", "--precision-lines=off")
+    options += ("-o", "precision_pure=true", "-oprecision_lines=off")
     run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
     result = run(*options, *workers)
     cells = Report.of(read_report("report/report.json")).cells

@@ -63,7 +63,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, s
     for number, scope in enumerate(SCOPES):
         (folder / f"test_x{number}_{scope}.py").write_text(SCOPE.replace("{scope}", scope))
     options = ["--precision-matrix", "--precision-device=cpu", "--precision-report=report"]
-    options += ["--precision-lines=off", "-p", "command_line_plugin", "-p", "no:cacheprovider"]
+    options += ["-oprecision_lines=off", "-p", "command_line_plugin", "-p", "no:cacheprovider"]
     subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-q", "--tb=no"],
         cwd=folder,

@@ -1,1 +1,1 @@
-"""Change a run on purpose: by delays, random rounding, a planted defect or another seed."""
+"""Change a run on purpose: by delays, random rounding or another seed."""
