@@ -132,15 +132,15 @@ def collection(folder: Path, rounds: int) -> None:
         "matrix": ("matrix", WITH),
     }
     samples = in_turns(folder, runs, rounds)
-    seconds = {name: [usage.seconds for usage in own] for name, own in samples.items()}
+    seconds = {name: [usage.seconds for usage in usages] for name, usages in samples.items()}
     ratio = measure.ratio(seconds, "matrix", "plain")
     row("matrix, ratio to plain", f"{ratio:.2f}", f"<= {COLLECTION}", ratio > COLLECTION)
     ratio = measure.ratio(seconds, "plain, with the plugin", "plain")
     row("plain with the plugin, ratio to plain", f"{ratio:.2f}")
-    one = collect(folder, "one", WITH).memory
-    for name, own in samples.items():
+    memory_of_one = collect(folder, "one", WITH).memory
+    for name, usages in samples.items():
         row(f"{name}, seconds", f"{statistics.median(seconds[name]):.2f}")
-        size = (statistics.median(usage.memory for usage in own) - one) / CELLS
+        size = (statistics.median(usage.memory for usage in usages) - memory_of_one) / CELLS
         row(f"{name}, bytes a test", f"{size:.0f}", f"<= {BYTES}", size > BYTES)
 
 
@@ -148,7 +148,7 @@ def start(folder: Path, rounds: int) -> None:
     """Print the time that the plugin adds to a run of one test."""
     samples = in_turns(folder, {"with": ("one", WITH), "without": ("one", WITHOUT)}, rounds)
     # A few milliseconds of some hundred: the least of many runs is what other jobs left alone.
-    least = {name: min(usage.seconds for usage in own) for name, own in samples.items()}
+    least = {name: min(usage.seconds for usage in usages) for name, usages in samples.items()}
     added = 1e3 * (least["with"] - least["without"])
     row("start, added milliseconds", f"{added:.1f}", f"<= {START}", added > START)
 

@@ -81,11 +81,11 @@ def memory(function: str, dtype: str, size: int, threads: int) -> dict[str, int]
     small = torch.zeros(2, dtype=DTYPES[dtype])
     functions(small, small + 1)[function]()
     extra: dict[str, int] = {}
-    kept = 0
+    kept_bytes = 0
     for name, candidate, reference in pairs(DTYPES[dtype], size):
-        before = measure.status("VmRSS") - kept
+        before = measure.status("VmRSS") - kept_bytes
         extra[name] = measure.extra_memory(functions(candidate, reference)[function], before)
-        kept = max(0, measure.status("VmRSS") - before)
+        kept_bytes = max(0, measure.status("VmRSS") - before)
     return extra
 
 
@@ -127,16 +127,16 @@ def table(dtype: str, size: str, rounds: int, threads: int) -> None:
         measured = functions(candidate, reference)
         measured[BASE] = functools.partial(torch.equal, reference.clone(), reference)
         seconds = measure.interleave(measured, rounds, {"assert_close": 1})
-        own = measure.ratio(seconds, "bitwise", BASE)
+        bitwise_ratio = measure.ratio(seconds, "bitwise", BASE)
         target = TARGETS.get((dtype, name))
         print(
             ROW.format(
                 size,
                 dtype,
                 name,
-                f"{own:.2f}",
+                f"{bitwise_ratio:.2f}",
                 "" if target is None else f"<= {target}",
-                "MISSED" if target is not None and own > target else "",
+                "MISSED" if target is not None and bitwise_ratio > target else "",
                 f"{measure.ratio(seconds, 'close', BASE):.2f}",
                 f"{measure.ratio(seconds, 'assert_close', BASE):.1f}",
                 f"{extra['bitwise'][name] / MEBIBYTE:.1f}",

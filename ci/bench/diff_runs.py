@@ -64,19 +64,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--python", action="append", default=[sys.executable])
-    given = parser.parse_args()
+    args = parser.parse_args()
     figures: dict[tuple[str, str], list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         repository(folder)
-        for _ in range(given.rounds):
+        for _ in range(args.rounds):
             for case, (factor, status) in CASES.items():
                 (folder / "factor.py").write_text(f"FACTOR = {factor}\n")
-                for python in given.python:
+                for python in args.python:
                     row = figures.setdefault((case, python), [])
                     row.append(taken(python, folder, status))
     for (case, python), row in figures.items():
-        processor, wall = (statistics.median(one) for one in zip(*row, strict=True))
+        processor, wall = (statistics.median(column) for column in zip(*row, strict=True))
         print(f"{case:8} {processor:6.1f} s of processor {wall:6.1f} s of wall  {python}")
 
 

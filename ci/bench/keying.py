@@ -95,9 +95,9 @@ def main() -> None:
         functions = {kind: partial(session, pool, checks) for kind, pool in pools.items()}
         seconds = interleave(functions, rounds, alone=False)
         keyed, other = (sorted(seconds[kind])[rounds // 2] for kind in functions)
-        found = ratio(seconds, "keyed", "shared")
-        missed = "MISSED" if found > LIMITS[name] else ""
-        figures = f"{len(checks):>6}{keyed:>7.1f} s{other:>7.1f} s{found:>7.2f}"
+        keyed_ratio = ratio(seconds, "keyed", "shared")
+        missed = "MISSED" if keyed_ratio > LIMITS[name] else ""
+        figures = f"{len(checks):>6}{keyed:>7.1f} s{other:>7.1f} s{keyed_ratio:>7.2f}"
         print(f"{name:<28}{figures}  {LIMITS[name]} {missed}", flush=True)
     most = session(RankPool, checks[:2])
     print(f"a rank that waits has up to {most >> 20} MiB that it shares with no other process")

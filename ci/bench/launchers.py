@@ -76,12 +76,12 @@ class Figures(NamedTuple):
 
     Attributes:
         test: the median of a test after the first.
-        own: the median of what the tests measured themselves, after the first; NaN if nothing.
+        job: the median of what the tests measured themselves, after the first; NaN if nothing.
         session: from the start of the process to its end.
     """
 
     test: float
-    own: float
+    job: float
     session: float
 
 
@@ -106,10 +106,12 @@ def run(launcher: Launcher, job: str) -> Figures:
             raise SystemExit(done.stdout + done.stderr)
         taken = json.loads(file.read_text())
     ends = taken["ends"]
-    own = taken["seconds"][1:]
+    job_seconds = taken["seconds"][1:]
     tests = [after - before for before, after in itertools.pairwise(ends)]
     return Figures(
-        statistics.median(tests), statistics.median(own) if own else float("nan"), session
+        statistics.median(tests),
+        statistics.median(job_seconds) if job_seconds else float("nan"),
+        session,
     )
 
 
@@ -127,11 +129,11 @@ def show(job: str, rounds: list[dict[str, Figures]]) -> dict[str, list[float]]:
     return seconds
 
 
-def judge(what: str, value: float, target: float, unit: str, *, least: bool = False) -> None:
+def judge(caption: str, value: float, target: float, unit: str, *, least: bool = False) -> None:
     """One line; the target is the most, or the least that there may be."""
     missed = "MISSED" if (value < target if least else value > target) else ""
     bound = "at least" if least else "at most"
-    print(f"{what:<58}{value:>8.2f} {unit:<3} {bound} {target:g} {missed}")
+    print(f"{caption:<58}{value:>8.2f} {unit:<3} {bound} {target:g} {missed}")
 
 
 def targets(
@@ -143,10 +145,10 @@ def targets(
     print()
     trivial, training = seconds["trivial"], seconds["training"]
     beyond = [
-        kept - alone
-        for kept, alone in zip(trivial["kept group"], trivial["pytest alone"], strict=True)
+        group_seconds - alone
+        for group_seconds, alone in zip(trivial["kept group"], trivial["pytest alone"], strict=True)
     ]
-    own = [taken["kept group"].own for taken in taken["training"]]
+    jobs = [taken["kept group"].job for taken in taken["training"]]
     hundred = [
         LAUNCHERS["kept group"].number
         * figures["torchrun per test"].test
@@ -154,11 +156,11 @@ def targets(
         for figures in taken["training"]
     ]
     judge("a trivial job of a kept group, beyond pytest", statistics.median(beyond) * 1e3, 2, "ms")
-    itself = {"cell": training["kept group"], "itself": own}
+    itself = {"cell": training["kept group"], "itself": jobs}
     judge("a training cell, to the training", measure.ratio(itself, "cell", "itself"), 1.2, "x")
     fresh = measure.ratio(training, "fresh pair", "kept group")
     judge("a training cell of a fresh pair, to a kept group", fresh, 2.2, "x")
-    after = statistics.median(figures.own for figures in crash)
+    after = statistics.median(figures.job for figures in crash)
     judge("the first cell after a crash", after * 1e3, 200, "ms")
     faster = statistics.median(hundred)
     judge("100 training cells, torchrun per test to a session", faster, 50, "x", least=True)

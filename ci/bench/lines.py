@@ -46,7 +46,8 @@ class Block(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(self.norm(hidden)).chunk(3, -1)
         q, k, v = (
-            one.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2).contiguous() for one in (q, k, v)
+            projection.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2).contiguous()
+            for projection in (q, k, v)
         )
         weights = (q @ k.transpose(2, 3) / (WIDTH / HEADS) ** 0.5).softmax(-1)
         mixed = (weights @ v).transpose(1, 2).reshape(BATCH, TOKENS, WIDTH)
@@ -84,17 +85,17 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sketches", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    step, parameters = step_of(given.layers)
+    step, parameters = step_of(args.layers)
     step()
-    wanted = Wanted(0, 1, sketches=given.sketches)
+    log_request = Wanted(0, 1, sketches=args.sketches)
     bare = []
     logged = []
-    logger = OperationLogger(wanted)
-    for _ in range(given.repeats):
+    logger = OperationLogger(log_request)
+    for _ in range(args.repeats):
         bare.append(timed(step))
-        logger = OperationLogger(wanted)
+        logger = OperationLogger(log_request)
         with logger.installed(), logger.on():
             logged.append(timed(step))
     number = len(logger.log.operations)

@@ -95,28 +95,28 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10)
     options = parser.parse_args()
     size = options.world_size
-    kept = RankPool(timeout=60)
+    kept_pool = RankPool(timeout=60)
     fresh = RankPool("fresh", timeout=60)
     print(ROW.format("ms a job", "median", "9th decile", "target", ""))
-    show("first group", [seconds(lambda: kept.run(size, os.getpid))], 2.5)
+    show("first group", [seconds(lambda: kept_pool.run(size, os.getpid))], 2.5)
     others = bare(size)
-    jobs = {"kept": lambda: kept.run(size, os.getpid), "bare": lambda: exchange(others)}
+    jobs = {"kept": lambda: kept_pool.run(size, os.getpid), "bare": lambda: exchange(others)}
     taken = measure.interleave(jobs, options.jobs)
     show("kept", taken["kept"], 0.003)
     show("bare", taken["bare"], 0.003)
     print(f"kept is {measure.ratio(taken, 'kept', 'bare'):.1f} times bare")
     for connection in others:
         connection.send(None)
-    show("looking", kept.run(1, looks)[0], 0.002)
+    show("looking", kept_pool.run(1, looks)[0], 0.002)
     show("fresh", [seconds(lambda: fresh.run(size, os.getpid)) for _ in range(options.groups)], 0.2)
     crashed = []
     for _ in range(options.groups):
         try:
-            kept.run(size, die)
+            kept_pool.run(size, die)
         except RankError:
-            crashed.append(seconds(lambda: kept.run(size, os.getpid)))
+            crashed.append(seconds(lambda: kept_pool.run(size, os.getpid)))
     show("after a crash", crashed, 0.2)
-    show("close", [seconds(kept.close)], 1.0)
+    show("close", [seconds(kept_pool.close)], 1.0)
 
 
 if __name__ == "__main__":

@@ -261,7 +261,7 @@ def main() -> None:
         row(f"{name} report.json, ms", f"{statistics.median(seconds[name]) / len(cells) * 1e3:.3f}")
         ratio = measure.ratio(seconds, name, "empty") * TESTS / len(cells)
         row(f"{name} report.json, ratio", f"{ratio:.3f}", f"<= {RATIO}", ratio > RATIO)
-    growth = statistics.median(own[-1] / own[0] for own in halves)
+    growth = statistics.median(times[-1] / times[0] for times in halves)
     row("last half of the cells to the first", f"{growth:.2f}", f"<= {GROWTH}", growth > GROWTH)
     row("one write of all cells, ms", f"{write * 1e3:.1f}")
     row("size of report.json, MB", f"{size / 1e6:.1f}")
