@@ -74,9 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session", autouse=True)
 def _without_hypothesis() -> Iterator[None]:
     """Have sessions that tests start leave out a plugin whose import takes a second of each."""
-    given = os.environ.get("PYTEST_ADDOPTS", "")
+    options = os.environ.get("PYTEST_ADDOPTS", "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTEST_ADDOPTS", f"{given} -p no:hypothesispytest".strip())
+        patch.setenv("PYTEST_ADDOPTS", f"{options} -p no:hypothesispytest".strip())
         yield
 
 

@@ -61,31 +61,31 @@ def imports_of(path: Path) -> frozenset[str]:
 @cache
 def helpers() -> dict[str, Path]:
     """Return the modules of `tests` and `fixtures` that tests import, by their name."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in (TESTS, ROOT / "fixtures"):
         for path in folder.rglob("*.py"):
             if not path.name.startswith(("test_", "conftest")):
-                found[path.stem] = path
-    return found
+                paths[path.stem] = path
+    return paths
 
 
-def reached(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[str]:
+def reached(path: Path, reached_files: frozenset[Path] = frozenset()) -> Iterator[str]:
     """Yield the names that a test file imports, also by the modules of `tests` that it imports."""
     for name in imports_of(path):
         yield name
         helper = helpers().get(name.partition(".")[0])
-        if helper is not None and helper not in seen:
-            yield from reached(helper, seen | {helper})
+        if helper is not None and helper not in reached_files:
+            yield from reached(helper, reached_files | {helper})
 
 
 def mirrored(changed: list[Path]) -> list[Path]:
     """Return the test files that have changed, and those whose name is that of a changed module."""
-    found = [path for path in changed if path.name.startswith("test_") and TESTS in path.parents]
+    files = [path for path in changed if path.name.startswith("test_") and TESTS in path.parents]
     for path in changed:
         if ROOT / PACKAGE in path.parents:
             folder = TESTS / path.relative_to(ROOT / PACKAGE).parent
-            found.append(folder / f"test_{path.stem.lstrip('_')}.py")
-    return sorted({path for path in found if path.exists()})
+            files.append(folder / f"test_{path.stem.lstrip('_')}.py")
+    return sorted({path for path in files if path.exists()})
 
 
 def importing(changed: list[Path]) -> list[Path]:
@@ -100,9 +100,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("which", choices=("mirrored", "importing"))
     parser.add_argument("--since", default="", help="a revision of git")
-    asked = parser.parse_args()
-    chosen = {"mirrored": mirrored, "importing": importing}[asked.which]
-    print(*(path.relative_to(ROOT) for path in chosen(changed_files(asked.since))), sep="\n")
+    args = parser.parse_args()
+    chosen = {"mirrored": mirrored, "importing": importing}[args.which]
+    print(*(path.relative_to(ROOT) for path in chosen(changed_files(args.since))), sep="\n")
 
 
 if __name__ == "__main__":

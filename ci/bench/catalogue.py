@@ -86,13 +86,13 @@ class Row(NamedTuple):
         entry: the defect.
         refusal: of the candidate that has it.
         shared: what catches it where both sides have it, in words of `CAUGHT_BY`.
-        found: what else came of it.
+        examination: what else came of it.
     """
 
     entry: Defect
     refusal: Refusal
     shared: str
-    found: DefectFound
+    examination: DefectFound
 
 
 def where(refusal: Refusal) -> tuple[int | None, str, str]:
@@ -102,7 +102,7 @@ def where(refusal: Refusal) -> tuple[int | None, str, str]:
 
 def row_of_defect(row: Row) -> list[str]:
     """Return the row of a defect."""
-    entry, refusal, shared, found = row
+    entry, refusal, shared, examination = row
     step, phase, kind = where(entry.refusal)
     place = "yes" if where(refusal) == (step, phase, kind) else f"{where(refusal)}"
     return [
@@ -112,38 +112,46 @@ def row_of_defect(row: Row) -> list[str]:
         f"step {step}, {phase}, `{kind}`",
         refusal.status,
         place,
-        NAMED[found.named],
+        NAMED[examination.named],
         refusal.rule,
-        line_of(entry, found),
-        "yes" if found.made == entry.made else f"{found.made or 'no'}, not {entry.made}",
-        *("seen" if seen else "" for seen in found.losses),
+        line_of(entry, examination),
+        "yes"
+        if examination.made == entry.made
+        else f"{examination.made or 'no'}, not {entry.made}",
+        *("seen" if is_shown else "" for is_shown in examination.losses),
         shared,
-        BOUNDS[found.tolerated],
+        BOUNDS[examination.tolerated],
     ]
 
 
-def line_of(entry: Defect, found: DefectFound) -> str:
+def line_of(entry: Defect, examination: DefectFound) -> str:
     """Return whether the line is named where the defect is planted, or which one is."""
-    if found.at(entry.marked):
+    if examination.at(entry.marked):
         return "yes"
-    return "no" if found.line is None else f"`{Path(found.line[0]).name}:{found.line[1]}`"
+    return (
+        "no"
+        if examination.line is None
+        else f"`{Path(examination.line[0]).name}:{examination.line[1]}`"
+    )
 
 
 def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     """Yield the sums of the columns."""
-    number, found = len(rows), [row.found for row in rows]
+    number, examinations = len(rows), [row.examination for row in rows]
     caught = sum(row.refusal.status in ("fail", "vacuous") for row in rows)
     placed = sum(where(row.refusal) == where(row.entry.refusal) for row in rows)
-    named = sum(f.named is True for f in found)
-    wrongly = sum(f.named is False for f in found)
+    named = sum(f.named is True for f in examinations)
+    wrongly = sum(f.named is False for f in examinations)
     yield f"- {caught} of {number} defects are caught, {placed} of them where they start."
     yield f"- The kind of error is named in {named} failures, and wrongly in {wrongly}."
     worded = sum(bool(row.refusal.rule) for row in rows)
     yield f"- The failure has a word for the kind of error in {worded}."
-    for bound, seen in zip(TOLERANCES, zip(*(f.losses for f in found), strict=True), strict=True):
-        yield f"- Four losses within {bound:g} see {sum(seen)}."
-    lines = sum(row.found.at(row.entry.marked) for row in rows)
-    kinds = sum(row.found.made == row.entry.made for row in rows)
+    for bound, losses in zip(
+        TOLERANCES, zip(*(f.losses for f in examinations), strict=True), strict=True
+    ):
+        yield f"- Four losses within {bound:g} see {sum(losses)}."
+    lines = sum(row.examination.at(row.entry.marked) for row in rows)
+    kinds = sum(row.examination.made == row.entry.made for row in rows)
     yield (
         f"- The line where it is planted, or its neighbour, is named in {lines} of {number} "
         f"({lines / number:.0%}), and by the operation alone the kind of error in {kinds} "
@@ -155,17 +163,17 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
         f"{by.count('oracle')} by the oracle, {by.count('gradients')} by gradients and "
         f"{by.count('identity')} by identities."
     )
-    offered = [f.tolerated for f in found if f.tolerated]
+    offered = [f.tolerated for f in examinations if f.tolerated]
     yield (
         f"- Bounds are proposed for {len(offered)} of {number}, and {offered.count('pass')} pass "
         "within them."
     )
 
 
-def totals_of_variations(found: list[VariationFound]) -> Iterator[str]:
+def totals_of_variations(trials: list[VariationFound]) -> Iterator[str]:
     """Yield the sums of the columns."""
-    others = [f for f in found if not f.bitwise]
-    yield f"- Of {len(found)} variations {len(found) - len(others)} are the same bit for bit."
+    others = [f for f in trials if not f.bitwise]
+    yield f"- Of {len(trials)} variations {len(trials) - len(others)} are the same bit for bit."
     flagged, later = (
         sum(map(bool, column))
         for column in zip(*((f.flagged, f.flagged_later) for f in others), strict=True)
@@ -194,10 +202,14 @@ def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
             f"`{entry.name}`",
             entry.source.rstrip("."),
             words_of(entry.cell),
-            "yes" if found.bitwise else "no",
-            *(["", ""] if found.bitwise else [said(found.flagged), said(found.flagged_later)]),
+            "yes" if variation.bitwise else "no",
+            *(
+                ["", ""]
+                if variation.bitwise
+                else [said(variation.flagged), said(variation.flagged_later)]
+            ),
         ]
-        for entry, found in zip(VARIATIONS, of_variations, strict=True)
+        for entry, variation in zip(VARIATIONS, of_variations, strict=True)
     ]
     return "\n\n".join(
         [
@@ -220,20 +232,20 @@ def said(flagged: str) -> str:
     return "yes" if flagged else "no"
 
 
-def shown(found: VariationFound) -> VariationFound:
+def shown(variation: VariationFound) -> VariationFound:
     """Print what was found, since all of it takes minutes."""
-    print(found, flush=True)
-    return found
+    print(variation, flush=True)
+    return variation
 
 
 def row_found(entry: Defect, parity_in: ParityIn) -> Row:
     """Check a defect of the candidate, and of both sides, and print what comes of it."""
     verdict = planted_verdict(entry, parity_in)
-    found = defect_found(entry, verdict, parity_in)
+    examination = defect_found(entry, verdict, parity_in)
     of_both = refusal_of(planted_verdict(entry.shared, without_lines(parity_in)))
     shared = CAUGHT_BY.get(of_both.gate, "identity")
-    print(entry.name, shared, found, flush=True)
-    return Row(entry, refusal_of(verdict), shared, found)
+    print(entry.name, shared, examination, flush=True)
+    return Row(entry, refusal_of(verdict), shared, examination)
 
 
 def main() -> None:
@@ -249,8 +261,8 @@ def main() -> None:
     finally:
         resources.close()
     _, heading, of_frameworks = PAGE.read_text().partition(HEADING)
-    own = page(of_defects, of_variations)
-    PAGE.write_text(f"{own}{heading}{of_frameworks}")
+    text = page(of_defects, of_variations)
+    PAGE.write_text(f"{text}{heading}{of_frameworks}")
 
 
 if __name__ == "__main__":

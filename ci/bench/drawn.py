@@ -40,10 +40,10 @@ class Stopwatch:
         if not self.drawn or not self.written:
             return
         each = sum(self.drawn) / len(self.drawn) / self.number
-        own = sum(self.written) / len(self.written)
+        mean_written = sum(self.written) / len(self.written)
         terminalreporter.write_line(
             f"{60 / each:.0f} sequences a minute in {len(self.drawn)} tests; a drawn cell takes "
-            f"{each / own:.2f} times as long as a written one"
+            f"{each / mean_written:.2f} times as long as a written one"
         )
 
 

@@ -46,15 +46,15 @@ def costs_of(report: Path) -> list[Cost]:
 
 
 def _cost(case: ElementTree.Element) -> Cost:
-    held = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
+    properties = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
     started = {}
-    for name, value in held.items():
+    for name, value in properties.items():
         if name.startswith(KIND):
             number, seconds = value.split()
             started[name.removeprefix(KIND)] = int(number), float(seconds)
     file = case.get("classname", "").replace(".", "/")
-    seconds = float(held.get("processor", 0))
-    return Cost(file, case.get("name", ""), seconds, started, "unexplained" in held)
+    seconds = float(properties.get("processor", 0))
+    return Cost(file, case.get("name", ""), seconds, started, "unexplained" in properties)
 
 
 def summed(costs: Iterable[Cost], by: Callable[[Cost], str]) -> Counter[str]:
@@ -119,9 +119,9 @@ def main() -> None:
     parser.add_argument("--than", type=Path, help="an older file to compare with")
     parser.add_argument("--files", type=int, default=25, help="how many files are listed")
     parser.add_argument("--tests", type=int, default=20, help="how many tests are listed")
-    asked = parser.parse_args()
-    older = costs_of(asked.than) if asked.than else []
-    print(*table(costs_of(asked.report), older, asked.files, asked.tests), sep="\n")
+    args = parser.parse_args()
+    older = costs_of(args.than) if args.than else []
+    print(*table(costs_of(args.report), older, args.files, args.tests), sep="\n")
 
 
 if __name__ == "__main__":

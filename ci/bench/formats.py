@@ -160,7 +160,7 @@ def cases(x: torch.Tensor) -> dict[str, tuple[Callable[[], Result], Callable[[],
 
         def run() -> Result:
             operands = format_.quantize(x, random, usage=usage).operands.values()
-            return tuple(part for made in operands for part in (made.data, made.scale))
+            return tuple(part for operand in operands for part in (operand.data, operand.scale))
 
         return run
 
@@ -206,7 +206,10 @@ def cases(x: torch.Tensor) -> dict[str, tuple[Callable[[], Result], Callable[[],
 
 def same(left: Result, right: Result) -> bool:
     """Whether bytes and scales are equal."""
-    return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
+    return all(
+        torch.equal(left_part, right_part)
+        for left_part, right_part in zip(left, right, strict=True)
+    )
 
 
 def main() -> None:
@@ -263,7 +266,9 @@ def row(
         assert same(expected, compiled()), f"{name}: the compiled form gives other bits"
         first = time.perf_counter() - start
     del expected
-    finished = {one: measure.finished(form, options.device) for one, form in forms.items()}
+    finished = {
+        form_name: measure.finished(form, options.device) for form_name, form in forms.items()
+    }
     seconds = measure.interleave(finished, options.rounds)
     speed = x.numel() * x.element_size() / 1e6 / statistics.median(seconds["package"])
     gain = measure.ratio(seconds, "whole", "package")

@@ -115,7 +115,7 @@ def ratios(cell: Cell, workload: Any, rounds: int) -> list[tuple[float, float]]:
     other = cell.replace(**{OF_REFERENCE: 1})
     differs = {"candidate": other_bits, "criterion": NEAR}
     kinds: list[dict[str, Any]] = [{}, differs, {"reference_cell": other} | differs]
-    found: list[tuple[float, float]] = []
+    figures: list[tuple[float, float]] = []
     try:
         for kind in kinds:
             off = {"oracle": OFF}
@@ -124,11 +124,11 @@ def ratios(cell: Cell, workload: Any, rounds: int) -> list[tuple[float, float]]:
             for _ in range(rounds):
                 for each, terms in zip(both, (off, {}), strict=True):
                     each.append(taken(resources, cell, workload, **kind, **terms))
-            without, with_it = ([min(own) for own in zip(*each, strict=True)] for each in both)
-            found.append((with_it[0] / without[0], with_it[1] / without[1]))
+            without, with_it = ([min(times) for times in zip(*each, strict=True)] for each in both)
+            figures.append((with_it[0] / without[0], with_it[1] / without[1]))
     finally:
         resources.close()
-    return found
+    return figures
 
 
 def main() -> None:
@@ -138,16 +138,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--workload", nargs="+", choices=[*WORKLOADS], default=[*WORKLOADS])
-    given = parser.parse_args()
+    args = parser.parse_args()
     print("                 same bits         other bits       another cell")
     print("              processor  clock  processor  clock  processor  clock")
-    for name in given.workload:
-        for precision in given.precision:
+    for name in args.workload:
+        for precision in args.precision:
             primary = "fp32" if precision == "fp32" else "bf16"
             axes = ((OF_REFERENCE, 0),)
-            cell = Cell(precision, primary, False, SEQUENCE, given.ranks, axes)
-            found = ratios(cell, WORKLOADS[name], given.rounds)
-            figures = "".join(f"{used:11.2f} {clock:6.2f}" for used, clock in found)
+            cell = Cell(precision, primary, False, SEQUENCE, args.ranks, axes)
+            pairs = ratios(cell, WORKLOADS[name], args.rounds)
+            figures = "".join(f"{used:11.2f} {clock:6.2f}" for used, clock in pairs)
             print(f"{name:4} {precision:6}{figures}", flush=True)
 
 

@@ -68,13 +68,13 @@ class Source:
 
         Imports in functions count; those that only a type checker sees do not.
         """
-        found = set()
+        pairs = set()
         for name, tree in self.modules.items():
             for node in executed(tree):
                 for target in self._targets(name, node):
                     if target != name:
-                        found.add((name, target))
-        return found
+                        pairs.add((name, target))
+        return pairs
 
     def _targets(self, name: str, node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
@@ -191,14 +191,14 @@ def circles(arrows: set[tuple[str, str]]) -> int:
 
 def bodies(source: Source) -> list[int]:
     """Return the lines of every function's body, without its docstring."""
-    found = []
+    lengths = []
     for tree in source.modules.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[is_docstring(node.body[0]) :]
                 if body:
-                    found.append((body[-1].end_lineno or 0) - body[0].lineno + 1)
-    return found
+                    lengths.append((body[-1].end_lineno or 0) - body[0].lineno + 1)
+    return lengths
 
 
 def cell(root: Path) -> dict[str, int]:
@@ -272,8 +272,8 @@ def definitions(source: Source) -> Iterator[str]:
 def main() -> None:
     """Print the table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    here = Path(__file__).parents[2]
-    parser.add_argument("--root", default=[here], type=Path, nargs="+", help="checkouts")
+    repository = Path(__file__).parents[2]
+    parser.add_argument("--root", default=[repository], type=Path, nargs="+", help="checkouts")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     tables = [table(root.resolve()) for root in options.root]

@@ -87,7 +87,9 @@ class Clock:
         """Write median and maximum of the shares, each of the checks that have the part."""
         for parts in (*((part,) for part in PARTS), ("oracle", "identities")):
             whole = [check for check in self.checks if all(part in check for part in parts)]
-            shares = [100 * sum(own[part] for part in parts) / own["check"] for own in whole]
+            shares = [
+                100 * sum(seconds[part] for part in parts) / seconds["check"] for seconds in whole
+            ]
             if shares:
                 worst = whole[shares.index(max(shares))]
                 terminalreporter.write_line(

@@ -62,8 +62,8 @@ class Runs:
     def remove(self) -> None:
         """Remove recordings before their bytes are written back, and models in cycles."""
         gc.collect()
-        for one in self._folder.iterdir():
-            shutil.rmtree(one)
+        for recording in self._folder.iterdir():
+            shutil.rmtree(recording)
 
     def _in_a_cell(self, _cell: Cell, record: Any) -> None:
         with record():
@@ -75,9 +75,9 @@ class Runs:
         return folder
 
 
-def table(given: argparse.Namespace, tokens: int, folder: Path) -> None:
+def table(args: argparse.Namespace, tokens: int, folder: Path) -> None:
     """Measure with one size of the batch, and print."""
-    arguments = map(str, (given.millions, tokens, STEPS))
+    arguments = map(str, (args.millions, tokens, STEPS))
     runs = Runs([*arguments], folder)
     functions = {
         "bare": runs.bare,
@@ -85,11 +85,11 @@ def table(given: argparse.Namespace, tokens: int, folder: Path) -> None:
         "values": partial(runs.recorded, ALL),
         "cell": runs.cell,
     }
-    seconds = interleave(functions, given.rounds, alone=not given.shared, after=runs.remove)
+    seconds = interleave(functions, args.rounds, alone=not args.shared, after=runs.remove)
     row = f"{tokens:>6}"
     for name, aim in AIMS.items():
-        own = ratio(seconds, name, "bare")
-        row += f" {own:>8.2f}" + ("*" if aim is not None and own > aim else " ")
+        case_ratio = ratio(seconds, name, "bare")
+        row += f" {case_ratio:>8.2f}" + ("*" if aim is not None and case_ratio > aim else " ")
     print(row, flush=True)
 
 
@@ -101,13 +101,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where recordings are made; default: that of tempfile")
     parser.add_argument("--shared", action="store_true", help="count rounds beside other processes")
-    given = parser.parse_args()
+    args = parser.parse_args()
     aims = ", ".join(f"{name} at most {aim}" for name, aim in AIMS.items() if aim is not None)
-    print(f"{given.millions} M parameters, {STEPS} steps; time over that of the bare script")
+    print(f"{args.millions} M parameters, {STEPS} steps; time over that of the bare script")
     print(f"{'tokens':>6}" + "".join(f" {name:>8} " for name in AIMS) + f"  aims: {aims}")
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        for tokens in given.tokens:
-            table(given, tokens, Path(folder))
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        for tokens in args.tokens:
+            table(args, tokens, Path(folder))
 
 
 if __name__ == "__main__":

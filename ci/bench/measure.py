@@ -77,7 +77,7 @@ def finished(function: Callable[[], object], device: str) -> Callable[[], object
 def ratio(seconds: Mapping[str, list[float]], name: str, base: str) -> float:
     """The median over the rounds of the time of `name` over that of `base`."""
     pairs = zip(seconds[name], seconds[base], strict=False)
-    return statistics.median(own / other for own, other in pairs)
+    return statistics.median(duration / base_duration for duration, base_duration in pairs)
 
 
 def extra_memory(function: Callable[[], object], resident: int | None = None) -> int:

@@ -50,26 +50,26 @@ Tensors = dict[tuple[Any, str, str, int | None], tuple[float, list[float]]]
 
 def errors(reference: Trace, runs: list[Trace], unit: float) -> Tensors:
     """Return, of each tensor of a kind that noise reaches, its floor and its error in each run."""
-    found: Tensors = {}
+    tensors: Tensors = {}
     floors = NoiseMeter(reference, runs, unit)
     for run in runs:
         for moment in reference.moments:
             for pair in align(run, reference, (moment, moment)):
                 key = moment, pair.kind, pair.name, pair.rank
-                if key not in found:
-                    found[key] = floors.bound(pair, moment, 0.0), []
-                found[key][1].append(error_of(pair))
-    reached = {key[:2] for key, (_, own) in found.items() if any(own)}
-    return {key: own for key, own in found.items() if key[:2] in reached}
+                if key not in tensors:
+                    tensors[key] = floors.bound(pair, moment, 0.0), []
+                tensors[key][1].append(error_of(pair))
+    reached = {key[:2] for key, (_, run_errors) in tensors.items() if any(run_errors)}
+    return {key: run_errors for key, run_errors in tensors.items() if key[:2] in reached}
 
 
 def alarms(tensors: Tensors, runs: int, safety: float) -> list[Counter[str]]:
     """Return, for each run, how many tensors of each kind are flagged."""
     flagged: list[Counter[str]] = [Counter() for _ in range(runs)]
-    for (_, kind, _, _), (floor, own) in tensors.items():
+    for (_, kind, _, _), (floor, run_errors) in tensors.items():
         for run in range(runs):
-            others = [own[(run + after) % runs] for after in range(1, RUNS + 1)]
-            if own[run] > min(max(safety * max(others), floor), LARGEST_NOISE):
+            others = [run_errors[(run + after) % runs] for after in range(1, RUNS + 1)]
+            if run_errors[run] > min(max(safety * max(others), floor), LARGEST_NOISE):
                 flagged[run][kind] += 1
     return flagged
 
@@ -86,12 +86,14 @@ def main() -> None:
             paths = ImportPath.of(layouts.adamw), ImportPath.of(getattr(workloads, workload))
             side = Side(paths[0], None, paths[1], Cell(precision, "fp32"))
             with tempfile.TemporaryDirectory() as folder:
-                made = [recorded(resources, side, Path(folder), n) for n in range(runs + 1)]
+                traces = [recorded(resources, side, Path(folder), n) for n in range(runs + 1)]
                 unit = torch.finfo({"fp32": torch.float32, "bf16": torch.bfloat16}[precision]).eps
-                tensors = errors(made[0], made[1:], unit)
-            told = [alarms(tensors, runs, safety) for safety in SAFETIES]
-            words = "  ".join(f"{sum(map(Counter.total, t))} in {sum(map(bool, t))}" for t in told)
-            kinds = sum(told[SAFETIES.index(6)], Counter[str]())
+                tensors = errors(traces[0], traces[1:], unit)
+            counts = [alarms(tensors, runs, safety) for safety in SAFETIES]
+            words = "  ".join(
+                f"{sum(map(Counter.total, t))} in {sum(map(bool, t))}" for t in counts
+            )
+            kinds = sum(counts[SAFETIES.index(6)], Counter[str]())
             print(f"{workload} {precision}: {len(tensors) * runs} tensors  {words}", flush=True)
             print(f"    at 6: {dict(kinds)}", flush=True)
     finally:

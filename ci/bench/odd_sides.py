@@ -32,8 +32,8 @@ class Wrapper(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Call the module."""
-        found: Tensor = self.inner(x)
-        return found
+        output: Tensor = self.inner(x)
+        return output
 
 
 def train(cell: Cell, record: Any, *, is_odd: bool) -> None:

@@ -75,9 +75,9 @@ def train(layout: ImportPath, workload: ImportPath, cell: Cell) -> dict[str, Any
         for _, tensor in tensors_in(value)
         if tensor.dim()
     }
-    held = [*engine.model.parameters(), *engine.optimized_model.parameters()]
-    held += [t for v in engine.optimizer.state.values() for _, t in tensors_in(v)]
-    unique = {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in held}
+    tensors = [*engine.model.parameters(), *engine.optimized_model.parameters()]
+    tensors += [t for v in engine.optimizer.state.values() for _, t in tensors_in(v)]
+    unique = {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
     return {
         "bytes": sum(unique.values()) / sum(p.numel() for p in engine.model.parameters()),
         "state": ", ".join(
@@ -102,17 +102,17 @@ def main() -> None:
     try:
         ranks = resources.ranks(Settings(device="cpu", timeout=300))
         workload = ImportPath.of(partial(workloads.gpt, lr=1e-4))
-        found = {
+        figures = {
             name: ranks.run(1, train, ImportPath.of(layout), workload, cell)[0]
             for name, (layout, cell) in ROWS.items()
         }
     finally:
         resources.close()
-    reference = found["`master_adamw`"]
+    reference = figures["`master_adamw`"]
     update = norm(reference["after"], reference["before"])
     print("| layout | parameters | optimizer state | bytes per parameter | lost | error |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for name, row in found.items():
+    for name, row in figures.items():
         error = norm(row["after"], reference["after"])
         print(
             f"| {name} | {row['dtype']} | {row['state']} | {row['bytes']:.1f} "

@@ -220,9 +220,9 @@ def failing_test(folder: Path, tests: tuple[str, ...]) -> str:
     """Run tests in the copy, and return the first that fails; empty if none does."""
     environment = os.environ | {"PYTHONPATH": str(folder)}
     for chosen in tests or ("",):
-        asked = f"-x -q -p no:cacheprovider -m 'not nightly' tests/{chosen}"
+        options = f"-x -q -p no:cacheprovider -m 'not nightly' tests/{chosen}"
         ended = subprocess.run(
-            [sys.executable, "-m", "pytest", "--precision-matrix", *shlex.split(asked)],
+            [sys.executable, "-m", "pytest", "--precision-matrix", *shlex.split(options)],
             cwd=folder,
             env=environment,
             capture_output=True,
@@ -242,16 +242,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="words that a mutant's name has; all by default")
     parser.add_argument("--everything", action="store_true", help="run all tests of the day")
-    asked = parser.parse_args()
-    chosen = [m for m in MUTANTS if not asked.names or any(n in m.name for n in asked.names)]
+    args = parser.parse_args()
+    chosen = [m for m in MUTANTS if not args.names or any(n in m.name for n in args.names)]
     missed = 0
     for mutant in chosen:
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory() as folder_name:
+            folder = Path(folder_name)
             copied(folder)
             plant(folder, mutant)
             began = time.monotonic()
-            test = failing_test(folder, () if asked.everything else mutant.tests)
+            test = failing_test(folder, () if args.everything else mutant.tests)
         missed += not test
         seconds = time.monotonic() - began
         print(

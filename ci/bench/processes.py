@@ -66,8 +66,8 @@ class Processes:
         """Return the most MB and descriptors by which such a process grew that was there long."""
         long = [
             track.growth
-            for (own, _, _), track in self._tracks.items()
-            if own == part and len(track.megabytes) >= SETTLED
+            for (process_part, _, _), track in self._tracks.items()
+            if process_part == part and len(track.megabytes) >= SETTLED
         ]
         return max((more for more, _ in long), default=0.0), max((n for _, n in long), default=0)
 

@@ -61,16 +61,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--candidates", type=int, default=10)
-    given = parser.parse_args()
+    args = parser.parse_args()
     kinds = {"promised": True, "not promised": False}
     print(f"{'ranks':>5}  {'':<14}{'processor':>11}{'elapsed':>10}")
     for world_size in (1, 2):
-        found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
-        for _ in range(given.rounds):
+        figures_by_kind: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+        for _ in range(args.rounds):
             for kind, pure in kinds.items():
                 settings = Settings(device="cpu", timeout=120, pure=pure)
-                found[kind].append(measured(settings, given.candidates, world_size))
-        for kind, figures in found.items():
+                figures_by_kind[kind].append(measured(settings, args.candidates, world_size))
+        for kind, figures in figures_by_kind.items():
             spent, seconds = (statistics.median(column) for column in zip(*figures, strict=True))
             print(f"{world_size:>5}  {kind:<14}{spent:>9.1f} s{seconds:>8.1f} s", flush=True)
 

@@ -52,10 +52,10 @@ def loosest_of_layouts(parity_in: ParityIn, rate: float) -> dict[str, Norm]:
         }
         took = time.perf_counter() - started
         print(f"{layout.__name__} at {rate}: {len(bounds)} keys, {outcomes}, {took:.0f} s")
-        for kind, own in bounds.items():
-            if isinstance(own, Norm) and ":" not in kind:
-                known = loosest.get(kind, own)
-                loosest[kind] = norm(rel=max(own.rel, known.rel))
+        for kind, bound in bounds.items():
+            if isinstance(bound, Norm) and ":" not in kind:
+                loosest_bound = loosest.get(kind, bound)
+                loosest[kind] = norm(rel=max(bound.rel, loosest_bound.rel))
     return loosest
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     try:
         for rate in rates:
             loosest = loosest_of_layouts(parity_in, rate)
-            print({kind: own.call for kind, own in loosest.items()}, flush=True)
+            print({kind: bound.call for kind, bound in loosest.items()}, flush=True)
             outcomes = {
                 entry.name: verdict_of(
                     parity_in(entry.cell),

@@ -116,9 +116,9 @@ class Bench:
         self.watcher.write(self.folder, 0)
         return OracleLog.read(self.folder, 1).breaches
 
-    def _digested(self, seen: Observation) -> Observation:
+    def _digested(self, observation: Observation) -> Observation:
         with self._timed():
-            return digested(seen)
+            return digested(observation)
 
     def _observe(self, phase: str) -> None:
         moment = Moment(self.steps, "train", self.steps, phase)
@@ -147,8 +147,8 @@ def _engine(size: int, device: str) -> Engine:
 def _state(engine: Engine) -> Iterator[Tensor]:
     for _, parameter in engine.masters():
         assert parameter.grad is not None
-        kept = engine.optimizer.state[parameter]
-        yield from (parameter.detach(), parameter.grad, kept["exp_avg"], kept["exp_avg_sq"])
+        state = engine.optimizer.state[parameter]
+        yield from (parameter.detach(), parameter.grad, state["exp_avg"], state["exp_avg_sq"])
 
 
 def row(name: str, figure: str, target: str = "", missed: bool = False) -> None:
@@ -171,10 +171,13 @@ def table(size: int, rounds: int, folder: Path, device: str) -> None:
     )
     if wrong := bench.breaches():
         raise ValueError(f"expected updates by the workload's rule but got {wrong[0]}")
-    held = sum(tensor.nbytes for tensor in bench.state)
+    state_bytes = sum(tensor.nbytes for tensor in bench.state)
     versions = f"torch {torch.__version__}, xxhash {xxhash.VERSION}"
-    print(f"{versions}, {held / MEBIBYTE:.0f} MB of state on {device}")
-    row("one read of the state, GB/s", f"{held / statistics.median(seconds['read']) / 1e9:.1f}")
+    print(f"{versions}, {state_bytes / MEBIBYTE:.0f} MB of state on {device}")
+    row(
+        "one read of the state, GB/s",
+        f"{state_bytes / statistics.median(seconds['read']) / 1e9:.1f}",
+    )
     row(
         "one digest of the state, ratio to one read",
         f"{measure.ratio(seconds, 'hash', 'read'):.2f}",
@@ -188,7 +191,8 @@ def table(size: int, rounds: int, folder: Path, device: str) -> None:
     measured = measure.ratio(seconds, "measured", "step") - 1
     row("updates watched, share of a train step", f"{100 * measured:.0f} %")
     lost = statistics.median(
-        own - plain for own, plain in zip(seconds["measured"], seconds["step"], strict=True)
+        watched_seconds - plain
+        for watched_seconds, plain in zip(seconds["measured"], seconds["step"], strict=True)
     )
     reads = lost / statistics.median(seconds["read"])
     row("updates watched, ratio to one read of the state", f"{reads:.1f}")

@@ -135,33 +135,33 @@ def resumes(package: str, name: str, resources: Resources, saved: int, rest: int
         whole = cell.replace(sequence=f"train{saved + rest}")
         verdict = parity(name, cell, resources).check(side, side, reference_cell=whole)
     except ParityError as error:
-        found = error.verdict
+        refusal = error.verdict
         reason = (error.verdict.reason or "").removeprefix(f"{name}: ")
         if "no weight moved" in reason:
             return row._replace(outcome="still")
-        if found.outcome != "fail":
-            return row._replace(outcome="WRONG", why=f"{found.outcome}: {reason}")
-        masters = (found.spread or {}).get("kinds", {}).get("master", {}).get("state", ["="])
+        if refusal.outcome != "fail":
+            return row._replace(outcome="WRONG", why=f"{refusal.outcome}: {reason}")
+        masters = (refusal.spread or {}).get("kinds", {}).get("master", {}).get("state", ["="])
         weights = same and {*masters} <= {"=", "."}
         return row._replace(outcome="differs", why=reason.partition(":")[0], weights=weights)
     except Exception as error:  # the same loop has run without the tool
         return row._replace(outcome="WRONG", why=f"{type(error).__name__}: {error}")
     if not same:
         return row._replace(outcome="WRONG", why="agrees although the weights differ")
-    unshown = [what for what in verdict.left_out or {} if what.startswith("what is no tensor")]
+    unshown = [words for words in verdict.left_out or {} if words.startswith("what is no tensor")]
     return row._replace(why="; ".join(unshown))
 
 
 def by_the_oracle(row: Row, resources: Resources) -> dict[str, str]:
     """Return what the oracle says of an optimizer in an `Engine`."""
-    given = {"package": row.package, "name": row.name}
+    arguments = {"package": row.package, "name": row.name}
     try:
         with group():
-            judged.alone(**given, way=row.way)
+            judged.alone(**arguments, way=row.way)
     except Exception as error:  # it takes no groups, for example
         return {"said": f"{type(error).__name__}: {error}"}
-    side = partial(judged.engine, **given)
-    workload = partial(judged.Small, **given, way=row.way)
+    side = partial(judged.engine, **arguments)
+    workload = partial(judged.Small, **arguments, way=row.way)
     try:
         verdict = parity(row.name, Cell(sequence="train3"), resources).check(
             side, partial(side, again=True), workload=workload
@@ -172,8 +172,8 @@ def by_the_oracle(row: Row, resources: Resources) -> dict[str, str]:
         if not accused and "no weight moved" not in verdict.reason:
             return {"oracle": "WRONG", "said": f"{verdict.outcome}: {verdict.reason}"}
         if accused:
-            known = row.key in ACCUSED
-            return {"oracle": "accused" if known else "WRONG", "said": verdict.reason}
+            is_listed = row.key in ACCUSED
+            return {"oracle": "accused" if is_listed else "WRONG", "said": verdict.reason}
     except Exception as error:
         return {"oracle": "WRONG", "said": f"{type(error).__name__}: {error}"}
     said = (verdict.oracle or {}).get("candidate", {})
@@ -194,8 +194,8 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield "| package | classes | agree | differ | refuse | still |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for package in MODULES:
-        own = Counter(row.outcome for row in rows if row.package == package)
-        counts = [own[outcome] for outcome in ("agrees", "differs", "refused", "still")]
+        outcomes = Counter(row.outcome for row in rows if row.package == package)
+        counts = [outcomes[outcome] for outcome in ("agrees", "differs", "refused", "still")]
         numbers = " | ".join(map(str, (sum(counts), *counts)))
         release = version(package).partition("+")[0]
         yield f"| {package} {release} | {numbers} |"
@@ -212,20 +212,23 @@ def page(rows: list[Row]) -> Iterator[str]:
         yield f"\n## Those that move no weight in 16 steps\n\n{', '.join(map(_named, still))}"
     yield "\n## Those that agree"
     for package in MODULES:
-        own = [
+        names = [
             f"`{row.name}`{_note(row)}" for row in _with(rows, "agrees") if row.package == package
         ]
-        yield f"\n{package}: {', '.join(own)}."
+        yield f"\n{package}: {', '.join(names)}."
     yield from by_rule(rows)
 
 
 def by_rule(rows: list[Row]) -> Iterator[str]:
     """Yield the part of the page on the oracle."""
-    found = Counter(row.oracle for row in rows)
+    outcomes = Counter(row.oracle for row in rows)
     accused = [row for row in rows if row.oracle == "accused"]
-    ran = sum(found.values()) - found["not run"]
+    ran = sum(outcomes.values()) - outcomes["not run"]
     yield JUDGED.format(
-        ran=ran, judged=found["judged"], alone=found["left alone"], accused=len(accused) or "none"
+        ran=ran,
+        judged=outcomes["judged"],
+        alone=outcomes["left alone"],
+        accused=len(accused) or "none",
     )
     yield "Judged: " + ", ".join(_named(row) for row in rows if row.oracle == "judged") + "."
     if accused:
@@ -255,10 +258,10 @@ def _cell(words: str) -> str:
 
 def unexplained(row: Row) -> bool:
     """Return whether a row needs somebody to look."""
-    told = {"differs": CAUSES, "refused": REFUSALS}
-    wrong = [row.key in known for outcome, known in told.items() if outcome != row.outcome]
-    known = row.key in told.get(row.outcome, {row.key})
-    return "WRONG" in (row.outcome, row.oracle) or any(wrong) or not known
+    explanations = {"differs": CAUSES, "refused": REFUSALS}
+    wrong = [row.key in keys for outcome, keys in explanations.items() if outcome != row.outcome]
+    is_explained = row.key in explanations.get(row.outcome, {row.key})
+    return "WRONG" in (row.outcome, row.oracle) or any(wrong) or not is_explained
 
 
 def main(packages: list[str]) -> int:

@@ -43,9 +43,9 @@ def record() -> None:
         "-p",
         "no:cacheprovider",
     ]
-    found = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT / "fixtures/sample")
-    if found.returncode != 1:
-        raise RuntimeError(f"expected cells that fail but got exit status {found.returncode}")
+    process = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT / "fixtures/sample")
+    if process.returncode != 1:
+        raise RuntimeError(f"expected cells that fail but got exit status {process.returncode}")
 
 
 def without_machine() -> None:

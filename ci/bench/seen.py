@@ -110,8 +110,8 @@ class Bench:
     def absences(self) -> Row:
         """Keep each leaf, or every n-th, from advancing, and each object as a whole."""
         row = Row(self._name)
-        row.leaves, found = absences(self._setup, self._every)
-        for absence in found:
+        row.leaves, all_absences = absences(self._setup, self._every)
+        for absence in all_absences:
             shows = self._shows(absence)
             if shows is None:
                 row.matter += 1
@@ -142,7 +142,7 @@ class Bench:
             return None
 
     def _count(
-        self, row: Row, what: str, between: Between, when: str, last: int | None = None
+        self, row: Row, change: str, between: Between, when: str, last: int | None = None
     ) -> None:
         """Record the set-up with something done to it, and count what a comparison says."""
         reference, usual = self._reference(when)
@@ -150,35 +150,37 @@ class Bench:
             try:
                 trace = recorded(self._setup, between, SEQUENCES[when], Path(folder))
             except Exception as error:
-                raise RuntimeError(f"{row.name}: {what} cannot be recorded") from error
+                raise RuntimeError(f"{row.name}: {change} cannot be recorded") from error
             # What is absent may be so on either side.
             verdicts = [judged(trace, reference)]
             if last is None:
                 verdicts.append(judged(reference, trace))
-        steps = [one.first.pair.moment.step for one in verdicts if one.first is not None]
+        steps = [
+            verdict.first.pair.moment.step for verdict in verdicts if verdict.first is not None
+        ]
         if len(steps) == len(verdicts) and (last is None or max(steps) <= last):
             row.red += 1
             return
-        named = [{*one.left_out} - usual for one in verdicts]
+        named = [{*verdict.left_out} - usual for verdict in verdicts]
         if all(named):
             row.named += 1
             if self._verbose:
-                print(f"  {what}: {named[0]}")
+                print(f"  {change}: {named[0]}")
             return
         late = f", red at step {max(steps)}" if steps else ""
-        row.silent.append(f"{what}{late}")
+        row.silent.append(f"{change}{late}")
 
 
 def roots_of(setup: SetUp) -> list[seen_leaves.Path]:
     """List the leaves that are there when one is to be changed."""
-    found: list[seen_leaves.Path] = []
+    paths: list[seen_leaves.Path] = []
 
     def between(step: int, roots: Roots) -> None:
         if step == CHANGED:
-            found.extend(seen_leaves.leaves(roots))
+            paths.extend(seen_leaves.leaves(roots))
 
     setup.run(between)
-    return found
+    return paths
 
 
 def changed(step: int, roots: Roots, path: seen_leaves.Path) -> None:
@@ -218,25 +220,27 @@ DIMENSIONS: dict[str, tuple[str, Callable[[Bench], Row]]] = {
 def main() -> int:
     """Print a table for each dimension; return 1 if a leaf is silent."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    known = setups()
-    parser.add_argument("--only", nargs="+", choices=known, default=[*known], metavar="NAME")
+    all_setups = setups()
+    parser.add_argument(
+        "--only", nargs="+", choices=all_setups, default=[*all_setups], metavar="NAME"
+    )
     parser.add_argument("--dimension", nargs="+", choices=DIMENSIONS, default=[*DIMENSIONS])
     parser.add_argument("--every", type=int, default=1, help="walk through every n-th leaf alone")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what was named")
-    given = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
     silent = 0
     # As in ranks: what was imported is not what a loop could reach, and is not looked through.
     gc.collect()
     gc.freeze()
     with one_rank() as folder:
-        for dimension in given.dimension:
+        for dimension in args.dimension:
             columns, rows = DIMENSIONS[dimension]
             print(f"| set-up | {columns} | named | silent |")
             print("| --- | --- | --- | --- | --- | --- |")
-            for name in given.only:
+            for name in args.only:
                 place = folder / dimension / name.replace(" ", "-")
-                bench = Bench(name, known[name], place, every=given.every, verbose=given.verbose)
+                bench = Bench(name, all_setups[name], place, every=args.every, verbose=args.verbose)
                 row = rows(bench)
                 print(row, *(f"  silent: {line}" for line in row.silent), sep="\n", flush=True)
                 silent += len(row.silent)

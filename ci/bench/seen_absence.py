@@ -66,10 +66,10 @@ class Absence:
         self.carried = False
 
     def __str__(self) -> str:
-        what = words(self._paths[0])
+        leaf_words = words(self._paths[0])
         if len(self._paths) > 1:
-            what = f"all {len(self._paths)} of {words(_object_of(self._paths[0]))}"
-        return f"{what} {'removed' if self._removed else 'held'}"
+            leaf_words = f"all {len(self._paths)} of {words(_object_of(self._paths[0]))}"
+        return f"{leaf_words} {'removed' if self._removed else 'held'}"
 
     def again(self) -> Absence:
         """Return the same for another run."""
@@ -79,13 +79,13 @@ class Absence:
         """Read each leaf where it is first there, and put it back or take it away later."""
         for path in self._paths:
             try:
-                now = seen_leaves.read(roots, path)
+                leaf = seen_leaves.read(roots, path)
             except NOT_THERE:
                 self.carried |= step in self._history.values[path]
                 continue
-            self.carried |= self._history.values[path].get(step) != _digest(now)
+            self.carried |= self._history.values[path].get(step) != _digest(leaf)
             first = path not in self._first
-            self._first.setdefault(path, now)
+            self._first.setdefault(path, leaf)
             try:
                 if self._removed:
                     seen_leaves.remove(roots, path)
@@ -109,15 +109,15 @@ def absences(setup: SetUp, every: int = 1) -> tuple[int, list[Absence]]:
     history = History()
     setup.run(history)
     advanced = [path for path in history.values if history.moved(path) or path in history.removable]
-    found: list[Absence] = []
+    all_absences: list[Absence] = []
     for path in advanced[::every]:
         if history.moved(path):
-            found.append(Absence([path], history))
+            all_absences.append(Absence([path], history))
         if path in history.removable:
-            found.append(Absence([path], history, removed=True))
+            all_absences.append(Absence([path], history, removed=True))
     objects: dict[Path, list[Path]] = defaultdict(list)
     for path in advanced:
         if 0 in history.values[path]:
             objects[_object_of(path)].append(path)
-    found += [Absence(parts, history) for parts in objects.values() if len(parts) > 1]
-    return len(advanced[::every]), found
+    all_absences += [Absence(parts, history) for parts in objects.values() if len(parts) > 1]
+    return len(advanced[::every]), all_absences

@@ -41,20 +41,20 @@ STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
 
 def leaves(roots: Mapping[str, Any]) -> list[Path]:
     """List the path of each leaf once."""
-    found = [(("generator", name),) for name in GENERATORS]
-    return [*found, *_walk(dict(roots), (), set())]
+    generators = [(("generator", name),) for name in GENERATORS]
+    return [*generators, *_walk(dict(roots), (), set())]
 
 
-def _walk(value: Any, path: Path, seen: set[int]) -> Iterator[Path]:
+def _walk(value: Any, path: Path, visited_ids: set[int]) -> Iterator[Path]:
     if isinstance(value, (bool, int, float, complex, str)):
         yield path
         return
-    if isinstance(value, OPAQUE) or id(value) in seen or value is None:
+    if isinstance(value, OPAQUE) or id(value) in visited_ids or value is None:
         return
-    seen.add(id(value))
+    visited_ids.add(id(value))
     if isinstance(value, (Tensor, np.generic, torch.Generator)):
         if isinstance(value, QuantizedParameter):
-            yield from _walk(value.stored, (*path, ("attribute", "stored")), seen)
+            yield from _walk(value.stored, (*path, ("attribute", "stored")), visited_ids)
             return
         usable = not isinstance(value, Tensor) or (value.numel() and value.grad_fn is None)
         yield from [path] if usable else []
@@ -64,7 +64,7 @@ def _walk(value: Any, path: Path, seen: set[int]) -> Iterator[Path]:
             yield (*path, ("attribute", "grad"))
         return
     for step, entry in _entries(value):
-        yield from _walk(entry, (*path, step), seen)
+        yield from _walk(entry, (*path, step), visited_ids)
 
 
 def _entries(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
@@ -82,14 +82,14 @@ def _entries(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 def _is_own(value: Any) -> bool:
     """Return whether an object belongs to the loop, rather than to torch's own machinery."""
-    known = (
+    bases = (
         torch.nn.Module,
         torch.optim.Optimizer,
         torch.optim.lr_scheduler.LRScheduler,
         torch.amp.GradScaler,
     )
     outside = type(value).__module__.partition(".")[0]
-    return isinstance(value, known) or outside not in ("torch", "weakref", "threading", "builtins")
+    return isinstance(value, bases) or outside not in ("torch", "weakref", "threading", "builtins")
 
 
 def change(roots: Mapping[str, Any], path: Path) -> None:
@@ -102,14 +102,14 @@ def change(roots: Mapping[str, Any], path: Path) -> None:
         GENERATORS[path[0][1]]()
         return
     chain = _chain(roots, path)
-    now = _get(chain[-1], path[-1])
-    if isinstance(now, torch.Generator):
-        torch.rand((), generator=now)
-    elif isinstance(now, Tensor):
+    leaf = _get(chain[-1], path[-1])
+    if isinstance(leaf, torch.Generator):
+        torch.rand((), generator=leaf)
+    elif isinstance(leaf, Tensor):
         with torch.no_grad():
-            _change_element(now)
+            _change_element(leaf)
     else:
-        _set(chain, path, _other(now))
+        _set(chain, path, _other(leaf))
 
 
 def read(roots: Mapping[str, Any], path: Path) -> Any:
@@ -120,12 +120,12 @@ def read(roots: Mapping[str, Any], path: Path) -> Any:
     """
     if path[0][0] == "generator":
         return STATES[path[0][1]][0]()
-    now = _get(_chain(roots, path)[-1], path[-1])
-    if now is None:
+    leaf = _get(_chain(roots, path)[-1], path[-1])
+    if leaf is None:
         raise LookupError(words(path))
-    if isinstance(now, torch.Generator):
-        return now.get_state()
-    return _local(now).detach().clone() if isinstance(now, Tensor) else now
+    if isinstance(leaf, torch.Generator):
+        return leaf.get_state()
+    return _local(leaf).detach().clone() if isinstance(leaf, Tensor) else leaf
 
 
 def put(roots: Mapping[str, Any], path: Path, value: Any) -> None:
@@ -138,13 +138,13 @@ def put(roots: Mapping[str, Any], path: Path, value: Any) -> None:
         STATES[path[0][1]][1](value)
         return
     chain = _chain(roots, path)
-    now = _get(chain[-1], path[-1])
-    alike = isinstance(now, Tensor) and isinstance(value, Tensor)
-    if isinstance(now, torch.Generator):
-        now.set_state(value)
-    elif alike and _local(now).shape == value.shape:
+    leaf = _get(chain[-1], path[-1])
+    alike = isinstance(leaf, Tensor) and isinstance(value, Tensor)
+    if isinstance(leaf, torch.Generator):
+        leaf.set_state(value)
+    elif alike and _local(leaf).shape == value.shape:
         with torch.no_grad():
-            _local(now).copy_(value)
+            _local(leaf).copy_(value)
     else:
         _set(chain, path, value.clone() if isinstance(value, Tensor) else value)
 
@@ -181,8 +181,8 @@ def _chain(roots: Mapping[str, Any], path: Path) -> list[Any]:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    held: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return held
+    local_tensor: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local_tensor
 
 
 def _other(value: Any) -> Any:
@@ -196,13 +196,15 @@ def _other(value: Any) -> Any:
 
 
 def _change_element(tensor: Tensor) -> None:
-    held = _local(tensor)
-    if held.is_quantized:
-        held.copy_(torch.quantize_per_tensor(held.dequantize() + 1, 0.1, 0, held.dtype))
+    local_tensor = _local(tensor)
+    if local_tensor.is_quantized:
+        local_tensor.copy_(
+            torch.quantize_per_tensor(local_tensor.dequantize() + 1, 0.1, 0, local_tensor.dtype)
+        )
         return
-    if hasattr(held, "__tensor_flatten__"):
-        held = getattr(held, held.__tensor_flatten__()[0][0])
-    flat = held.detach().view(-1) if held.is_contiguous() else held.detach()
+    if hasattr(local_tensor, "__tensor_flatten__"):
+        local_tensor = getattr(local_tensor, local_tensor.__tensor_flatten__()[0][0])
+    flat = local_tensor.detach().view(-1) if local_tensor.is_contiguous() else local_tensor.detach()
     index = (0,) * flat.dim()
     if flat.dtype is torch.bool:
         flat[index] = ~flat[index]

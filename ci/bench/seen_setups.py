@@ -54,8 +54,8 @@ class Parts:
 
     def roots(self) -> Roots:
         """Return everything that the loop reaches."""
-        named = {f"optimizer{n}": one for n, one in enumerate(self.optimizers)}
-        named |= {f"scheduler{n}": one for n, one in enumerate(self.schedulers)}
+        named = {f"optimizer{n}": optimizer for n, optimizer in enumerate(self.optimizers)}
+        named |= {f"scheduler{n}": scheduler for n, scheduler in enumerate(self.schedulers)}
         return {"model": self.model, **named, "scaler": self.scaler, **self.beside}
 
 
@@ -170,8 +170,8 @@ def own_average() -> Parts:
 
     def after(step: int) -> None:
         with torch.no_grad():
-            for mean, own in zip(average.parameters(), parts.model.parameters(), strict=True):
-                mean.lerp_(own, 0.1)
+            for mean, weight in zip(average.parameters(), parts.model.parameters(), strict=True):
+                mean.lerp_(weight, 0.1)
 
     parts.after, parts.beside["average"] = after, average
     return parts
@@ -183,14 +183,14 @@ class Buffers(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         if kind == "complex":
-            held = torch.polar(torch.ones(5), torch.arange(5.0) * 0.3)
-            self.register_buffer("held", held)
-            self.register_buffer("conjugate", held.conj())
+            buffer = torch.polar(torch.ones(5), torch.arange(5.0) * 0.3)
+            self.register_buffer("held", buffer)
+            self.register_buffer("conjugate", buffer.conj())
         else:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch says that it will remove them
-                held = torch.quantize_per_tensor(torch.arange(5.0), 0.1, 0, torch.qint8)
-            self.register_buffer("held", held)
+                buffer = torch.quantize_per_tensor(torch.arange(5.0), 0.1, 0, torch.qint8)
+            self.register_buffer("held", buffer)
         self.kind = kind
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -308,12 +308,13 @@ LOOPS: dict[str, Callable[[], Parts]] = {
     "AveragedModel": averaged,
     "average of one's own": own_average,
     "SWA": partial(averaged, swa=True),
-    "StepLR": partial(scheduled, lambda own: lr_scheduler.StepLR(own, step_size=30)),
+    "StepLR": partial(scheduled, lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=30)),
     "OneCycle": partial(
-        scheduled, lambda own: lr_scheduler.OneCycleLR(own, max_lr=0.2, total_steps=10)
+        scheduled, lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=10)
     ),
     "ReduceLROnPlateau": partial(
-        scheduled, lambda own: lr_scheduler.ReduceLROnPlateau(own, patience=0, factor=0.5)
+        scheduled,
+        lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5),
     ),
     "dropout": partial(simple, SGD, lambda: nn.Dropout(0.25)),
     "BatchNorm": partial(simple, SGD, lambda: nn.BatchNorm1d(5)),
@@ -354,9 +355,9 @@ LAYOUTS: dict[str, tuple[Any, Any, Cell]] = {
 def state_of(parts: Parts) -> Iterator[Any]:
     """Yield what a checkpoint of a loop holds."""
     yield parts.model.state_dict()
-    for one in (*parts.optimizers, *parts.schedulers):
-        yield one.state_dict()
+    for stepper in (*parts.optimizers, *parts.schedulers):
+        yield stepper.state_dict()
     if parts.scaler is not None:
         yield parts.scaler.state_dict()
-    for one in parts.beside.values():
-        yield one.state_dict()
+    for average in parts.beside.values():
+        yield average.state_dict()

@@ -86,8 +86,8 @@ class Layouts:
         self._workload = workload
         self._cell = cell
 
-    def _made(self, between: Between | None) -> Callable[[Any, Cell], Engine]:
-        def made(workload: Any, cell: Cell) -> Engine:
+    def _watched_layout(self, between: Between | None) -> Callable[[Any, Cell], Engine]:
+        def layout(workload: Any, cell: Cell) -> Engine:
             engine: Engine = self._layout(workload, cell)
             compute, update = engine.forward_backward, engine.optimizer_step
             done = [0]
@@ -107,14 +107,14 @@ class Layouts:
             engine.optimizer_step = updating  # type: ignore[method-assign]
             return engine
 
-        return made
+        return layout
 
     def run(self, between: Between | None) -> Effects:
         """Train without a recorder; return what each step after `CHANGED` shows."""
         seeded()
         cell = self._cell.replace(sequence=SEQUENCES["midway"])
         cell = dataclasses.replace(cell, backend="emulated")
-        engine = self._made(between)(self._workload(), cell)
+        engine = self._watched_layout(between)(self._workload(), cell)
         capture = Capture()
         engine.start(capture)
         torch.manual_seed(SEED)
@@ -122,7 +122,7 @@ class Layouts:
         for step in range(1, CHANGED + 3):
             capture.begin()
             engine.forward_backward(step)
-            losses = [seen.tensor.clone() for seen in capture.kept("loss")]
+            losses = [observation.tensor.clone() for observation in capture.kept("loss")]
             grads = [engine.gradient(p) for p in engine.model.parameters()]
             before = [*map(digest, (*losses, *grads))]
             for phase in STEP_PHASES[1:] if not engine.fused_step else STEP_PHASES[-1:]:
@@ -135,10 +135,10 @@ class Layouts:
     def record(self, between: Between | None, sequence: str, folder: Path) -> None:
         """Record the layout."""
         seeded()
-        made = self._made(between)
+        layout = self._watched_layout(between)
         cell = self._cell.replace(sequence=sequence)
         segment = cell.segments[0]
-        record_engine(LayoutJob(made, made, self._workload, cell, folder, segment, EVERYTHING))
+        record_engine(LayoutJob(layout, layout, self._workload, cell, folder, segment, EVERYTHING))
 
 
 SetUp = Loops | Layouts
@@ -146,13 +146,15 @@ SetUp = Loops | Layouts
 
 def setups() -> dict[str, SetUp]:
     """Return all set-ups by name."""
-    found: dict[str, SetUp] = {name: Layouts(*one) for name, one in LAYOUTS.items()}
-    return found | {name: Loops(make) for name, make in LOOPS.items()}
+    all_setups: dict[str, SetUp] = {
+        name: Layouts(*arguments) for name, arguments in LAYOUTS.items()
+    }
+    return all_setups | {name: Loops(make) for name, make in LOOPS.items()}
 
 
 def digest(value: Any) -> str:
     """Return a digest of all numbers in a value."""
-    held = xxhash.xxh3_128()
+    hasher = xxhash.xxh3_128()
     for path, leaf in [("", value)] if isinstance(value, torch.Tensor) else values(value):
         tensor = leaf
         if isinstance(leaf, torch.Tensor):
@@ -162,12 +164,12 @@ def digest(value: Any) -> str:
             tensor = tensor.dequantize() if isinstance(tensor, QuantizedParameter) else tensor
             if hasattr(tensor, "__tensor_flatten__"):
                 inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-                held.update("".join(map(digest, inner)).encode())
+                hasher.update("".join(map(digest, inner)).encode())
                 continue
             flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
             tensor = flat.view(torch.uint8).numpy().tobytes()
-        held.update(f"{path} {tensor!r}".encode())
-    return held.hexdigest()
+        hasher.update(f"{path} {tensor!r}".encode())
+    return hasher.hexdigest()
 
 
 def recorded(setup: SetUp, between: Between | None, sequence: str, folder: Path) -> Trace:

@@ -69,20 +69,20 @@ class Soak:
         without = (f"-pno:{name}" for name in ("terminal", "cacheprovider", "rerunfailures"))
         options = f"--precision-timeout={DEADLINE}", "--precision-device=cpu", f"--rootdir={HERE}"
         # Ranks are to be kept, so that it shows what jobs leave in them.
-        kept = "-oprecision_pure=true"
+        pure_option = "-oprecision_pure=true"
         jobs = str(HERE / "soak_jobs.py"), f"-c{os.devnull}"
         before = held(self.folder)
         began = time.monotonic()
-        status = pytest.main([*jobs, *without, *options, kept], plugins=[self])
+        status = pytest.main([*jobs, *without, *options, pure_option], plugins=[self])
         self.seconds = time.monotonic() - began
         after = held(self.folder)
-        self.left = {what: after[what] - before[what] for what in after}
+        self.left = {kind: after[kind] - before[kind] for kind in after}
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             self.problems.append(f"the session ended with {status!r}")
         if self.ended != len(self.tasks):
             self.problems.append(f"{self.ended} of {len(self.tasks)} jobs ended")
         self.problems += [
-            f"{number} {what} left" for what, number in self.left.items() if number > 0
+            f"{number} {kind} left" for kind, number in self.left.items() if number > 0
         ]
         self.problems += self.processes.problems
 
@@ -103,14 +103,16 @@ class Soak:
         item.user_properties.clear()  # an item stays until the session ends
         for check, expected in task.endings.items():
             ended = got.get(check)
-            what = "lost" if ended is None else compared(expected, ended)
-            self.counts[task.kind if check == "job" else check][what] += 1
-            if what:
+            mistake = "lost" if ended is None else compared(expected, ended)
+            self.counts[task.kind if check == "job" else check][mistake] += 1
+            if mistake:
                 outcome = (
                     "nothing" if ended is None else f"{ended.outcome}\n{ended.leak}{ended.words}"
                 )
-                wanted = f"{expected.outcome} {expected.leak}"
-                self.problems.append(f"{what}: {check} of {task}: not {wanted} but {outcome}")
+                expected_outcome = f"{expected.outcome} {expected.leak}"
+                self.problems.append(
+                    f"{mistake}: {check} of {task}: not {expected_outcome} but {outcome}"
+                )
 
     def pytest_runtest_logfinish(self) -> None:
         """Look at all processes after each test, and say now and then how far it is."""
@@ -134,7 +136,7 @@ class Soak:
         lines = [
             ROW.format("checks", "number", *WRONG),
             *(ROW.format(name, of.total(), *(of[w] for w in WRONG)) for name, of in rows.items()),
-            f"left        {', '.join(f'{number} {what}' for what, number in self.left.items())}",
+            f"left        {', '.join(f'{number} {kind}' for kind, number in self.left.items())}",
             f"growth      {', '.join(grown)} and {rank[1]} descriptors",
             f"took        {self.ended} jobs in {self.seconds:.0f} s",
         ]
@@ -150,11 +152,11 @@ def soak(tasks: list[Task]) -> Soak:
         # Not by monkeypatch, whose pending changes the session refuses.
         before, tempfile.tempdir = tempfile.tempdir, folder
         try:
-            found = Soak(tasks, Path(folder))
-            found.run()
+            session = Soak(tasks, Path(folder))
+            session.run()
         finally:
             tempfile.tempdir = before
-    return found
+    return session
 
 
 def main() -> int:
@@ -163,11 +165,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    found = soak(plan(options.jobs, options.seed))
-    for problem in found.problems:
+    session = soak(plan(options.jobs, options.seed))
+    for problem in session.problems:
         print(problem)
-    print(found.table)
-    return bool(found.problems)
+    print(session.table)
+    return bool(session.problems)
 
 
 if __name__ == "__main__":

@@ -234,8 +234,10 @@ def ending_after_rewriting(task: Task, parity: Parity) -> Ending:
             for factor in factors:
                 file.write_text(f"FACTOR = {factor}")
                 is_wrong = task.way.endswith(odd_sides.WRONG) and factor == factors[-1]
-                known = factors[0] if is_wrong else factor
-                ended = ending(parity, partial(task.candidate, factor=float(known)), reference)
+                candidate_factor = factors[0] if is_wrong else factor
+                ended = ending(
+                    parity, partial(task.candidate, factor=float(candidate_factor)), reference
+                )
                 if ended.outcome != "pass":
                     break
         finally:

@@ -130,10 +130,10 @@ def planted_in(name: str) -> tuple[str, Planted] | None:
 def row_of(cell: dict[str, Any]) -> list[str] | None:
     """Return the row of a cell of a report; None of one that is not planted, or did not run."""
     file, _, name = cell["nodeid"].partition("::")
-    found = planted_in(name)
-    if found is None or cell["outcome"] != "fail":
+    match = planted_in(name)
+    if match is None or cell["outcome"] != "fail":
         return None
-    words, planted = found
+    words, planted = match
     culprit = cell.get("culprit") or {}
     home = planted.file or Path(file).name
     folder = next(folder for folder in FOLDERS if (folder / home).exists())
@@ -142,21 +142,23 @@ def row_of(cell: dict[str, Any]) -> list[str] | None:
     if not places:
         raise SystemExit(f"{home} has no line with {planted.code!r}, where {name} has its defect")
     same = Path(culprit.get("file") or "").name == home
-    there = same and any(abs(culprit["line"] - place) <= 1 for place in places)
+    is_at_place = same and any(abs(culprit["line"] - place) <= 1 for place in places)
     named = f"`{Path(culprit['file']).name}:{culprit['line']}`" if culprit.get("file") else "no"
     kind = culprit.get("kind") or "no"
     return [
         words,
         Path(file).stem.removeprefix("test_"),
-        "yes" if there else named,
+        "yes" if is_at_place else named,
         "yes" if kind == planted.kind else f"{kind}, not {planted.kind}",
     ]
 
 
 def section(cells: list[dict[str, Any]], before: str) -> str:
     """Return the section of the page, which was `before`."""
-    kept = [line.strip("| ").split(" | ") for line in before.splitlines() if line.startswith("| ")]
-    rows_by_name = {(row[0], row[1]): row for row in kept[2:]}
+    old_rows = [
+        line.strip("| ").split(" | ") for line in before.splitlines() if line.startswith("| ")
+    ]
+    rows_by_name = {(row[0], row[1]): row for row in old_rows[2:]}
     rows_by_name |= {(row[0], row[1]): row for row in filter(None, map(row_of, cells))}
     rows = sorted(rows_by_name.values())
     lines, kinds = (sum(row[place] == "yes" for row in rows) for place in (2, 3))
@@ -171,7 +173,7 @@ def section(cells: list[dict[str, Any]], before: str) -> str:
 
 def main() -> None:
     """Write the section, in place of the one that the page has."""
-    cells = [one for file in sys.argv[1:] for one in json.loads(Path(file).read_text())["cells"]]
+    cells = [cell for file in sys.argv[1:] for cell in json.loads(Path(file).read_text())["cells"]]
     others, _, before = PAGE.read_text().partition(HEADING)
     others = others.rstrip("\n")
     PAGE.write_text(f"{others}\n\n{section(cells, before)}")

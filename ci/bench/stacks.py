@@ -22,14 +22,14 @@ LONGEST = 60
 
 def lines(nodes: list[ast.stmt]) -> set[int]:
     """Return the numbers of the lines with code in these statements."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for node in (inner for outer in nodes for inner in ast.walk(outer)):
         text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node, ast.stmt) and not text:
             body = getattr(node, "body", None)
             stop = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
-            found.update(range(node.lineno, stop))
-    return found
+            numbers.update(range(node.lineno, stop))
+    return numbers
 
 
 def parts(file: Path) -> Iterator[ast.stmt]:
@@ -42,10 +42,10 @@ def parts(file: Path) -> Iterator[ast.stmt]:
 
 def seconds(report: Path | None) -> dict[str, list[float]]:
     """Return the seconds of the cells of each file."""
-    found: dict[str, list[float]] = defaultdict(list)
+    seconds_of_files: dict[str, list[float]] = defaultdict(list)
     for cell in json.loads(report.read_text())["cells"] if report else ():
-        found[cell["nodeid"].split("::")[0]].append(cell["seconds"])
-    return found
+        seconds_of_files[cell["nodeid"].split("::")[0]].append(cell["seconds"])
+    return seconds_of_files
 
 
 def main() -> None:
@@ -55,9 +55,9 @@ def main() -> None:
         f"{'file':<28} {'lines':>5} {'longest':>8} {'cells':>6} {'median s':>9} {'greatest s':>10}"
     )
     for file in sorted(STACKS.glob("test_*.py")):
-        own = {node.name: len(lines([node])) for node in parts(file)}  # type: ignore[attr-defined]
-        longest = max(own.values(), default=0)
-        row = f"{file.name:<28} {sum(own.values()):>5} {longest:>8}"
+        lengths = {node.name: len(lines([node])) for node in parts(file)}  # type: ignore[attr-defined]
+        longest = max(lengths.values(), default=0)
+        row = f"{file.name:<28} {sum(lengths.values()):>5} {longest:>8}"
         if cells := spent.get(file.name):
             row += f" {len(cells):>6} {statistics.median(cells):>9.1f} {max(cells):>10.1f}"
         print(row, "TOO LONG" if longest > LONGEST else "")

@@ -77,8 +77,8 @@ CAUSES = (
 
 def why(test: str, message: str) -> str:
     """Return the cause of a failure, or its first line after `UNEXPLAINED`."""
-    found = (cause.text for cause in CAUSES if cause.explains(test, message))
-    return next(found, UNEXPLAINED + plain(message))
+    causes = (cause.text for cause in CAUSES if cause.explains(test, message))
+    return next(causes, UNEXPLAINED + plain(message))
 
 
 def plain(message: str) -> str:

@@ -71,9 +71,9 @@ def write_rows(project: str, measured: str, rows: Mapping[str, Row]) -> None:
     begin, end = _marks(project)
     before, _, rest = PAGE.read_text().partition(begin)
     table = [*HEADER, *(f"| {' | '.join([name, *cells])} |" for name, cells in rows.items())]
-    made = "\n".join([begin, "", measured, "", *table, "", end])
+    section = "\n".join([begin, "", measured, "", *table, "", end])
     written = PAGE.with_suffix(".part")
-    written.write_text(before + made + rest.partition(end)[2])
+    written.write_text(before + section + rest.partition(end)[2])
     written.replace(PAGE)
 
 

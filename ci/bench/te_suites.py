@@ -149,65 +149,69 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="run every test")
     parser.add_argument("--limit", type=int, default=1800, help="seconds that a file may take")
     parser.add_argument("files", nargs="*", help="run these files alone, by the end of their paths")
-    asked = parser.parse_args()
-    problem = problem_of(vars(asked)) or te.refusal()
+    args = parser.parse_args()
+    problem = problem_of(vars(args)) or te.refusal()
     if problem:
         parser.error(problem)
     # A job that is cancelled ends what it has started, as one that is interrupted does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     orders = [
-        measure(project, vars(asked)[project.option].resolve(), suite, asked)
+        measure(project, vars(args)[project.option].resolve(), suite, args)
         for project in PROJECTS
-        for suite in chosen(project, vars(asked))
+        for suite in chosen(project, vars(args))
     ]
     return int(not all(orders))
 
 
-def problem_of(asked: dict[str, Any]) -> str:
+def problem_of(arguments: dict[str, Any]) -> str:
     """Return what is wrong with the arguments; empty if nothing is."""
-    given = [project for project in PROJECTS if asked[project.option] is not None]
+    projects = [project for project in PROJECTS if arguments[project.option] is not None]
     options = " or ".join(f"--{project.option} DIR" for project in PROJECTS)
-    if not given:
+    if not projects:
         return expected_but_got(options, "neither", f"clone {TE.address}, and give its folder")
-    for project in given:
-        tests = asked[project.option] / project.tests
+    for project in projects:
+        tests = arguments[project.option] / project.tests
         if not tests.is_dir():
             expected = f"--{project.option} to be a checkout of {project.title}"
-            got = f"{asked[project.option]}, which has no {project.tests}"
+            got = f"{arguments[project.option]}, which has no {project.tests}"
             return expected_but_got(expected, got, f"clone {project.address}")
-        for suite in chosen(project, asked):
+        for suite in chosen(project, arguments):
             if not (tests / suite.file).is_file():
                 expected = f"a checkout of {project.title} with {project.tests}/{suite.file}"
-                got = f"{asked[project.option]}, which lacks it"
+                got = f"{arguments[project.option]}, which lacks it"
                 workflow = ".github/workflows/transformer-engine.yml"
                 return expected_but_got(expected, got, f"check out the commit in {workflow}")
-    known = [suite.file for project in given for suite in project.suites]
-    for file in asked["files"]:
-        if not any(name.endswith(file) for name in known):
-            return expected_but_got("one of " + ", ".join(known), file, "name one of them")
-    if asked["limit"] < 1:
-        return expected_but_got("--limit of at least 1 second", str(asked["limit"]), "raise it")
+    files = [suite.file for project in projects for suite in project.suites]
+    for file in arguments["files"]:
+        if not any(name.endswith(file) for name in files):
+            return expected_but_got("one of " + ", ".join(files), file, "name one of them")
+    if arguments["limit"] < 1:
+        return expected_but_got("--limit of at least 1 second", str(arguments["limit"]), "raise it")
     return ""
 
 
-def chosen(project: Project, asked: dict[str, Any]) -> list[Suite]:
+def chosen(project: Project, arguments: dict[str, Any]) -> list[Suite]:
     """Return the files of a project that are to be run."""
-    if asked[project.option] is None:
+    if arguments[project.option] is None:
         return []
-    ends = tuple(asked["files"]) or ("",)
+    ends = tuple(arguments["files"]) or ("",)
     return [suite for suite in project.suites if suite.file.endswith(ends)]
 
 
-def measure(project: Project, checkout: Path, suite: Suite, asked: argparse.Namespace) -> bool:
+def measure(project: Project, checkout: Path, suite: Suite, args: argparse.Namespace) -> bool:
     """Run one file and write its row; return whether it is in order."""
-    every = 1 if asked.all else suite.every
-    lines, seconds = run(project, checkout, suite, every, asked.limit)
-    made = te_page.row(lines, every)
-    rows = te_page.read_rows(project.option) | {suite.name: made}
-    in_order = {one.name: rows[one.name] for one in project.suites if one.name in rows}
+    every = 1 if args.all else suite.every
+    lines, seconds = run(project, checkout, suite, every, args.limit)
+    row = te_page.row(lines, every)
+    rows = te_page.read_rows(project.option) | {suite.name: row}
+    in_order = {
+        project_suite.name: rows[project_suite.name]
+        for project_suite in project.suites
+        if project_suite.name in rows
+    }
     te_page.write_rows(project.option, provenance(project, checkout), in_order)
-    print(f"{suite.name}: {said(made)} ({seconds:.0f} s)", flush=True)
-    return te_page.is_in_order(made)
+    print(f"{suite.name}: {said(row)} ({seconds:.0f} s)", flush=True)
+    return te_page.is_in_order(row)
 
 
 def run(
@@ -225,8 +229,8 @@ def run(
         *(launch if suite.ranks > 1 else ()),
         *("-m", "pytest", *PLUGINS, *project.plugins, *suite.plugins, *PLAIN, *options, str(file)),
     ]
-    own = str(checkout) if project.imported else ""
-    path = [own, str(ROOT / "ci" / "bench"), os.environ.get("PYTHONPATH", "")]
+    package_path = str(checkout) if project.imported else ""
+    path = [package_path, str(ROOT / "ci" / "bench"), os.environ.get("PYTHONPATH", "")]
     with tempfile.TemporaryDirectory(prefix="precision-te-") as folder:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
@@ -249,7 +253,11 @@ def run(
             pass  # the row says after how many tests
         finally:
             end(process)
-        lines = [line for one in Path(folder).iterdir() for line in one.read_text().splitlines()]
+        lines = [
+            line
+            for outcome_file in Path(folder).iterdir()
+            for line in outcome_file.read_text().splitlines()
+        ]
     return [json.loads(line) for line in lines], time.monotonic() - began
 
 
@@ -269,8 +277,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def provenance(project: Project, checkout: Path) -> str:
     """Return the sentence that says with what a project's table was measured."""
     command = ["git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    commit = asked.stdout.strip() if (checkout / ".git").exists() else ""
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    commit = process.stdout.strip() if (checkout / ".git").exists() else ""
     of = f"{project.title}{f' at {commit}' if commit else ''}"
     torch = f"torch {version('torch')}, without a GPU"
     return f"Tests of {of}, with transformer-engine {version('transformer-engine')} and {torch}."

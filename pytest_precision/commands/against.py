@@ -45,21 +45,21 @@ class Against:
     """A command that records a script in several commits and compares the recordings.
 
     Args:
-        given: the command line.
+        args: the command line.
         checks: whether a node id of pytest may take the place of the script.
 
     Attributes:
-        given: the command line.
+        args: the command line.
         of_check: whether the command line names a test.
         sides: records, while the command runs.
     """
 
     sides: Sides
 
-    def __init__(self, given: argparse.Namespace, *, checks: bool = False) -> None:
-        self.given = given
-        self.of_check = checks and "::" in "".join(given.script[:1])
-        expect_script(given, of_check=self.of_check)
+    def __init__(self, args: argparse.Namespace, *, checks: bool = False) -> None:
+        self.args = args
+        self.of_check = checks and "::" in "".join(args.script[:1])
+        expect_script(args, of_check=self.of_check)
 
     @staticmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,16 +78,16 @@ class Against:
 
     def run(self, body: Callable[[Against], int]) -> int:
         """Call `body` to run a command, remove its temporary files, and return the exit status."""
-        given = self.given
+        args = self.args
         # From Ctrl-C, a runner that cancels a job, or a terminal that is closed: what was made is
         # removed, and where this command was at that moment is of no interest.
-        heeded = [one for one in _ENDINGS if signal.getsignal(one) is not signal.SIG_IGN]
-        before = {one: signal.signal(one, _exit) for one in heeded}
+        heeded = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, _exit) for number in heeded}
         try:
-            self._terms = terms_of(given)
-            expect_report_free(given)
+            self._terms = terms_of(args)
+            expect_report_free(args)
             with ExitStack() as stack:
-                self.sides = Sides(given.script, [*self._options()], given.link, stack)
+                self.sides = Sides(args.script, [*self._options()], args.link, stack)
                 return body(self)
         except (
             argparse.ArgumentTypeError,
@@ -96,7 +96,7 @@ class Against:
             ValueError,
             usage_error(),
         ) as error:
-            given.parser.error(visible(str(error)))
+            args.parser.error(visible(str(error)))
             raise  # it has ended this process
         finally:
             for number, handler in before.items():
@@ -114,8 +114,8 @@ class Against:
             other: what the reference is called.
             lines: whether the line of a difference is looked for, in recordings of operations.
         """
-        nodeid = f"{self.given.script[0]}: {name} against {other}"
-        command = shlex.join(["python", "-m", "pytest_precision", *self.given.words])
+        nodeid = f"{self.args.script[0]}: {name} against {other}"
+        command = shlex.join(["python", "-m", "pytest_precision", *self.args.words])
         terms = self._terms._replace(lines=lines)
         call = partial(_verdict, candidate, reference, terms, nodeid, repeat=command)
         verdict: Verdict = self.sides.servers.call(call, self.sides.folder / "verdict")
@@ -160,18 +160,18 @@ class Against:
                 logged = between(f"{ours}-lines", f"{theirs}-lines", lines=True)
                 ruling = replace(verdict.ruling, culprit=logged.culprit)
                 verdict = replace(verdict, ruling=ruling)
-            return str(show(self.given, verdict))
+            return str(show(self.args, verdict))
 
         return int(peers.agree(f"verdict/{theirs}", judged))
 
     def _options(self) -> Iterator[str]:
-        given = self.given
-        yield from ("--steps", str(given.steps), "--te", given.te)
+        args = self.args
+        yield from ("--steps", str(args.steps), "--te", args.te)
         # A tolerance needs the values of all steps.
-        every = () if self._terms.criteria.bitwise else (range(given.steps + 1),)
-        values = given.values or every
+        every = () if self._terms.criteria.bitwise else (range(args.steps + 1),)
+        values = args.values or every
         if values:
             # In a word, which the system limits, a range takes as much as its ends.
-            yield from ("--values", ",".join(f"{one[0]}-{one[-1]}" for one in values))
-        for kind in given.see:
+            yield from ("--values", ",".join(f"{steps[0]}-{steps[-1]}" for steps in values))
+        for kind in args.see:
             yield from ("--see", kind)

@@ -58,19 +58,19 @@ def add_to(commands: Any) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Check the model and optimizer that the named function builds, and return the exit status."""
     try:
-        with _started_here(given.build), _printed_as_errors():
-            build = _function(given.build)
-            found, is_first = _audited(build)
+        with _started_here(args.build), _printed_as_errors():
+            build = _function(args.build)
+            audit, is_first = _joint_audit(build)
     except NoSetupError as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
-        given.parser.error(str(error))
+        args.parser.error(str(error))
     if is_first:
-        say("\n".join(FORMATS[given.format](found, _place(build))))
-    return int(given.fail_on != "never" and bool(found.at_least(given.fail_on)))
+        say("\n".join(FORMATS[args.format](audit, _place(build))))
+    return int(args.fail_on != "never" and bool(audit.at_least(args.fail_on)))
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def _started_here(program: str) -> Iterator[None]:
 def _printed_as_errors() -> Iterator[None]:
     """Redirect standard output to standard error in the block, also of child processes."""
     sys.stdout.flush()
-    own = os.dup(1)
+    descriptor = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
@@ -98,8 +98,8 @@ def _printed_as_errors() -> Iterator[None]:
     finally:
         sys.stdout.flush()  # people's code may know it as `sys.__stdout__`
         ctypes.CDLL(None).fflush(None)  # what extensions print waits in a buffer of C's
-        os.dup2(own, 1)
-        os.close(own)
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
 
 
 def _function(name: str) -> Callable[[], Any]:
@@ -109,19 +109,19 @@ def _function(name: str) -> Callable[[], Any]:
         )
     place, _, function = name.partition(":")
     module = _module(place, name)
-    found: Any = getattr(module, function, None)
-    if not callable(found):
-        own = (key for key, value in vars(module).items() if inspect.isfunction(value))
-        known = ", ".join(sorted(own)) or "none"
-        raise _refused(f"a function in {place}", name, f"the functions there: {known}")
+    attribute: Any = getattr(module, function, None)
+    if not callable(attribute):
+        functions = (key for key, value in vars(module).items() if inspect.isfunction(value))
+        names = ", ".join(sorted(functions)) or "none"
+        raise _refused(f"a function in {place}", name, f"the functions there: {names}")
     with suppress(ValueError):  # some of C have no signature
         try:
-            inspect.signature(found).bind()
+            inspect.signature(attribute).bind()
         except TypeError as error:
             advice = f"{error}: wrap it in a function that passes them"
             raise _refused("a function without arguments", name, advice) from None
-    made: Callable[[], Any] = found
-    return made
+    build: Callable[[], Any] = attribute
+    return build
 
 
 def _module(place: str, name: str) -> ModuleType:
@@ -137,33 +137,35 @@ def _module(place: str, name: str) -> ModuleType:
         ) from error
 
 
-def _refused(what: str, name: str, advice: str) -> NoSetupError:
-    return NoSetupError(expected_but_got(what, named("build", name), advice))
+def _refused(expected: str, name: str, advice: str) -> NoSetupError:
+    return NoSetupError(expected_but_got(expected, named("build", name), advice))
 
 
-def _audited(build: Callable[[], Any]) -> tuple[Audit, bool]:
+def _joint_audit(build: Callable[[], Any]) -> tuple[Audit, bool]:
     """Audit what `build` returns on each rank; return the audit, and whether this rank prints."""
     import torch.distributed as dist
 
     from pytest_precision.auditing.audit import audit_built
 
     before = dist.is_initialized()
-    found = audit_built(build)
+    audit = audit_built(build)
     if before or not dist.is_initialized():
-        return found, True
+        return audit, True
     parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, found)
+    dist.all_gather_object(parts, audit)
     first = dist.get_rank() == 0
     dist.destroy_process_group()
-    return type(found).together(parts), first
+    return type(audit).together(parts), first
 
 
 def _place(build: Callable[[], Any]) -> BuiltAt:
-    own = inspect.unwrap(build.func if isinstance(build, functools.partial) else build)
-    source = own if inspect.isfunction(own) or inspect.isclass(own) else type(own)
+    function = inspect.unwrap(build.func if isinstance(build, functools.partial) else build)
+    source = (
+        function if inspect.isfunction(function) or inspect.isclass(function) else type(function)
+    )
     file = Path(inspect.getfile(source))
-    here = Path.cwd()
-    inside = file.relative_to(here) if file.is_relative_to(here) else file
+    folder = Path.cwd()
+    inside = file.relative_to(folder) if file.is_relative_to(folder) else file
     return inside.as_posix(), inspect.getsourcelines(source)[1]
 
 
@@ -192,14 +194,16 @@ def results(audit: Audit, place: BuiltAt) -> list[SarifResult]:
     from pytest_precision.report.sarif import SarifResult, SarifRule
 
     rules = {
-        one.rule: SarifRule(
-            one.rule, AUDIT_RULES[one.rule], f"{one.remedy[0].upper()}{one.remedy[1:]}."
+        finding.rule: SarifRule(
+            finding.rule,
+            AUDIT_RULES[finding.rule],
+            f"{finding.remedy[0].upper()}{finding.remedy[1:]}.",
         )
-        for one in audit.findings
+        for finding in audit.findings
     }
     return [
-        SarifResult(rules[one.rule], one.severity, one.message, place, one.names)
-        for one in audit.findings
+        SarifResult(rules[finding.rule], finding.severity, finding.message, place, finding.names)
+        for finding in audit.findings
     ]
 
 
@@ -209,12 +213,12 @@ def _github(audit: Audit, place: BuiltAt) -> list[str]:
     file, line = place
     lines = []
     for severity, level in LEVELS.items():
-        found = [
-            workflow_command(level, one.message, file=file, line=line, title=one.rule)
-            for one in audit.findings
-            if one.severity == severity
+        commands = [
+            workflow_command(level, finding.message, file=file, line=line, title=finding.rule)
+            for finding in audit.findings
+            if finding.severity == severity
         ]
-        lines += at_most(found, level, "precision audit", "finding", "of this kind")
+        lines += at_most(commands, level, "precision audit", "finding", "of this kind")
     return lines
 
 

@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "bisect",
-        lambda given: Against(given, checks=True).run(_found),
+        lambda args: Against(args, checks=True).run(_bisect),
         "find the commit that changed what a script or a test computes",
         __doc__,
         "%(prog)s GOOD BAD [OPTION ...] -- train.py|NODE_ID [ARGUMENT ...]",
@@ -44,15 +44,15 @@ def add_to(commands: Any) -> None:
     Against.add_options(parser)
 
 
-def _found(against: Against) -> int:
+def _bisect(against: Against) -> int:
     """Bisect; print the commit found and how it changed the results, and return the exit status."""
-    given = against.given
+    args = against.args
     sides = against.sides
     if sides.peers.world_size > 1:
         raise RevisionError(
             expected_but_got("one process", f"{sides.peers.world_size} ranks", "leave torchrun out")
         )
-    good, bad = (commit_of(sides.repository, name) for name in (given.good, given.bad))
+    good, bad = (commit_of(sides.repository, name) for name in (args.good, args.bad))
     commits: RecordedCommits | ChecksOfCommits
     commits = ChecksOfCommits(against) if against.of_check else RecordedCommits(against)
     commits.expect_ends(good, bad)
@@ -94,10 +94,10 @@ class RecordedCommits:
         self._good = good
         self._record(good, "reference")
         if self.is_good(bad):
-            given = self._against.given
+            args = self._against.args
             raise RevisionError(
                 expected_but_got(
-                    f"other numbers at {given.bad} than at {given.good}",
+                    f"other numbers at {args.bad} than at {args.good}",
                     "the same",
                     "give an earlier GOOD or a later BAD",
                 )
@@ -175,10 +175,10 @@ def bisected(repository: Path, commits: JudgedCommits, good: str, bad: str) -> s
 def _forks(repository: Path, good: str, bad: str) -> list[str]:
     """Return the commits at which two histories parted; none where one is a part of the other."""
     try:
-        found = git(repository, "merge-base", "--all", good, bad).split()
+        bases = git(repository, "merge-base", "--all", good, bad).split()
     except RevisionError:  # they have none in common
         return []
-    return [fork for fork in found if fork != good]
+    return [fork for fork in bases if fork != good]
 
 
 def untested(repository: Path, good: Sequence[str], bad: str) -> list[str]:
@@ -214,11 +214,11 @@ class ChecksOfCommits:
     def __init__(self, against: Against) -> None:
         self._against = against
         self._good = ""
-        given = against.given
+        args = against.args
         for name in _OF_SCRIPTS:
-            if getattr(given, name) != given.parser.get_default(name):
-                what = f"no --{name}, which is for scripts,"
-                raise RevisionError(expected_but_got(what, "it with a test", "leave it out"))
+            if getattr(args, name) != args.parser.get_default(name):
+                expected = f"no --{name}, which is for scripts,"
+                raise RevisionError(expected_but_got(expected, "it with a test", "leave it out"))
 
     def expect_ends(self, good: str, bad: str) -> None:
         """Raise RevisionError unless the test computes the same here as at `bad`, not as at `good`.
@@ -226,13 +226,15 @@ class ChecksOfCommits:
         Raises:
             RevisionError: it computes otherwise, or the test cannot be compared with one of them.
         """
-        given = self._against.given
+        args = self._against.args
         if self.is_good(bad):
-            wanted = f"the test to compute here what it does at {given.bad}"
-            raise RevisionError(expected_but_got(wanted, "other numbers", "check that commit out"))
+            expected = f"the test to compute here what it does at {args.bad}"
+            raise RevisionError(
+                expected_but_got(expected, "other numbers", "check that commit out")
+            )
         if not self.is_good(good):
-            wanted = f"other numbers here than at {given.good}"
-            raise RevisionError(expected_but_got(wanted, "the same", "give an earlier GOOD"))
+            expected = f"other numbers here than at {args.good}"
+            raise RevisionError(expected_but_got(expected, "the same", "give an earlier GOOD"))
 
     def is_good(self, commit: str) -> bool:
         """Return whether the test computes other numbers in a commit than in the working tree.
@@ -263,14 +265,14 @@ class ChecksOfCommits:
 
     def show(self) -> None:
         """Print how the test's numbers differ between the last good commit and the working tree."""
-        self._pytest(self._good, self._against.given.report, quiet=False)
+        self._pytest(self._good, self._against.args.report, quiet=False)
 
     def _pytest(
         self, commit: str, report: Path | None, *options: str, quiet: bool
     ) -> subprocess.CompletedProcess[bytes]:
         """Run the test against a commit; print its output, or drop it if `quiet`."""
         words = self._against.sides.here().words(Path.cwd(), "pytest:main")
-        words += [*self._against.given.script, *options, "--precision-matrix"]
+        words += [*self._against.args.script, *options, "--precision-matrix"]
         words += [f"--precision-against={commit}"]
         words += [f"--precision-report={report}"] if report else []
         return subprocess.run(words, stdout=subprocess.DEVNULL if quiet else None)

@@ -64,37 +64,37 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Compare two recordings, print the verdict, and return the exit status."""
     from pytest_precision.check.compare import compare_recordings
 
     try:
-        terms = terms_of(given)
-        expect_report_free(given)
-        words = [str(given.candidate), str(given.reference)]
-        options = [word for text in given.criterion for word in ("--criterion", text)]
+        terms = terms_of(args)
+        expect_report_free(args)
+        words = [str(args.candidate), str(args.reference)]
+        options = [word for text in args.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
         name = " against ".join(words)
-        verdict = compare_recordings(given.candidate, given.reference, terms, name, repeat=repeat)
-        return show(given, verdict)
+        verdict = compare_recordings(args.candidate, args.reference, terms, name, repeat=repeat)
+        return show(args, verdict)
     except (argparse.ArgumentTypeError, RecordingError, ValueError, usage_error()) as error:
-        given.parser.error(visible(str(error)))
+        args.parser.error(visible(str(error)))
         raise  # it has ended this process
 
 
-def terms_of(given: argparse.Namespace) -> Terms:
+def terms_of(args: argparse.Namespace) -> Terms:
     """Return the terms of a comparison from the command line: how equal tensors must be."""
     from pytest_precision.check.terms import Terms
 
-    criteria = dict(map(keyed_criterion, given.criterion))
+    criteria = dict(map(keyed_criterion, args.criterion))
     return Terms.of(criteria or None)._replace(write=on_the_command_line)
 
 
-def show(given: argparse.Namespace, verdict: Verdict) -> int:
+def show(args: argparse.Namespace, verdict: Verdict) -> int:
     """Print a verdict, write its report if asked for, and return the exit status."""
-    if given.report is not None:
-        write_report(given.report, verdict, force=given.force)
-    say(visible("\n".join(lines(verdict, verbose=given.verbose, brief=given.brief))))
+    if args.report is not None:
+        write_report(args.report, verdict, force=args.force)
+    say(visible("\n".join(lines(verdict, verbose=args.verbose, brief=args.brief))))
     return 0 if verdict.outcome == "pass" else 1
 
 
@@ -126,16 +126,16 @@ def _brief(verdict: Verdict) -> list[str]:
     return [verdict.reason, *([f"  {verdict.culprit.text}"] if verdict.culprit else [])]
 
 
-def expect_report_free(given: argparse.Namespace) -> None:
+def expect_report_free(args: argparse.Namespace) -> None:
     """Raise unless the files of `--report`, if it is given, can be written; nothing is run before.
 
     Raises:
         pytest.UsageError: there are files of another tool.
     """
-    if given.report is not None:
+    if args.report is not None:
         from pytest_precision.report.report_files import expect_reports_free
 
-        expect_reports_free(given.report, REPORT, given.force)
+        expect_reports_free(args.report, REPORT, args.force)
 
 
 def write_report(folder: Path, verdict: Verdict, *, force: bool = False) -> None:
@@ -149,8 +149,8 @@ def write_report(folder: Path, verdict: Verdict, *, force: bool = False) -> None
     from pytest_precision.report.provenance import environment, session_run
     from pytest_precision.report.report_files import unusable
 
-    found = environment(device="", flags={}) | {"runs": [session_run(None)]}
-    file = JsonFile(folder, found, option=REPORT, force=force)
+    provenance = environment(device="", flags={}) | {"runs": [session_run(None)]}
+    file = JsonFile(folder, provenance, option=REPORT, force=force)
     file.plan(1)
     file.put(verdict.nodeid, [verdict.as_dict()])
     file.close()
@@ -171,11 +171,11 @@ def keyed_criterion(text: str) -> tuple[str, Criterion]:
     Raises:
         argparse.ArgumentTypeError: it names none.
     """
-    found = _KEYED.fullmatch(text)
+    match = _KEYED.fullmatch(text)
     try:
-        if found is None:
+        if match is None:
             raise ValueError("a criterion is written as a call, such as ulp(2)")
-        return found["key"] or "default", _called(found["call"])
+        return match["key"] or "default", _called(match["call"])
     except (SyntaxError, TypeError, ValueError) as error:
         raise argparse.ArgumentTypeError(
             expected_but_got(

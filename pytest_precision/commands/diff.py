@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "diff",
-        lambda given: Against(given).run(_status),
+        lambda args: Against(args).run(_status),
         "compare a script with itself in another commit or installation",
         __doc__,
         "%(prog)s [REVISION] [--python PATH] [OPTION ...] -- train.py [ARGUMENT ...]",
@@ -47,32 +47,32 @@ def add_to(commands: Any) -> None:
 def _status(against: Against) -> int:
     """Record the script here and at the other commit, compare, and return the exit status."""
     sides = against.sides
-    here = against.sides.here()
-    with _other(against) as there:
-        sides.folder_in(there)  # which may refuse, and nothing is recorded yet
-        sides.record(here, "candidate")
-        if against.given.repeats:
-            sides.record(here, "again", seat="reference")
-            itself = replace(here, name="itself, recorded again")
-            if status := against.judge(here, itself, "candidate", "again"):
+    own_side = against.sides.here()
+    with _other_installation(against) as other_side:
+        sides.folder_in(other_side)  # which may refuse, and nothing is recorded yet
+        sides.record(own_side, "candidate")
+        if against.args.repeats:
+            sides.record(own_side, "again", seat="reference")
+            itself = replace(own_side, name="itself, recorded again")
+            if status := against.judge(own_side, itself, "candidate", "again"):
                 return status
-        sides.record(there, "reference", seat="reference")
-        return against.judge(here, there, "candidate", "reference")
+        sides.record(other_side, "reference", seat="reference")
+        return against.judge(own_side, other_side, "candidate", "reference")
 
 
 @contextmanager
-def _other(against: Against) -> Iterator[Installation]:
+def _other_installation(against: Against) -> Iterator[Installation]:
     """Yield what the working tree is compared with: a commit, or another Python's installation."""
-    python = against.given.python
-    revision = against.given.revision
+    python = against.args.python
+    revision = against.args.revision
     if python is not None:
         Installation(str(python), python).expect_able()
     if python is not None and revision is None:
         yield Installation(str(python), python)
     else:
         commit = "HEAD" if revision is None else revision
-        with against.sides.at(commit, python) as there:
+        with against.sides.at(commit, python) as other_side:
             if python is None and not against.sides.peers.rank and against.sides.is_here(commit):
                 same = "is checked out here, and no tracked file differs from it"
-                say(f"{there.name} {same}: both sides are the same code")
-            yield there
+                say(f"{other_side.name} {same}: both sides are the same code")
+            yield other_side

@@ -23,47 +23,49 @@ def add_to(commands: Any) -> None:
     ):
         parser = add_command(commands, name, run, text, __doc__)
         folder, file = "folder of a recording", "safetensors file"
-        source, made = ("recording", "FILE") if name == "export" else ("file", "DIR")
+        source, metavar = ("recording", "FILE") if name == "export" else ("file", "DIR")
         texts = (folder, file) if name == "export" else (file, folder)
         parser.add_argument(source, metavar=source.upper(), type=Path, help=texts[0])
-        parser.add_argument("--out", metavar=made, type=Path, required=True, help=f"new {texts[1]}")
+        parser.add_argument(
+            "--out", metavar=metavar, type=Path, required=True, help=f"new {texts[1]}"
+        )
         if name == "export":
             add_force(parser, "FILE or FILE.json")
 
 
-def export(given: argparse.Namespace) -> int:
+def export(args: argparse.Namespace) -> int:
     """Write a recording as a safetensors file and a JSON file; return the exit status."""
     from pytest_precision.recorders.exchange import export_recording
     from pytest_precision.recorders.exchange_files import sidecar_of
 
-    if given.out.suffix == ".json":
-        given.parser.error(
-            f"expected --out to name a safetensors file but got {given.out}; name it "
+    if args.out.suffix == ".json":
+        args.parser.error(
+            f"expected --out to name a safetensors file but got {args.out}; name it "
             "*.safetensors: the JSON file is written beside it"
         )
     try:
-        export_recording(given.recording, given.out, force=given.force)
+        export_recording(args.recording, args.out, force=args.force)
     except (RecordingError, OSError) as error:
         why = str(error)
         if isinstance(error, OSError) and error.strerror:
-            got = f"--out={given.out} ({error.strerror})"
+            got = f"--out={args.out} ({error.strerror})"
             why = expected_but_got("a place where a file can be made", got, "name another")
-        given.parser.error(visible(why))
-    say(visible(f"{given.out} and {sidecar_of(given.out)}"))
+        args.parser.error(visible(why))
+    say(visible(f"{args.out} and {sidecar_of(args.out)}"))
     return 0
 
 
-def take(given: argparse.Namespace) -> int:
+def take(args: argparse.Namespace) -> int:
     """Convert a safetensors file and its JSON file to a recording; return the exit status."""
     from pytest_precision.recorders.exchange import import_recording
 
     try:
-        if given.out.exists() and any(given.out.iterdir()):
-            given.parser.error(
-                f"expected a new or empty folder but got --out={given.out}; name another folder"
+        if args.out.exists() and any(args.out.iterdir()):
+            args.parser.error(
+                f"expected a new or empty folder but got --out={args.out}; name another folder"
             )
-        import_recording(given.file, given.out)
+        import_recording(args.file, args.out)
     except (RecordingError, OSError) as error:
-        given.parser.error(visible(str(error)))
-    say(visible(str(given.out)))
+        args.parser.error(visible(str(error)))
+    say(visible(str(args.out)))
     return 0

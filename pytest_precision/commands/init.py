@@ -116,21 +116,21 @@ def add_to(commands: Any) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write a first test file, to be edited, into a folder, and return the exit status."""
     text = OF_ITS_OWN
-    if given.file is not None:
-        if not given.file.is_file():
-            given.parser.error(
-                expected_but_got("a file", named("--script", str(given.file)), "name a script")
+    if args.file is not None:
+        if not args.file.is_file():
+            args.parser.error(
+                expected_but_got("a file", named("--script", str(args.file)), "name a script")
             )
-        path = os.path.relpath(given.file.resolve(), given.folder.resolve())
-        text = OF_A_SCRIPT.format(name=_in_docstring(given.file.name), path=path)
-    target = given.folder / NAME
+        path = os.path.relpath(args.file.resolve(), args.folder.resolve())
+        text = OF_A_SCRIPT.format(name=_in_docstring(args.file.name), path=path)
+    target = args.folder / NAME
     try:
         Destination(target, never_ours).put(text)
     except OSError as error:
-        given.parser.error(
+        args.parser.error(
             expected_but_got(
                 "a folder in which a new file can be written",
                 f"{target} ({error.strerror or os.strerror(errno.EEXIST)})",

@@ -120,31 +120,31 @@ def add_recording_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Record the train steps of a script, and return the exit status.
 
     Raises:
         Exception: whatever the script raises.
     """
-    expect_script(given)
-    _expect_steps(given)
-    _expect_empty(given)
-    _let_stand_in(given)
+    expect_script(args)
+    _expect_steps(args)
+    _expect_empty(args)
+    _let_stand_in(args)
     before = threading.enumerate()
     with without_own_entry():
-        if given.moved:
-            move_imports(*given.moved)
-        done = _recorded(given)
-    if given.moved:
-        expect_moved(*given.moved)
-    if done < given.steps:
-        steps = f"{done} steps, of {given.steps} to record"
-        print(f"pytest_precision: {given.script[0]} ended after {steps}", file=sys.stderr)
+        if args.moved:
+            move_imports(*args.moved)
+        done = _record_script(args)
+    if args.moved:
+        expect_moved(*args.moved)
+    if done < args.steps:
+        steps = f"{done} steps, of {args.steps} to record"
+        print(f"pytest_precision: {args.script[0]} ended after {steps}", file=sys.stderr)
     _leave_threads(before)
     return 0
 
 
-def _recorded(given: argparse.Namespace) -> int:
+def _record_script(args: argparse.Namespace) -> int:
     """Record the script; return the number of its train steps.
 
     Raises:
@@ -156,50 +156,50 @@ def _recorded(given: argparse.Namespace) -> int:
         from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
         from pytest_precision.recorders.scripts.script_file import record_file, report_script_alone
 
-    parser: argparse.ArgumentParser = given.parser
-    file, *arguments = given.script
+    parser: argparse.ArgumentParser = args.parser
+    file, *arguments = args.script
     try:
         return record_file(
             Path(file),
             arguments,
-            given.out.absolute(),  # the script may change the folder
-            given.steps,
-            tuple(dict.fromkeys(chain(*given.values))),
-            local_grads=bool(given.see),
-            lines=given.lines,
-            only=given.only,
-            every=given.every,
+            args.out.absolute(),  # the script may change the folder
+            args.steps,
+            tuple(dict.fromkeys(chain(*args.values))),
+            local_grads=bool(args.see),
+            lines=args.lines,
+            only=args.only,
+            every=args.every,
         )
     except NothingRecordedError as error:
         parser.error(visible(str(error)))
     except NotWrittenError as error:
         if error.errno == errno.EEXIST:
-            began = f"--out={given.out}, in which another one began {Path(error.filename).name}"
+            began = f"--out={args.out}, in which another one began {Path(error.filename).name}"
             advice = "name another; two recordings in one folder would be a mixture of both"
             parser.error(expected_but_got("a folder for this recording alone", began, advice))
         if error.errno not in _NO_ROOM:
             raise
         advice = "make room, and record it again into another folder"
-        parser.error(expected_but_got(f"room for a recording in {given.out}", error, advice))
+        parser.error(expected_but_got(f"room for a recording in {args.out}", error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
         raise
 
 
-def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
+def expect_script(args: argparse.Namespace, *, of_check: bool = False) -> None:
     """End with an error if the command line names no script, or no file that exists.
 
     Args:
-        given: the command line.
+        args: the command line.
         of_check: whether the script is a node id of pytest.
     """
-    if not given.script:
-        given.parser.error(expected_but_got("a script", "none", "write it after `--`"))
-    file = given.script[0]
+    if not args.script:
+        args.parser.error(expected_but_got("a script", "none", "write it after `--`"))
+    file = args.script[0]
     if file.startswith("-m"):
-        words = [word for word in (file[2:], *given.script[1:]) if word]
+        words = [word for word in (file[2:], *args.script[1:]) if word]
         module, *words = words or ["package.train"]
-        given.parser.error(
+        args.parser.error(
             expected_but_got(
                 "a script file",
                 f"-m {module}",
@@ -209,32 +209,32 @@ def expect_script(given: argparse.Namespace, *, of_check: bool = False) -> None:
             )
         )
     if not Path(file.partition("::")[0] if of_check else file).is_file():
-        given.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
+        args.parser.error(expected_but_got("a script file", named("script", file), "name a file"))
 
 
-def _expect_steps(given: argparse.Namespace) -> None:
+def _expect_steps(args: argparse.Namespace) -> None:
     """End with an error if --values names a step after the last recorded one."""
-    beyond = [max(steps[0], given.steps + 1) for steps in given.values if steps[-1] > given.steps]
+    beyond = [max(steps[0], args.steps + 1) for steps in args.values if steps[-1] > args.steps]
     if beyond:
-        wanted = f"--values up to the last step, {given.steps},"
+        expected = f"--values up to the last step, {args.steps},"
         advice = "name steps up to it, or record more --steps"
-        given.parser.error(expected_but_got(wanted, beyond[0], advice))
+        args.parser.error(expected_but_got(expected, beyond[0], advice))
 
 
-def _let_stand_in(given: argparse.Namespace) -> None:
+def _let_stand_in(args: argparse.Namespace) -> None:
     """Install the stand-in for Transformer Engine's kernels before the script starts.
 
     The script's own process is not put back: it ends with the script.
     """
-    if given.te == "off":
+    if args.te == "off":
         return
     from pytest_precision import te
 
     try:
         te.install()
     except RuntimeError as error:
-        if given.te == "cpu":
-            given.parser.error(f"--te=cpu: {error}")
+        if args.te == "cpu":
+            args.parser.error(f"--te=cpu: {error}")
         print(f"pytest_precision: no stand-in for Transformer Engine: {error}", file=sys.stderr)
     else:
         print(f"pytest_precision: Transformer Engine {te.running()}", file=sys.stderr)
@@ -247,7 +247,9 @@ def _leave_threads(before: list[threading.Thread]) -> None:
         before: threads that ran before the script, which are not its own.
     """
     until = time.monotonic() + THREAD_SECONDS
-    left = [one for one in threading.enumerate() if one not in before and not one.daemon]
+    left = [
+        thread for thread in threading.enumerate() if thread not in before and not thread.daemon
+    ]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))
     alive = [thread.name for thread in left if thread.is_alive()]
@@ -259,21 +261,21 @@ def _leave_threads(before: list[threading.Thread]) -> None:
         os._exit(0)
 
 
-def _expect_empty(given: argparse.Namespace) -> None:
+def _expect_empty(args: argparse.Namespace) -> None:
     """Make the output folder, and end with an error if it is not empty."""
     try:
-        given.out.mkdir(parents=True, exist_ok=True)
+        args.out.mkdir(parents=True, exist_ok=True)
         # The other ranks of a launch write only when this one has come so far, too.
-        taken = next(given.out.iterdir(), None)
+        taken = next(args.out.iterdir(), None)
     except OSError as error:
-        given.parser.error(
-            expected_but_got("a folder that can be made", f"--out={given.out} ({error.strerror})")
+        args.parser.error(
+            expected_but_got("a folder that can be made", f"--out={args.out} ({error.strerror})")
         )
     if taken is not None:
-        given.parser.error(
+        args.parser.error(
             expected_but_got(
                 "a new or empty folder",
-                f"--out={given.out}, which has {taken.name}",
+                f"--out={args.out}, which has {taken.name}",
                 "name another, or delete this one if its recording was not finished",
             )
         )

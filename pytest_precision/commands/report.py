@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "report", help="merge, show and summarize reports", description=__doc__
     )
-    own = parser.add_subparsers(required=True, metavar="COMMAND")
+    subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     kinds: dict[str, tuple[str, Callable[[argparse.Namespace], str]]] = {
         "merge": ("write report.json and report.html of several reports", _merge),
         "html": ("write report.html next to report.json", _html),
@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
         "counts": ("print outcome, cells and failed, as lines NAME=VALUE", _counts),
     }
     for name, (text, make) in kinds.items():
-        kind = add_command(own, name, run, text, text)
+        kind = add_command(subcommands, name, run, text, text)
         if name in ("html", "summary"):
             words = "folder of an earlier report.json; say first what has changed since"
             kind.add_argument("--since", metavar="OLD", type=Path, help=words)
@@ -50,21 +50,21 @@ def add_to(commands: Any) -> None:
         )
         kind.set_defaults(make=make)
     text = "print in Markdown what is new in a later report; exit status 1 if a failure is"
-    kind = add_command(own, "compare", compare, text, text)
+    kind = add_command(subcommands, "compare", compare, text, text)
     kind.add_argument("old", metavar="OLD", type=Path, help="folder of the earlier report.json")
     kind.add_argument("new", metavar="NEW", type=Path, help="folder of the later one")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run a subcommand of `report` on report.json files, and return the exit status."""
-    with _refused(given, given.reports):
-        text = given.make(given)
+    with _refused(args, args.reports):
+        text = args.make(args)
     say(text)
     return 0
 
 
 @contextmanager
-def _refused(given: argparse.Namespace, paths: Iterable[Path]) -> Iterator[None]:
+def _refused(args: argparse.Namespace, paths: Iterable[Path]) -> Iterator[None]:
     """End the process with exit status 2 where reports cannot be read, and name them.
 
     The schema says of each value what it may be, but not of each two how they belong together.
@@ -72,53 +72,53 @@ def _refused(given: argparse.Namespace, paths: Iterable[Path]) -> Iterator[None]
     try:
         yield
     except (ReportError, OSError, usage_error()) as error:
-        given.parser.error(visible(str(error)))
+        args.parser.error(visible(str(error)))
     except Exception as error:  # of a stranger's report, a reader may say anything
         got = f"{', '.join(map(str, paths))} ({type(error).__name__}: {error})"
         advice = "run pytest again, with --precision-report=DIR"
-        given.parser.error(visible(expected_but_got("reports that hold together", got, advice)))
+        args.parser.error(visible(expected_but_got("reports that hold together", got, advice)))
 
 
-def compare(given: argparse.Namespace) -> int:
+def compare(args: argparse.Namespace) -> int:
     """Print how two reports differ; return exit status 1 if the later one has a new failure."""
     from pytest_precision.report.changed_cells import ChangedCells
 
-    with _refused(given, (given.old, given.new)):
-        old, new = (Report.of(read_report(path)) for path in (given.old, given.new))
-        found = ChangedCells.of(old, new)
-        text = "".join(found.sections())
+    with _refused(args, (args.old, args.new)):
+        old, new = (Report.of(read_report(path)) for path in (args.old, args.new))
+        changes = ChangedCells.of(old, new)
+        text = "".join(changes.sections())
     say(text)
-    return 1 if found.new else 0
+    return 1 if changes.new else 0
 
 
-def _merged(given: argparse.Namespace) -> dict[str, Any]:
-    return merge({str(path): read_report(path) for path in given.reports})
+def _merged(args: argparse.Namespace) -> dict[str, Any]:
+    return merge({str(path): read_report(path) for path in args.reports})
 
 
-def _merge(given: argparse.Namespace) -> str:
+def _merge(args: argparse.Namespace) -> str:
     from pytest_precision.report.json_file import encode
     from pytest_precision.report.page.render import write_page
     from pytest_precision.report.report_files import expect_reports_free, report_in
 
-    merged = _merged(given)
-    expect_reports_free(given.out, "--out", given.force)
-    given.out.mkdir(parents=True, exist_ok=True)
-    report_in(given.out, given.force).put(encode(merged).decode() + "\n")
-    return str(write_page(given.out, force=given.force))
+    merged = _merged(args)
+    expect_reports_free(args.out, "--out", args.force)
+    args.out.mkdir(parents=True, exist_ok=True)
+    report_in(args.out, args.force).put(encode(merged).decode() + "\n")
+    return str(write_page(args.out, force=args.force))
 
 
-def _html(given: argparse.Namespace) -> str:
+def _html(args: argparse.Namespace) -> str:
     from pytest_precision.report.page.render import write_page
 
-    since = _since(given)
-    return "\n".join(str(write_page(path, since, force=given.force)) for path in given.reports)
+    since = _since(args)
+    return "\n".join(str(write_page(path, since, force=args.force)) for path in args.reports)
 
 
-def _summary(given: argparse.Namespace) -> str:
+def _summary(args: argparse.Namespace) -> str:
     from pytest_precision.report.summary import markdown_summary
 
-    report = Report.of(_merged(given))
-    since = _since(given)
+    report = Report.of(_merged(args))
+    since = _since(args)
     if since is None:
         return markdown_summary(report)
     from pytest_precision.report.changed_cells import ChangedCells
@@ -126,23 +126,23 @@ def _summary(given: argparse.Namespace) -> str:
     return markdown_summary(report, first=ChangedCells.of(since, report).sections())
 
 
-def _since(given: argparse.Namespace) -> Report | None:
-    return None if given.since is None else Report.of(read_report(given.since))
+def _since(args: argparse.Namespace) -> Report | None:
+    return None if args.since is None else Report.of(read_report(args.since))
 
 
-def _annotations(given: argparse.Namespace) -> str:
+def _annotations(args: argparse.Namespace) -> str:
     from pytest_precision.report.annotations import workflow_commands
 
-    return "\n".join(workflow_commands(Report.of(_merged(given))))
+    return "\n".join(workflow_commands(Report.of(_merged(args))))
 
 
-def _sarif(given: argparse.Namespace) -> str:
+def _sarif(args: argparse.Namespace) -> str:
     from pytest_precision.report.sarif import log, reasons
 
-    return json.dumps(log(reasons(Report.of(_merged(given)))), indent=2)
+    return json.dumps(log(reasons(Report.of(_merged(args)))), indent=2)
 
 
-def _counts(given: argparse.Namespace) -> str:
+def _counts(args: argparse.Namespace) -> str:
     from pytest_precision.report.summary import counts
 
-    return counts(Report.of(_merged(given)))
+    return counts(Report.of(_merged(args)))

@@ -64,25 +64,27 @@ class BaselineSummary:
         words = ", ".join(f"{number} {state}" for state, number in sorted(counted.items()))
         if words:
             terminalreporter.write_line(f"precision: baselines: {words}")
-        unused = [*self._unused()] if self._whole(config) else []
+        unused = [*self._unused_files()] if self._runs_all_tests(config) else []
         if unused:
             names = "; ".join(unused[:SHOWN_UNUSED])
             more = f" and {len(unused) - SHOWN_UNUSED} more" if len(unused) > SHOWN_UNUSED else ""
             head = f"precision: {count(len(unused), 'unused baseline')}"
             terminalreporter.write_line(f"{head}, which no check asks for: {names}{more}")
 
-    def _unused(self) -> Iterator[str]:
+    def _unused_files(self) -> Iterator[str]:
         """Yield the baseline files of this environment that no check of the session uses."""
         keys = {key_digest_of(Path(file)) for file in self._states}
         for path in all_baselines(self._folder):
             name = shown_from(self._root, path)
-            here = key_digest_of(path) in keys and name not in self._states
-            if here and maker_of_baseline(path).partition("::")[0] in self._test_files:
+            is_unused = key_digest_of(path) in keys and name not in self._states
+            if is_unused and maker_of_baseline(path).partition("::")[0] in self._test_files:
                 yield name
 
-    def _whole(self, config: pytest.Config) -> bool:
+    def _runs_all_tests(self, config: pytest.Config) -> bool:
         """Return whether the session runs all tests, without a selection such as -k or -m."""
-        own = self._settings
-        chosen = own.select or own.coverage != "full" or own.shard != (1, 1)
-        asked = [config.getoption(name, "") for name in ("keyword", "markexpr", "lf", "deselect")]
-        return not (chosen or any(asked) or any("::" in word for word in config.args))
+        settings = self._settings
+        chosen = settings.select or settings.coverage != "full" or settings.shard != (1, 1)
+        selections = [
+            config.getoption(name, "") for name in ("keyword", "markexpr", "lf", "deselect")
+        ]
+        return not (chosen or any(selections) or any("::" in word for word in config.args))

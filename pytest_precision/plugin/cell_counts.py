@@ -71,29 +71,30 @@ class Asked(NamedTuple):
     device: str
 
 
-def refusals(asked: Iterable[Asked]) -> list[str]:
+def refusals(requests: Iterable[Asked]) -> list[str]:
     """Return an error for each test that requires hardware number formats that are missing."""
     return [
-        f"{one.test}: {native_refusal(one.precision, lacks)}"
-        for one in asked
-        if one.backend == "native" and (lacks := _missing(one.precision, one.device))
+        f"{request.test}: {native_refusal(request.precision, lacks)}"
+        for request in requests
+        if request.backend == "native"
+        and (lacks := _missing_support(request.precision, request.device))
     ]
 
 
-def announcements(asked: Iterable[Asked]) -> list[str]:
+def announcements(requests: Iterable[Asked]) -> list[str]:
     """Return lines that say whether number formats are emulated or run on the GPU."""
-    return list(dict.fromkeys(map(_announced, asked)))
+    return list(dict.fromkeys(map(_announcement, requests)))
 
 
-def _announced(one: Asked) -> str:
-    lacks = _missing(one.precision, one.device)
-    if one.backend == "emulated" or lacks:
-        return "number formats emulated" + (f": {lacks}" if one.backend == "auto" else "")
-    where = " where the GPU has them" if one.backend == "auto" else ""
+def _announcement(request: Asked) -> str:
+    lacks = _missing_support(request.precision, request.device)
+    if request.backend == "emulated" or lacks:
+        return "number formats emulated" + (f": {lacks}" if request.backend == "auto" else "")
+    where = " where the GPU has them" if request.backend == "auto" else ""
     return f"number formats native{where}: Transformer Engine {installed_version()}"
 
 
-def _missing(precision: str, device: str) -> str:
+def _missing_support(precision: str, device: str) -> str:
     """Return why a precision cannot use a GPU's hardware formats; empty if it can."""
     lacks = []
     engine = installed_version()
@@ -102,7 +103,7 @@ def _missing(precision: str, device: str) -> str:
         lacks.append(f"no {precision} in Transformer Engine")
     elif engine is None:
         lacks.append("no Transformer Engine")
-    elif release_of(engine) < min(one.since for one in native):
+    elif release_of(engine) < min(number_format.since for number_format in native):
         lacks.append(f"a Transformer Engine too old for {precision} ({engine})")
     if device == "cpu":
         lacks.append("ranks on the CPU")

@@ -96,16 +96,16 @@ class Collection:
         if not self.plans or self.errors:
             return
         entries = list(self._entries(items))
-        kept = self._chosen(entries)
-        if len(kept) < len(entries):
-            dropped = {item for item, _, _ in entries}.difference(kept)
+        chosen_items = self._chosen_items(entries)
+        if len(chosen_items) < len(entries):
+            dropped = {item for item, _, _ in entries}.difference(chosen_items)
             config.hook.pytest_deselected(items=[item for item in items if item in dropped])
             items[:] = [item for item in items if item not in dropped]
-        if self.settings.preloads and kept and not runs_nothing(config):
+        if self.settings.preloads and chosen_items and not runs_nothing(config):
             self.errors += self._not_preloaded()
         if not self.settings.enabled:
             skip = pytest.mark.skip(reason="cells run with --precision-matrix only")
-            for item in kept:
+            for item in chosen_items:
                 item.add_marker(skip)
 
     def finish(self, session: pytest.Session) -> None:
@@ -116,12 +116,13 @@ class Collection:
         """
         entries = list(self._entries(session.items))
         tests = dict.fromkeys(test for _, test, _ in entries)
-        asked = dict.fromkeys(
-            Asked(test, cell.precision, own.backend, own.device)
+        requests = dict.fromkeys(
+            Asked(test, cell.precision, settings.backend, settings.device)
             for _, test, cell in entries
-            if (own := self.plans[test].settings).enabled and PRECISIONS[cell.precision].quantized
+            if (settings := self.plans[test].settings).enabled
+            and PRECISIONS[cell.precision].quantized
         )
-        self.errors += refusals(asked)
+        self.errors += refusals(requests)
         not_made: Counter[str] = Counter()
         for plan in self.plans.values():
             not_made.update(plan.matrix.not_made)
@@ -131,11 +132,11 @@ class Collection:
             tests=len(tests),
             coverages=list(dict.fromkeys(self.plans[test].settings.coverage for test in tests)),
             not_made=dict(not_made),
-            formats=announcements(asked),
+            formats=announcements(requests),
         )
         # A module that was not collected, or not completely, may have all the cells.
-        known = bool(self.counts.made) or not session.testsfailed
-        self.collected = self.collected and known and not self.errors
+        counts_known = bool(self.counts.made) or not session.testsfailed
+        self.collected = self.collected and counts_known and not self.errors
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
             worker_output["precision"] = {
@@ -226,7 +227,7 @@ class Collection:
                 if test in self.plans:
                     yield item, test, _parameters(item)["cell"]
 
-    def _chosen(self, entries: list[CollectedCell]) -> list[pytest.Item]:
+    def _chosen_items(self, entries: list[CollectedCell]) -> list[pytest.Item]:
         tests: dict[str, list[CollectedCell]] = {}
         for item, test, cell in entries:
             if is_drawn(item) or matches(cell, self.settings.select):

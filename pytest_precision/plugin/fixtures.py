@@ -125,7 +125,7 @@ def parity_of(
         claims: see `CheckedTest`.
     """
     shared = _resources(item.config)
-    found = Parity(
+    parity = Parity(
         item.nodeid,
         cell,
         settings,
@@ -137,8 +137,8 @@ def parity_of(
         collected=collected_for(item),
         claims=claims,
     )
-    item.stash[PARITY] = found
-    return found
+    item.stash[PARITY] = parity
+    return parity
 
 
 def _claims_folder(request: pytest.FixtureRequest) -> Path:
@@ -155,13 +155,13 @@ def ranks_fixture(request: pytest.FixtureRequest, settings: Settings) -> Ranks:
     """Return the fixture `ranks`, with as many ranks as the marker `world_size` says."""
     item = request.node
     marker = item.get_closest_marker("world_size")
-    given = "no marker" if marker is None else _arguments(marker)
+    got = "no marker" if marker is None else _arguments(marker)
     match marker:
         case pytest.Mark(args=(int(size),), kwargs={**none}) if size > 0 and not none:
             shared = _resources(item.config).ranks(settings)
             return Ranks(shared, size, settings, request)
     pytest.fail(
-        f"{item.nodeid}: expected a marker with one int from 1 but got {given}; "
+        f"{item.nodeid}: expected a marker with one int from 1 but got {got}; "
         "write @pytest.mark.world_size(2)",
         pytrace=False,
     )
@@ -202,15 +202,19 @@ def attach_verdicts(
         error: what ended the phase, if anything.
     """
     assert isinstance(item, pytest.Function)
-    found = item.stash.get(PARITY, None)
-    verdicts = found.verdicts if found else []
-    raised = [] if error is None else [one.verdict for one in _parity_errors(error.value)]
+    parity = item.stash.get(PARITY, None)
+    verdicts = parity.verdicts if parity else []
+    raised = [] if error is None else [failure.verdict for failure in _parity_errors(error.value)]
     report_attributes.attach(
         report,
         item,
         axes=axes_of(cell) | ({"sequence": "drawn"} if is_drawn(item) else {}),
         verdicts=[verdict.as_dict() for verdict in verdicts],
-        raised=[n for n, own in enumerate(verdicts) if any(own is one for one in raised)],
+        raised=[
+            n
+            for n, verdict in enumerate(verdicts)
+            if any(verdict is raised_verdict for raised_verdict in raised)
+        ],
         number=item.callspec.indices["cell"],
         total=total,
         unread=unread(item, cell),
@@ -235,24 +239,24 @@ def short_failure(
 
 def _parity_errors(error: BaseException) -> Iterator[ParityError]:
     """Yield each ParityError in an exception, in its causes and in its groups."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+        exception = left.pop()
+        if exception is None or id(exception) in visited_ids:
             continue
-        seen.add(id(one))
-        if isinstance(one, ParityError):
-            yield one
-        context = None if one.__suppress_context__ else one.__context__
-        left += [one.__cause__, context, *getattr(one, "exceptions", ())]
+        visited_ids.add(id(exception))
+        if isinstance(exception, ParityError):
+            yield exception
+        context = None if exception.__suppress_context__ else exception.__context__
+        left += [exception.__cause__, context, *getattr(exception, "exceptions", ())]
 
 
 def _resources(config: pytest.Config) -> Resources:
     """Return the session's `Resources`: rank processes and recorded traces."""
     if RESOURCES not in config.stash:
-        there = config.stash.get(OTHER_SIDE, None)
-        config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None), there)
+        other_side = config.stash.get(OTHER_SIDE, None)
+        config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None), other_side)
         config.add_cleanup(config.stash[RESOURCES].close)
     return config.stash[RESOURCES]
 

@@ -103,10 +103,10 @@ def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
 def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:
     """Run a test in one drawn matrix cell; call `reject` if the test or the cell cannot run."""
     parity = fixtures.parity_of(item, cell, settings)
-    own = {"cell": cell, "parity": parity}
+    drawn_arguments = {"cell": cell, "parity": parity}
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     try:
-        item.obj(**{name: own.get(name, value) for name, value in arguments.items()})
+        item.obj(**{name: drawn_arguments.get(name, value) for name, value in arguments.items()})
     except pytest.skip.Exception:
         reject()
     except ParityError as error:

@@ -19,15 +19,15 @@ def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
         pytest.UsageError: two markers are in one place, or a marked test takes no cell.
     """
     test = metafunc.definition
-    found = list(test.iter_markers_with_node(MARKER))
-    if not found or ("cell" not in metafunc.fixturenames and found[0][0] is not test):
+    marks = list(test.iter_markers_with_node(MARKER))
+    if not marks or ("cell" not in metafunc.fixturenames and marks[0][0] is not test):
         return None
     if "cell" not in metafunc.fixturenames:
         raise pytest.UsageError(
             f"{test.nodeid}: expected an argument `cell` or `parity` but got none in a test with "
             f"{MARKER}; add one, or drop the marker"
         )
-    closest = [mark for node, mark in found if node is found[0][0]]
+    closest = [mark for node, mark in marks if node is marks[0][0]]
     if len(closest) > 1:
         raise pytest.UsageError(
             f"{test.nodeid}: expected one marker {MARKER} but got {len(closest)} in one place; "

@@ -52,9 +52,9 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
     Raises:
         pytest.UsageError: there can be none; the message says why.
     """
-    told = getattr(config, "workerinput", {}).get(WORD)
-    if told is not None:
-        config.stash[OTHER_SIDE] = pickle.loads(told)
+    pickled_side = getattr(config, "workerinput", {}).get(WORD)
+    if pickled_side is not None:
+        config.stash[OTHER_SIDE] = pickle.loads(pickled_side)
         return
     _expect_possible(settings)
     _expect_own_root(config)
@@ -63,7 +63,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
     stack = ExitStack()
     config.add_cleanup(stack.close)
     try:
-        config.stash[OTHER_SIDE] = _made(config.rootpath, settings, stack)
+        config.stash[OTHER_SIDE] = _checked_out_side(config.rootpath, settings, stack)
     except RevisionError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -121,7 +121,7 @@ def _expect_own_root(config: pytest.Config) -> None:
         )
 
 
-def _made(rootpath: Path, settings: Settings, stack: ExitStack) -> OtherSide:
+def _checked_out_side(rootpath: Path, settings: Settings, stack: ExitStack) -> OtherSide:
     python = settings.against_python
     if python is not None:
         Installation(str(python), python).expect_able("--precision-against-python")
@@ -134,19 +134,19 @@ def _made(rootpath: Path, settings: Settings, stack: ExitStack) -> OtherSide:
     commit = commit_of(root, settings.against)
     tree = stack.enter_context(work_tree(root, commit, folder / "trees" / commit))
     name = called(settings.against, commit, python)
-    found = Installation(name, python or Path(sys.executable), (root, tree))
+    installation = Installation(name, python or Path(sys.executable), (root, tree))
     if settings.against_build:
-        _build(settings.against_build, found, tree)
-    return OtherSide(found, package)
+        _build(settings.against_build, installation, tree)
+    return OtherSide(installation, package)
 
 
-def _build(command: str, found: Installation, tree: Path) -> None:
+def _build(command: str, installation: Installation, tree: Path) -> None:
     """Run the user's build command in a work tree.
 
     Raises:
         RevisionError: it failed; the message has its last lines.
     """
-    path = os.pathsep.join([str(found.python.parent), os.environ.get("PATH", os.defpath)])
+    path = os.pathsep.join([str(installation.python.parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         ["sh", "-c", command],
         cwd=tree,
@@ -161,7 +161,7 @@ def _build(command: str, found: Installation, tree: Path) -> None:
         said = " / ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
         raise RevisionError(
             expected_but_got(
-                f"precision_against_build={command!r} to build {found.name}",
+                f"precision_against_build={command!r} to build {installation.name}",
                 f"status {done.returncode}: {said}",
                 "try it in a checkout of that commit",
             )

@@ -99,9 +99,9 @@ class Resources:
             self._traces = None
 
 
-def _device(wanted: str) -> str:
-    if wanted != "auto":
-        return wanted
+def _device(setting: str) -> str:
+    if setting != "auto":
+        return setting
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -91,10 +91,10 @@ class Installation:
         if path == root:
             return tree
         # Unlike code, a folder is of the commit even where an environment lies around it.
-        what = f"a part of {self.name}"
+        expected = f"a part of {self.name}"
         advice = "the commit has a link there; compare with another one"
         name = path.relative_to(root).as_posix()
-        return path_within(tree, name, what, follow=True, advice=advice, error=RevisionError)
+        return path_within(tree, name, expected, follow=True, advice=advice, error=RevisionError)
 
     def expect_able(self, flag: str = "--python") -> None:
         """Raise if the interpreter lacks a package that recording needs, such as torch.

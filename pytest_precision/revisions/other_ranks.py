@@ -50,20 +50,23 @@ class OtherRanks:
             stdout=subprocess.PIPE,
             env=self._before,
         )
-        told = pickle.dumps((self._key, self._relocation))
+        message = pickle.dumps((self._key, self._relocation))
         assert self._host.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `start` says how it has ended
-            self._host.stdin.write(b"%d\n%b" % (len(told), told))
+            self._host.stdin.write(b"%d\n%b" % (len(message), message))
             self._host.stdin.flush()
 
     def differences(self) -> dict[str, list[str]]:
         """Return the packages whose versions in the ranks' interpreter and in this one differ."""
         if not self._relocation.left:
             return {}
-        self._answered(HOST_SECONDS)  # a rank has been started before
-        here, there = packages(), self._packages
-        names = sorted(here.keys() | there.keys())
-        both = {name: [here.get(name, "none"), there.get(name, "none")] for name in names}
+        self._await_port(HOST_SECONDS)  # a rank has been started before
+        own_packages, rank_packages = packages(), self._packages
+        names = sorted(own_packages.keys() | rank_packages.keys())
+        both = {
+            name: [own_packages.get(name, "none"), rank_packages.get(name, "none")]
+            for name in names
+        }
         return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
 
     def start(self, membership: Membership) -> Rank:
@@ -73,7 +76,7 @@ class OtherRanks:
             RankError: the host has ended, or does not answer.
         """
         try:
-            line = wire.dial(wire.LOOPBACK, self._answered(membership.start_seconds), self._key)
+            line = wire.dial(wire.LOOPBACK, self._await_port(membership.start_seconds), self._key)
         except (OSError, ValueError) as error:
             who = f"the process that starts ranks of {self._name}"
             raise membership.not_started("died", f"{who} does not answer: {error}") from error
@@ -84,11 +87,11 @@ class OtherRanks:
 
     def close(self) -> None:
         """End all ranks, and the process that starts them, within a bounded time."""
-        self._ended()
+        self._end()
         assert self._host.stdout is not None
         self._host.stdout.close()
 
-    def _ended(self) -> int:
+    def _end(self) -> int:
         """End all ranks and the process that starts them; return its exit status."""
         assert self._host.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has not read all
@@ -99,7 +102,7 @@ class OtherRanks:
             self._host.kill()
             return self._host.wait()
 
-    def _answered(self, seconds: float) -> int:
+    def _await_port(self, seconds: float) -> int:
         """Wait for the port of the process that starts the ranks; kill it if it is late."""
         if self._port is None:
             assert self._host.stdout is not None
@@ -109,7 +112,7 @@ class OtherRanks:
             said = self._host.stdout.readline()
             if not said:
                 raise ChildProcessError(
-                    f"it has ended with status {self._ended()}; read what it wrote with -s"
+                    f"it has ended with status {self._end()}; read what it wrote with -s"
                 )
             self._port, self._packages = json.loads(said)
         return self._port
@@ -117,7 +120,9 @@ class OtherRanks:
 
 def _environment(relocation: Relocation) -> dict[str, str]:
     """Return the environment for ranks, without this interpreter's packages in PYTHONPATH."""
-    found = dict(os.environ)
-    folders = found.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [folder for folder in folders if folder and not relocation.leaves(folder)]
-    return found | {"PYTHONPATH": os.pathsep.join(kept)} if relocation.left else found
+    variables = dict(os.environ)
+    folders = variables.get("PYTHONPATH", "").split(os.pathsep)
+    kept_folders = [folder for folder in folders if folder and not relocation.leaves(folder)]
+    return (
+        variables | {"PYTHONPATH": os.pathsep.join(kept_folders)} if relocation.left else variables
+    )

@@ -43,16 +43,16 @@ class Peers:
             return make()
         if self.rank == 0:
             try:
-                made = make()
+                answer = make()
             except BaseException:
                 self._store.set(f"{_PREFIX}{key}", "")
                 raise
-            self._store.set(f"{_PREFIX}{key}", f"={made}")
-            return made
-        told = self._store.get(f"{_PREFIX}{key}").decode()
-        if not told:
+            self._store.set(f"{_PREFIX}{key}", f"={answer}")
+            return answer
+        message = self._store.get(f"{_PREFIX}{key}").decode()
+        if not message:
             raise SystemExit(2)  # rank 0 says why
-        return told[1:]
+        return message[1:]
 
     def tell(self, key: str, status: int) -> None:
         """Report this rank's exit status to the other ranks, under a key that all of them know."""

@@ -41,8 +41,11 @@ def serve_ranks() -> int:
 
 def packages() -> dict[str, str]:
     """Return the installed packages of this interpreter with their versions."""
-    found = ((one.metadata["Name"], one.version) for one in metadata.distributions())
-    return {name: version for name, version in found if name}
+    distributions = (
+        (distribution.metadata["Name"], distribution.version)
+        for distribution in metadata.distributions()
+    )
+    return {name: version for name, version in distributions if name}
 
 
 def _settle(relocation: Relocation) -> None:

@@ -94,10 +94,10 @@ class CallRequest:
     def __call__(self) -> int:
         """Call the function and write the file; return the exit status."""
         try:
-            told: tuple[bool, Any] = True, pickle.loads(self.pickled)()
+            outcome: tuple[bool, Any] = True, pickle.loads(self.pickled)()
         except Exception as error:
-            told = False, error
-        self.answer.write_bytes(pickle.dumps(told))
+            outcome = False, error
+        self.answer.write_bytes(pickle.dumps(outcome))
         return 0
 
 
@@ -111,12 +111,12 @@ def serve_runs() -> int:
             importlib.import_module(name)
     os.chdir("/")  # the folder that it has begun in, a commit's work tree, may be removed
     able = _forks_alone()
-    while asked := received(line):
-        request, streams = asked
-        process = _forked(request) if able else NOT_FORKED
+    while message := received(line):
+        request, streams = message
+        process = _fork(request) if able else NOT_FORKED
         if process is None:
             line.close()
-            return _answered(request, streams, mask)
+            return _serve(request, streams, mask)
         for stream in streams:
             os.close(stream)
         line.sendall(PACKED_NUMBER.pack(process))
@@ -125,7 +125,7 @@ def serve_runs() -> int:
     os._exit(0)
 
 
-def _forked(request: RunRequest | CallRequest) -> int | None:
+def _fork(request: RunRequest | CallRequest) -> int | None:
     """Fork; return the process number, NOT_FORKED if this process has the user's own modules.
 
     A new interpreter of a commit's would have imported them from its work tree.
@@ -144,7 +144,7 @@ def _forked(request: RunRequest | CallRequest) -> int | None:
     return None
 
 
-def _answered(
+def _serve(
     request: RunRequest | CallRequest, streams: list[int], mask: set[int | signal.Signals]
 ) -> int:
     """Serve a request in the process that was forked for it; return its exit status."""
@@ -204,10 +204,10 @@ def exactly(line: socket.socket, size: int) -> bytes:
     Raises:
         EOFError: the other process is gone.
     """
-    found = b""
-    while len(found) < size:
-        part = line.recv(size - len(found))
+    content = b""
+    while len(content) < size:
+        part = line.recv(size - len(content))
         if not part:
             raise EOFError
-        found += part
-    return found
+        content += part
+    return content

@@ -103,10 +103,12 @@ class RunServer:
         self.idle = True
         self._folder = OwnFolder("runs-")
         self.package = link_package(self._folder.path / "plugin")
-        own = Installation("", Path(sys.executable))
+        installation = Installation("", Path(sys.executable))
         self._line, theirs = socket.socketpair()
         with theirs:
-            words = own.words(self.package, "pytest_precision.revisions.run_server:serve_runs")
+            words = installation.words(
+                self.package, "pytest_precision.revisions.run_server:serve_runs"
+            )
             number = theirs.fileno()
             self._process = subprocess.Popen(
                 [*words, str(number)], cwd=folder, stdout=2, pass_fds=[number]
@@ -204,7 +206,9 @@ class RunServers:
         Raises:
             Exception: what it raises.
         """
-        server = next((one for one in self._servers.values() if one.idle and one.alive), None)
+        server = next(
+            (server for server in self._servers.values() if server.idle and server.alive), None
+        )
         if server is None or "torch" in sys.modules:  # which takes most of the time
             return function()
         number = server.ask(CallRequest(pickle.dumps(function), answer), [0, 1, 2])
@@ -263,7 +267,11 @@ def _surroundings(cwd: Path) -> object:
     variables = {name: value for name, value in os.environ.items() if name not in OF_ONE_TEST}
     path = variables.get("PYTHONPATH", "").split(os.pathsep)
     relative = "PYTHONPATH" in variables and not all(map(os.path.isabs, path))
-    ignored = [one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN]
+    ignored = [
+        signal_number
+        for signal_number in signal.valid_signals()
+        if signal.getsignal(signal_number) is signal.SIG_IGN
+    ]
     limits = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     return (

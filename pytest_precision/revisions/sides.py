@@ -123,8 +123,8 @@ class Sides:
         arguments = ["record", "--out", str(folder), *self.options, *options]
         arguments += ["--moved", *map(str, side.places)] if side.places else []
         arguments += ["--", os.path.relpath(file), *self.script[1:]]
-        with self._started(seat, side, name, arguments, cwd) as process:
-            status = self._ended(process, name)
+        with self._running_process(seat, side, name, arguments, cwd) as process:
+            status = self._exit_status(process, name)
         self.peers.tell(name, status)
         statuses = self.peers.statuses(name, status)
         if any(statuses):
@@ -141,7 +141,7 @@ class Sides:
         return side.folder_of(Path.cwd())
 
     @contextmanager
-    def _started(
+    def _running_process(
         self, seat: Seat, side: Installation, name: str, arguments: Sequence[str], cwd: Path
     ) -> Iterator[Running]:
         """Start a run of the command line, as a fork or as a new interpreter; yield its process."""
@@ -169,7 +169,7 @@ class Sides:
             _link(path, root, tree)
         return commit
 
-    def _ended(self, process: Running, name: str) -> int:
+    def _exit_status(self, process: Running, name: str) -> int:
         """Return a process's exit status; end the process if another rank has failed."""
         until: float | None = None
         try:
@@ -188,7 +188,7 @@ class Sides:
 
 def _failure(script: str, side: Installation, statuses: Sequence[int]) -> str:
     # A rank that was ended because of another one has a negative status.
-    status = max(statuses, key=lambda one: (one > 0, one != 0))
+    status = max(statuses, key=lambda code: (code > 0, code != 0))
     ended = f"signal {-status}" if status < 0 else f"status {status}"
     advice = "its output is above"
     if side.places:
@@ -199,8 +199,8 @@ def _failure(script: str, side: Installation, statuses: Sequence[int]) -> str:
 
 def _link(path: Path, root: Path, tree: Path) -> None:
     """Link untracked files of the user's repository into a work tree."""
-    there = Path(os.path.abspath(path))
-    if not there.exists() or not there.is_relative_to(root):
+    source = Path(os.path.abspath(path))
+    if not source.exists() or not source.is_relative_to(root):
         raise RevisionError(
             expected_but_got(
                 f"a path in {root}", f"--link={path}", "name an existing file or folder of it"
@@ -209,7 +209,7 @@ def _link(path: Path, root: Path, tree: Path) -> None:
     advice = "leave this --link out"
     got = f"--link={path}, which the commit has"
     link = path_within(
-        tree, str(there.relative_to(root)), f"--link={path}", advice=advice, error=RevisionError
+        tree, str(source.relative_to(root)), f"--link={path}", advice=advice, error=RevisionError
     )
     if os.path.lexists(link):
         raise RevisionError(expected_but_got("data that git does not track", got, advice))
@@ -220,4 +220,4 @@ def _link(path: Path, root: Path, tree: Path) -> None:
         raise RevisionError(
             expected_but_got("data that git does not track", got, advice)
         ) from error
-    link.symlink_to(there)
+    link.symlink_to(source)

@@ -125,8 +125,8 @@ class TreeKeeper:
         if not answer:
             assert process.stderr is not None
             said = process.stderr.read().strip().splitlines() or [f"status {process.wait()}"]
-            wanted = f"a process that keeps work trees of {repository}"
-            raise RevisionError(expected_but_got(wanted, f"its end: {said[-1]}", "try again"))
+            expected = f"a process that keeps work trees of {repository}"
+            raise RevisionError(expected_but_got(expected, f"its end: {said[-1]}", "try again"))
         if fault := json.loads(answer):
             raise RevisionError(fault)
 
@@ -171,19 +171,21 @@ def _submodules(home: Path, commit: str) -> list[tuple[str, str]]:
     listed = git(home, "ls-tree", "-r", "-z", commit).split("\0")
     entries = [entry.partition("\t") for entry in listed if entry]
     paths = Counter(path for _, _, path in entries)
-    found = [(path, row.split(" ")[2]) for row, _, path in entries if row.startswith("160000 ")]
-    for path, _ in found:
+    submodules = [
+        (path, row.split(" ")[2]) for row, _, path in entries if row.startswith("160000 ")
+    ]
+    for path, _ in submodules:
         above = [path[:end] for end, letter in enumerate(path) if letter == "/"]
         if paths[path] > 1 or any(folder in paths for folder in above):
-            wanted = f"one entry of commit {commit:.12} in each place"
+            expected = f"one entry of commit {commit:.12} in each place"
             raise RevisionError(
                 expected_but_got(
-                    wanted,
+                    expected,
                     f"the submodule {named('path', path)} in the place of another entry",
                     "the commit cannot be checked out safely; see git fsck",
                 )
             )
-    return found
+    return submodules
 
 
 def _expect_fetched(submodule: Path, commit: str) -> None:
