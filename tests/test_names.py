@@ -17,8 +17,13 @@ WITHOUT_CONTENT = re.compile(
     "_*(one|own|found|given|held|kept|made|told|seen|asked|wanted|known|there|here|what|now)_*"
 )
 
-PUBLIC = {("engine/capture.py", "seen"): "a parameter of `Capture.keep`, which users may name"}
-"""Bindings that are promised to users, and why."""
+PROMISED = {
+    ("check/accuracy.py", "here"): "a key of report.json",
+    ("check/accuracy.py", "there"): "a key of report.json",
+    ("engine/capture.py", "seen"): "a parameter of `Capture.keep`, which users may name",
+    ("trace/reader.py", "given"): "a key of the header of a recording",
+}
+"""Bindings whose names users or files have, and where."""
 
 
 def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -68,7 +73,7 @@ def test_names_say_what_they_hold() -> None:
         refused += [
             f"{path}:{line}: {name}"
             for name, line in without_content(tree)
-            if (path, name) not in PUBLIC
+            if (path, name) not in PROMISED
         ]
     assert names > 20_000
     assert refused == []
@@ -76,6 +81,6 @@ def test_names_say_what_they_hold() -> None:
 
 def test_promised_names_are_there() -> None:
     """An exception that nothing needs goes."""
-    for (path, name), reason in PUBLIC.items():
+    for (path, name), reason in PROMISED.items():
         names = dict(without_content(ast.parse((PACKAGE / path).read_text())))
         assert name in names, f"{path} binds no {name}: {reason}"

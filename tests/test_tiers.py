@@ -12,8 +12,7 @@ if sys.version_info < (3, 11):
 
 import tomllib
 from grimp import ImportGraph
-
-from ci.tiers import TierContract
+from tiers import TierContract
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,11 +16,20 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import tomllib
+
 PACKAGE = "pytest_precision"
+
+WITHOUT_CONTENT = (
+    "one own found given held kept made told seen asked wanted known there here what now"
+)
+SUBSTITUTES = "item items value values thing entry entries obj data result results x"
+"""Words of bindings that say nothing, and those that replace them without saying more."""
 
 QUIETLY = (
     *("-p", "house_cell", "-p", "no:cacheprovider", "-c", os.devnull, "-q"),
@@ -54,14 +63,47 @@ class Source:
         """Return the folder or module right under the package that a module is in."""
         return name.split(".")[1] if "." in name else "__init__"
 
-    def statements(self, *, te: bool) -> int:
-        """Count statements, docstrings left out, in the stand-in `te` or outside it."""
+    def statements(self, tier: str | None = None) -> int:
+        """Count statements, docstrings left out, of one tier or of all."""
         return sum(
             isinstance(node, ast.stmt) and not is_docstring(node)
             for name, tree in self.modules.items()
-            if (self.room(name) == "te") == te
+            if tier in (None, self.tier(name))
             for node in ast.walk(tree)
         )
+
+    @cached_property
+    def tiers(self) -> dict[str, tuple[str, ...]]:
+        """Return `probes` and `extras`, the names that the contract on tiers has of each."""
+        linter = tomllib.loads((self.root / "pyproject.toml").read_text())["tool"]["importlinter"]
+        contracts = [entry for entry in linter["contracts"] if entry["type"] == "tiers"]
+        return {
+            tier: tuple(name for contract in contracts for name in contract[tier])
+            for tier in ("probes", "extras")
+        }
+
+    def tier(self, name: str) -> str:
+        """Return the tier of a module: `core`, `probes` or `extras`."""
+        for tier, roots in self.tiers.items():
+            if any(f"{name}.".startswith(f"{root}.") for root in roots):
+                return tier
+        return "core"
+
+    def imports_of_other_tiers(self) -> int:
+        """Count the imports of probes and extras by the core."""
+        return sum(
+            self.tier(importer) == "core" != self.tier(imported)
+            for importer, imported in self.imports()
+        )
+
+    def bindings(self) -> list[str]:
+        """Return the name of each variable, parameter and field that is bound."""
+        return [name for tree in self.modules.values() for name in bound(tree)]
+
+    def words_of_docs(self) -> int:
+        """Count the words of the documentation, README and changelog included."""
+        pages = [*(self.root / "docs").rglob("*.md"), *self.root.glob("*.md")]
+        return sum(len(page.read_text().split()) for page in pages)
 
     def imports(self) -> set[tuple[str, str]]:
         """Return (module, module that it imports) within the package.
@@ -171,6 +213,23 @@ def top_names(tree: ast.Module) -> Iterator[str]:
             yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
+def bound(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module binds to values."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+
+
+def share(names: Iterable[str], words: str) -> str:
+    """Return how many of the names are one of these words, in percent."""
+    names = [name.strip("_") for name in names]
+    return f"{sum(name in words.split() for name in names) / len(names):.2%}"
+
+
 def circles(arrows: set[tuple[str, str]]) -> int:
     """Count the arrows that have to go until none of them is part of a circle."""
     left = set(arrows)
@@ -237,11 +296,19 @@ def table(root: Path) -> dict[str, object]:
     )
     imported, internal = source.internal_imports_of_tests()
     longest = bodies(source)
+    bindings = source.bindings()
     return {
         "files": len(lines),
         "lines": sum(lines.values()),
-        "statements outside te/": source.statements(te=False),
-        "statements in te/": source.statements(te=True),
+        "statements": source.statements(),
+        "statements of the core": source.statements("core"),
+        "statements of probes": source.statements("probes"),
+        "statements of extras": source.statements("extras"),
+        "files of the core": sum(source.tier(name) == "core" for name in source.modules),
+        "imports of probes and extras by the core": source.imports_of_other_tiers(),
+        "bindings": len(bindings),
+        "bindings without content": share(bindings, WITHOUT_CONTENT),
+        "bindings with a substitute": share(bindings, SUBSTITUTES),
         "files above 300 lines": sum(count > 300 for count in lines.values()),
         "files below 60 lines": sum(count < 60 for count in lines.values()),
         "longest function body, lines": max(longest),
@@ -255,6 +322,7 @@ def table(root: Path) -> dict[str, object]:
         "options": source.options(),
         "public names": source.public_names(),
         "concepts in the glossary": source.concepts(),
+        "words of docs": source.words_of_docs(),
         "tests: import lines that name internal modules": imported,
         "tests: internal modules named": internal,
         **cell(root),

@@ -22,7 +22,7 @@ class CellCounts(NamedTuple):
     """How many cells (axis combinations) a session has and runs, and why others were not made.
 
     Attributes:
-        made: number of cells of all matrix tests, selected or not.
+        collected: number of cells of all matrix tests, selected or not.
         cells: number of cells that are left to run.
         tests: number of tests that these cells belong to.
         coverages: different values of the option `coverage` among these tests.
@@ -30,7 +30,7 @@ class CellCounts(NamedTuple):
         formats: what is known of the backends of the cells that quantize.
     """
 
-    made: int = 0
+    collected: int = 0
     cells: int = 0
     tests: int = 0
     coverages: Sequence[str] = ()

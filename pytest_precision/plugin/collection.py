@@ -127,7 +127,7 @@ class Collection:
         for plan in self.plans.values():
             not_made.update(plan.matrix.not_made)
         self.counts = CellCounts(
-            made=sum(len(plan.matrix.cells) for plan in self.plans.values()),
+            collected=sum(len(plan.matrix.cells) for plan in self.plans.values()),
             cells=len({item.nodeid for item, _, _ in entries}),
             tests=len(tests),
             coverages=list(dict.fromkeys(self.plans[test].settings.coverage for test in tests)),
@@ -135,7 +135,7 @@ class Collection:
             formats=announcements(requests),
         )
         # A module that was not collected, or not completely, may have all the cells.
-        counts_known = bool(self.counts.made) or not session.testsfailed
+        counts_known = bool(self.counts.collected) or not session.testsfailed
         self.collected = self.collected and counts_known and not self.errors
         worker_output = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
@@ -165,7 +165,7 @@ class Collection:
 
     def header(self, verbosity: int) -> list[str]:
         """Return a line on how many matrix cells will run; empty without cells or with -q."""
-        if not self.counts.made or verbosity < 0:
+        if not self.counts.collected or verbosity < 0:
             return []
         return [self.counts.line(self.settings)]
 
@@ -174,8 +174,8 @@ class Collection:
         lines = self.header(verbosity) if self.distributed else []
         if self.settings.enabled and self.collected and not self.counts.cells:
             nothing = (
-                f"none of the {self.counts.made} cells that were collected was left to run"
-                if self.counts.made
+                f"none of the {self.counts.collected} cells that were collected was left to run"
+                if self.counts.collected
                 else f"no test with @pytest.mark.{MARKER} was collected"
             )
             lines.append(f"precision: --precision-matrix was given, but {nothing}")
