@@ -75,7 +75,7 @@ class Collection:
                 plan = self.plans[nodeid] = Plan(self._matrix(mark, nodeid), settings)
                 cells: list[Any] = [*plan.matrix.cells]
                 if settings.fuzz:  # its place among the cells; what it runs is drawn
-                    cells.append(pytest.param(cells[0], marks=pytest.mark.precision_drawn))
+                    cells.append(PlaceOfDrawn(**vars(cells[0])))
                 ids = [*plan.matrix.ids, "drawn"][: len(cells)]
                 metafunc.parametrize("cell", cells, indirect=True, ids=ids)
         except pytest.UsageError as error:
@@ -248,7 +248,11 @@ class Collection:
 
 def is_drawn(item: pytest.Item) -> bool:
     """Return whether a test item runs randomly drawn matrix cells, for --precision-fuzz."""
-    return item.get_closest_marker("precision_drawn") is not None
+    return isinstance(_parameters(item).get("cell"), PlaceOfDrawn)
+
+
+class PlaceOfDrawn(Cell):
+    """The cell that an item of drawn cells has until hypothesis draws others."""
 
 
 def cell_of_test(request: pytest.FixtureRequest) -> Cell:
@@ -266,6 +270,6 @@ def cell_of_test(request: pytest.FixtureRequest) -> Cell:
     return cell
 
 
-def _parameters(item: pytest.Function) -> dict[str, Any]:
+def _parameters(item: pytest.Item) -> dict[str, Any]:
     callspec = getattr(item, "callspec", None)
     return {} if callspec is None else callspec.params

@@ -35,7 +35,6 @@ MARKERS = (
     f"{', '.join(option.name for option in OPTIONS if option.of_marker)}): "
     "run the test in every cell of the axes; see --precision-matrix",
     "world_size(n): number of ranks of the fixture `ranks`",
-    "precision_drawn: an item of a matrix test whose cells are drawn, see --precision-fuzz",
     "precision_regression(number, system): the defect that the test guards against",
 )
 

@@ -13,7 +13,12 @@ from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.first_cause import first_cause
-from pytest_precision.parity.compare.optional import OptionalPairs, Uncalled, shows_reads
+from pytest_precision.parity.compare.optional import (
+    UNREPORTED,
+    OptionalPairs,
+    Uncalled,
+    shows_reads,
+)
 from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.compare.sums import SummedLosses
@@ -158,9 +163,9 @@ def judge(
                 judgement.left_out[tensors] = rule.criterion.left_out
                 continue
             pair = uncalled.stand_in(aligned, moments)
-            unlike = "" if pair is None else optional.aside(pair)
-            if pair is None or unlike is not None:
-                optional.note(aligned, unlike or "")
+            reason = UNREPORTED if pair is None else optional.aside(pair)
+            if pair is None or reason is not None:
+                optional.note(aligned, reason or UNREPORTED)
                 continue
             tally = judgement.counted(pair)
             if pair.is_alike:

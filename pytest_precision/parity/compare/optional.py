@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import LOADS
@@ -29,6 +29,15 @@ OF_QUANTIZED = frozenset(
     name for name, kind in KINDS.items() if "used_quantized" in (name, kind.shown_by)
 )
 """Kinds of bytes and numbers that a part of a weight has others of than the whole weight."""
+
+
+class LeftOut(NamedTuple):
+    """Why a pair is not compared; without a `reason`, the report does not name it."""
+
+    reason: str = ""
+
+
+UNREPORTED = LeftOut()
 
 
 class OptionalPairs:
@@ -60,13 +69,13 @@ class OptionalPairs:
         ops = zip(moments, self._first_loads, strict=True)
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
-    def aside(self, pair: Pair) -> str | None:
-        """Return why not to compare a pair ("" to leave that unreported), or None to compare it."""
+    def aside(self, pair: Pair) -> LeftOut | None:
+        """Return why a pair is left out, or None to compare it."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
         if pair.unlike and pair.kind in OF_QUANTIZED:
             self._split[pair.kind, QUANTIZED_ALONE].setdefault(pair.name)
-            return ""
+            return UNREPORTED
         beside = KINDS[pair.kind].optional_beside if pair.kind in KINDS else ""
         if beside or optional in ("tensor", "value"):
             sides = {"candidate": pair.candidate, "reference": pair.reference}
@@ -76,14 +85,14 @@ class OptionalPairs:
             if optional not in ("tensor", "value") and not self._is_beside(pair, beside):
                 return None
             if not self._loaded and self._starts.agree(pair):
-                return "" if self._starts.is_at_start(pair) else None
+                return UNREPORTED if self._starts.is_at_start(pair) else None
             other_choice = _is_switch(pair) and key not in self._agreed
             side = "candidate" if pair.candidate is None else "reference"
             unsaid = other_choice or (optional == "value" and self._loaded)
-            return "" if unsaid else f"the {side} has none"
+            return UNREPORTED if unsaid else LeftOut(f"the {side} has none")
         if pair.rank is not None and pair.candidate.is_another_part(pair.reference):
             self._split[pair.kind, OTHER_PARTS].setdefault(pair.name)
-            return ""
+            return UNREPORTED
         if optional != "value" and not _is_switch(pair):
             return None
         if pair.is_alike:
@@ -91,7 +100,7 @@ class OptionalPairs:
             return None
         agreed = key in self._agreed or self._starts.agree(pair)
         may = not agreed or (optional == "value" and self._loaded)
-        return "it differs from the start" if may else None
+        return LeftOut("it differs from the start") if may else None
 
     def _is_beside(self, pair: Pair, kind: str) -> bool:
         """Return whether the only side that has a tensor shows another kind under its name, too."""
@@ -100,11 +109,11 @@ class OptionalPairs:
         entries = shown.trace.entries(self._moments[pair.candidate is None])
         return any((entry.kind, entry.name) == (kind, pair.name) for entry in entries)
 
-    def note(self, pair: Pair, why: str) -> None:
-        """Record an uncompared tensor with the reason; an empty reason is not reported."""
+    def note(self, pair: Pair, left_out: LeftOut) -> None:
+        """Record a tensor that is not compared, with the reason if that is to be reported."""
         lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
-        if why:
-            self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), why)
+        if left_out.reason:
+            self._aside.setdefault((lacks, pair.kind, _what(pair), pair.name), left_out.reason)
 
     def left_out(self) -> dict[str, str]:
         """Return the tensors that were not compared, each with the reason."""
