@@ -8,18 +8,20 @@ only to explain it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
+from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.weights import Watched, Weight
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
@@ -120,3 +122,35 @@ class UpdateWatcher:
         self._meter.write(folder, rank)
         self._log.starts = self._meter.kept.compared
         self._log.write(folder, rank)
+
+
+class UpdateProbe(Probe[EngineRun]):
+    """Measures and checks the updates of an engine's run, also across its saves and loads.
+
+    Args:
+        explains: whether wrong updates are explained.
+    """
+
+    def __init__(self, *, explains: bool) -> None:
+        self._explains = explains
+
+    def begin(self, run: EngineRun) -> None:
+        """Make what watches, by the workload's rule."""
+        self._watcher = UpdateWatcher(run.workload, run.cell, explains=self._explains)
+
+    def around(self, run: EngineRun, call: str) -> AbstractContextManager[object]:
+        """Return a context that checks the update of a train step."""
+        if call in STEP_PHASES[1:]:
+            return self._watcher.around(run.engine, call, run.step)
+        return super().around(run, call)
+
+    def after(self, run: EngineRun, call: str) -> None:
+        """Save the number of steps made beside a checkpoint, or go on from that number."""
+        if call == "save":
+            self._watcher.save(run.job.folder)
+        elif call == "load":
+            self._watcher.load(run.job.folder)
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Write the lost updates, and how the others compare with the rule."""
+        self._watcher.write(folder, rank)

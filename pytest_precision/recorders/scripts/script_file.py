@@ -13,7 +13,6 @@ import sys
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -32,18 +31,18 @@ from pytest_precision.recorders.lines.frames import (
     TORCH,
 )
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.run_environment import SEED
-from pytest_precision.recorders.scripts.logged_script import LoggedSteps
+from pytest_precision.recorders.scripts.logged_script import LoopLog
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
+from pytest_precision.recorders.scripts.loop_updates import LoopUpdates
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
 from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Wanted
-from pytest_precision.trace.operation_files import write_operations
 
 PASS_ON = (*PASSING_ON, *LOGGING)
 """Files that call the function of torch that a script calls, in its place."""
@@ -97,10 +96,11 @@ def record_file(
         wanted = Wanted(0, steps, pieces, sketches=True)
         logger = OperationLogger(wanted) if lines else None
         with nullcontext() if logger is None else logger.installed():
-            made = Steps if logger is None else partial(LoggedSteps, logger, None, ())
-            seen = made(LoopReader(part), trace, schedule)
-            seen.tell(see={ON_DEMAND} if local_grads else ())
-            follow_file(file, arguments, followed(seen))
+            probes: list[Probe[Steps]] = [LoopUpdates(measures=False)]
+            probes += [] if logger is None else [LoopLog(logger, None, ())]
+            loop = Steps(LoopReader(part), trace, schedule, probes)
+            loop.tell(see={ON_DEMAND} if local_grads else ())
+            follow_file(file, arguments, followed(loop))
         if not schedule.done:
             raise NothingRecordedError(
                 expected_but_got(
@@ -111,14 +111,12 @@ def record_file(
                     "optimizer",
                 )
             )
-        seen.ends.write_end()
+        loop.ends.write_end()
         if trace.world_size == 1:  # of several, each may have a stage of its own
             part.expect_matches()
         cell = Cell(world_size=trace.world_size)
         with written():
-            finished(trace, [seen], cell, folder, Products(), RECORDING)
-            if logger is not None:
-                write_operations(logger.log, folder, trace.rank)
+            finished(trace, [loop], cell, folder, probes, RECORDING)
     with written():
         Manifest.seal(folder, trace.rank, trace.world_size)
     if dist.is_initialized():

@@ -18,6 +18,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.loop_reader import shown_once
@@ -109,21 +110,27 @@ class StepEnds:
         buffer: what the running step shows.
         trace: writes it.
         schedule: what the loop is to make; it is ended after that.
+        ended: is called when a step is over and written.
 
     Attributes:
         edge: has what lies between two steps read anew.
         violations: what the loop does that no loop should, in words.
-        ended: is called with the index of the operation when a step is over.
     """
 
-    def __init__(self, buffer: StepBuffer, trace: LoopTrace, schedule: LoopSchedule) -> None:
+    def __init__(
+        self,
+        buffer: StepBuffer,
+        trace: LoopTrace,
+        schedule: LoopSchedule,
+        ended: Callable[[Moment], object],
+    ) -> None:
         self._buffer = buffer
         self._reader = buffer.reader
         self._trace = trace
         self._schedule = schedule
         self.edge = Edge()
         self.violations: dict[str, None] = {}
-        self.ended: Callable[[int], object] = lambda op: None
+        self._ended = ended
         self._told_late = False
         self._most_backwards = LEAST_BACKWARDS
 
@@ -209,7 +216,8 @@ class StepEnds:
             self._reader.copies.call(module)
         self._most_backwards = max(self._most_backwards, now.backwards)
         self._buffer.end(self._schedule.done)
-        self.ended(op)
+        phase = "skip" if operation == "skip" else STEP_PHASES[-1]
+        self._ended(Moment(op, operation, self._schedule.done, phase))
 
     def _write_start(self) -> None:
         """Write the run's initial state to the trace; called when its first step is over."""
