@@ -1,17 +1,19 @@
 """Whether two checkouts of the package record the same bytes, in each cell of some suites.
 
-    python ci/bench/same_bytes.py ../main [--suite fixtures/downstream ...] [--sample N] [-- -k fp32]
+    python ci/bench/same_bytes.py ../main [--suite fixtures/downstream ...] [--sample N] [PYTEST …]
 
 Each suite of this checkout is run by the package of both, and each folder that ranks have recorded
 into is copied. All files are compared but for provenance: the path of the checkout, wherever a file
-names it, and what engines save in `checkpoint`, which is no recording. Interpreter, versions and
-environment are the same in both runs; commit and time are in no recording of a cell.
+names it; lines of this package in a log of operations; and what engines save in `checkpoint`, which
+is no recording. Interpreter, versions, environment and the seed of hashes, by which sets of tensors
+are ordered, are the same in both runs; commit and time are in no recording of a cell.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +34,9 @@ COPIES, SAMPLE = "SAME_BYTES_COPIES", "SAME_BYTES_SAMPLE"
 
 NO_RECORDING = "checkpoint"
 """Folder beside a trace in which engines save what they like."""
+
+OWN_LINE = re.compile(rb'\["[a-z_]+/[a-z_/]+\.py", \d+\]')
+"""A line of this package in a log of operations; files of others have absolute paths."""
 
 SHOWN = 20
 """Differences that are listed."""
@@ -73,6 +78,7 @@ def record(package: Path, suite: Path, copies: Path, sample: int, arguments: lis
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(package), str(Path(__file__).parent))),
+            "PYTHONHASHSEED": "0",
             COPIES: str(copies),
             SAMPLE: str(sample),
         },
@@ -88,10 +94,13 @@ def record(package: Path, suite: Path, copies: Path, sample: int, arguments: lis
 
 def contents(copies: Path, package: Path) -> dict[str, bytes]:
     """Return the bytes of all files below a folder by their paths in it, without provenance."""
+    files = [file for file in sorted(copies.rglob("*")) if file.is_file()]
+    raw = {str(file.relative_to(copies)): file.read_bytes() for file in files}
     return {
-        str(file.relative_to(copies)): file.read_bytes().replace(bytes(package), b"")
-        for file in sorted(copies.rglob("*"))
-        if file.is_file()
+        name: OWN_LINE.sub(b"line", content.replace(bytes(package), b""))
+        if name.endswith(".json")
+        else content
+        for name, content in raw.items()
     }
 
 
@@ -114,15 +123,14 @@ def main() -> None:
     parser.add_argument("other", type=Path, help="root of the other checkout")
     parser.add_argument("--suite", type=Path, nargs="+", default=SUITES, help="folders of tests")
     parser.add_argument("--sample", type=int, default=0, help="cells of each suite; 0 for all")
-    parser.add_argument("arguments", nargs="*", help="further ones for pytest, after --")
-    options = parser.parse_args()
+    options, arguments = parser.parse_known_args()  # the others are for pytest
     checkouts = (ROOT, options.other.resolve())
     unlike: list[str] = []
     for suite in options.suite:
         with tempfile.TemporaryDirectory() as folder:
             homes = [Path(folder, str(number)) for number in range(2)]
             for package, home in zip(checkouts, homes, strict=True):
-                record(package, suite, home, options.sample, options.arguments)
+                record(package, suite, home, options.sample, arguments)
             ours, theirs = map(contents, homes, checkouts)
         size = sum(map(len, ours.values()))
         recordings = len({Path(name).parents[-3] for name in ours})

@@ -85,7 +85,8 @@ class CheckedTest:
 
     def _terms(self, asked: Terms) -> Terms:
         """Return a check's terms (criteria, limits), completed by the test's settings."""
-        return asked._replace(
+        terms = asked.bared if self.settings.bare else asked
+        return terms._replace(
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
 
@@ -231,6 +232,7 @@ class CheckedTest:
                     collected=self.collected,
                 ),
                 gradients=judged,
+                bare=terms.bare,
             )
             for path, other, cell, own, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True

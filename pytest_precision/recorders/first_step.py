@@ -50,7 +50,7 @@ def record_first_step(job: LayoutJob) -> int:
         accuracy = (
             StepAccuracy(silent=dict.fromkeys(OF_A_STEP, silent))
             if silent
-            else judged(run.workload, run.cell, [steps[0] for steps in ranks])
+            else accuracy_of(run.workload, run.cell, [steps[0] for steps in ranks])
         )
         accuracy.write(folder)
     return 1
@@ -75,7 +75,7 @@ class FirstStepProbe(GradientProbe):
             self.oracle.updating(lambda: effective_weights(run.engine))
 
 
-def judged(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
+def accuracy_of(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
     """Return a step's gradients and updates with fp64 ones, or why the fp64 step failed.
 
     See `beside_exact` for the arguments.

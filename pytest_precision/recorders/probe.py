@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from pytest_precision.trace.moment import Moment
 
 
-class Run(Protocol):
+class ProbedRun(Protocol):
     """What both drivers say of a run; a probe of one of them may ask that driver for more."""
 
     @property
@@ -22,7 +22,7 @@ class Run(Protocol):
         """Return the number of the train step that runs, from 1; 0 before the first one."""
 
 
-RunT = TypeVar("RunT", bound=Run, contravariant=True)
+RunT = TypeVar("RunT", bound=ProbedRun, contravariant=True)
 
 
 class Probe(Generic[RunT]):

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_precision._torch.dispatch import tree_leaves
 from pytest_precision.matrix.contract import dtype_name
-from pytest_precision.recorders.probe import Probe, Run
+from pytest_precision.recorders.probe import Probe, ProbedRun
 
 PRODUCTS = frozenset(
     (
@@ -94,7 +94,7 @@ class Products(TorchFunctionMode):
         return result
 
 
-class ProductsProbe(Probe[Run]):
+class ProductsProbe(Probe[ProbedRun]):
     """Looks at the forward and backward of an engine's first step, or at all that a loop does.
 
     Attributes:
@@ -105,7 +105,7 @@ class ProductsProbe(Probe[Run]):
         self._products = Products()
         self.dtypes = self._products.dtypes
 
-    def around(self, run: Run, call: str) -> AbstractContextManager[object]:
+    def around(self, run: ProbedRun, call: str) -> AbstractContextManager[object]:
         """Return a context that records products; a null context for other calls."""
         is_first = call == "forward_backward" and run.step == 1
         return self._products if is_first or call == "loop" else nullcontext()
