@@ -29,7 +29,7 @@ class GradientProbe(Probe[EngineRun]):
     def begin(self, run: EngineRun) -> None:
         """Make what stores the steps."""
         self.oracle = GradientOracle(
-            run.workload, run.cell, whole=True, asked=self._judges, known=self._other_log
+            run.workload, run.cell, asked=self._judges, known=self._other_log
         )
 
     @contextmanager

@@ -71,13 +71,13 @@ class Products(TorchFunctionMode):
     It looks at results, since autocast casts operands out of sight. It sees modules and functions,
     on plain tensors and subclasses; it does not see a backward, or kernels that bypass torch.
 
-    Attributes:
-        dtypes: names of dtypes, without `torch.`.
+    Args:
+        dtypes: takes the names of dtypes, without `torch.`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtypes: set[str]) -> None:
         super().__init__()
-        self.dtypes: set[str] = set()
+        self._dtypes = dtypes
 
     def __torch_function__(
         self,
@@ -90,20 +90,19 @@ class Products(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", None) in PRODUCTS:
             tensors = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-            self.dtypes |= {dtype_name(tensor.dtype) for tensor in tensors}
+            self._dtypes.update(dtype_name(tensor.dtype) for tensor in tensors)
         return result
 
 
 class ProductsProbe(Probe[ProbedRun]):
     """Looks at the forward and backward of an engine's first step, or at all that a loop does.
 
-    Attributes:
+    Args:
         dtypes: see `Products`.
     """
 
-    def __init__(self) -> None:
-        self._products = Products()
-        self.dtypes = self._products.dtypes
+    def __init__(self, dtypes: set[str]) -> None:
+        self._products = Products(dtypes)
 
     def around(self, run: ProbedRun, call: str) -> AbstractContextManager[object]:
         """Return a context that records products; a null context for other calls."""

@@ -51,7 +51,6 @@ class GradientOracle:
     Args:
         workload: computes the step once more.
         cell: where it is trained.
-        whole: whether the whole run is recorded, and nothing is planted into it.
         asked: whether the test has gradients judged.
         known: the log of the other side, of the same workload in the same cell. A step that shows
             the same here is not judged again, and one that starts from the same is not computed
@@ -63,7 +62,6 @@ class GradientOracle:
         workload: Workload,
         cell: Cell,
         *,
-        whole: bool,
         asked: bool = True,
         known: GradientLog | None = None,
     ) -> None:
@@ -73,7 +71,6 @@ class GradientOracle:
         self._log = GradientLog(silent="" if asked else TURNED_OFF)
         self._steps: list[ShownStep] = []
         self._due = FIRST
-        self._whole = whole
 
     def interrupted(self) -> None:
         """Select the next train step for the gradient check, because a save or load precedes it."""
@@ -130,7 +127,7 @@ class GradientOracle:
 
     def _look(self, look: Callable[[], Looked]) -> Looked | None:
         """Call a function that reads the engine; if it raises, return None and end all checks."""
-        if not self._whole or self._log.silent:
+        if self._log.silent:
             return None
         try:
             return look()
@@ -144,8 +141,6 @@ class GradientOracle:
 
     def write(self, folder: Path, rank: int) -> None:
         """Compare all ranks' steps on rank 0, and write a log to disk; all ranks must call this."""
-        if not self._whole:
-            return
         digests = self._look(lambda: [*map(step_digest, self._steps)]) or []
         told = _gathered((self._log.silent, digests))
         self._log.silent = next((reason for reason, _ in told if reason), "")

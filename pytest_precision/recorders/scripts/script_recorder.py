@@ -180,13 +180,13 @@ def record_script(
         RuntimeError: the script has not made the steps of the cell in a block of `record()`, or
             has saved nothing where the sequence does.
     """
-    products = ProductsProbe()
+    products: set[str] = set()
     probes: list[Probe[Steps]] = []
     if not bare:
         measures = window in (None, EVERYTHING)
-        probes += [products] if cell.precision in COMPUTED else []
+        probes += [ProductsProbe(products)] if cell.precision in COMPUTED else []
         probes += [LoopUpdates(measures=measures), RulesProbe()]
-    return run_script(script, cell, folder, window, segment, probes, products.dtypes)
+    return run_script(script, cell, folder, window, segment, probes, products)
 
 
 def run_script(
