@@ -92,7 +92,7 @@ def accuracy_of(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepA
 @torch.no_grad()
 def effective_weights(engine: Engine) -> list[Observation]:
     """Return this rank's shards of the optimizer's weights, at full precision."""
-    return [piece for one in Weight.of(engine) for piece in one.pieces(one.effective())]
+    return [piece for weight in Weight.of(engine) for piece in weight.pieces(weight.effective())]
 
 
 def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
@@ -105,7 +105,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     """
     first = ranks[0]
     loop = PlainLoop(workload, cell, exact=True)
-    weights = joined([seen for own in ranks for seen in own.weights])
+    weights = joined([weight for step in ranks for weight in step.weights])
     lacking = loop.lacking(weights, first.buffers)
     if lacking:
         words = f"its engine shows no whole {lacking[0]}"
@@ -113,7 +113,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     loop.put(weights, first.buffers)
     exact = Sums.of(loop.microbatches(first.step), 1).total
     silent: dict[str, str] = {}
-    reduced = joined([seen for own in ranks for seen in own.reduced])
+    reduced = joined([gradient for step in ranks for gradient in step.reduced])
     gradients = {
         name: BesideExact(got / first.scale, exact[name])
         for name, got in reduced.items()
@@ -128,12 +128,14 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
         silent["updates"] = f"{type(workload).__name__} clips by a rule of its own"
     else:
         before, after = (
-            joined([seen for own in ranks for seen in own.updated[number]]) for number in (0, 1)
+            joined([weight for step in ranks for weight in step.updated[number]])
+            for number in (0, 1)
         )
         plan = UpdatePlan(workload, workload.optimizer_rule, cell)
         moved = exact_updates(plan, exact, before, workload.max_norm)
         updates = {
-            name: BesideExact(after[name] - before[name], own) for name, own in moved.items()
+            name: BesideExact(after[name] - before[name], exact_update)
+            for name, exact_update in moved.items()
         }
     return StepAccuracy({"gradients": gradients, "updates": updates}, silent)
 
@@ -149,7 +151,7 @@ def exact_updates(
         weights: before the update.
         max_norm: to which gradients are clipped; None for no clipping.
     """
-    norm = float(torch.stack([own.norm() for own in gradients.values()]).norm())
+    norm = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
     factor = 1.0 if max_norm is None else min(1.0, max_norm / (norm + CLIP_EPS))
     moments = plan.formula.moments
     storage = Roundings((NO_ROUNDING,) * len(moments), *[NO_ROUNDING] * 3)

@@ -24,24 +24,22 @@ from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 
 
-def log_layout(job: LayoutJob, wanted: Wanted) -> int:
+def log_layout(job: LayoutJob, part: Wanted) -> int:
     """Run a layout's engine up to one step, load or save, and log its tensor operations.
 
     Args:
         job: what is run.
-        wanted: what is logged.
+        part: what is logged.
 
     Returns:
         a number above 0, as `record_engine` does.
     """
-    logger = OperationLogger(wanted)
-    stop = min(job.segment.stop, wanted.op + 1)
-    job = job._replace(
-        window=Window(wanted.step, wanted.step), segment=job.segment._replace(stop=stop)
-    )
+    logger = OperationLogger(part)
+    stop = min(job.segment.stop, part.op + 1)
+    job = job._replace(window=Window(part.step, part.step), segment=job.segment._replace(stop=stop))
     with logger.installed():
-        run = EngineRun(job, (EngineLog(logger, wanted.op), PerturbationProbe()))
-        run.capture = Capture(snapshot=lambda seen: seen)
+        run = EngineRun(job, (EngineLog(logger, part.op), PerturbationProbe()))
+        run.capture = Capture(snapshot=lambda observation: observation)
         run.run()
         logger.leave(state_of_engine(run.engine))
     write_operations(logger.log, job.place(), dist.get_rank())

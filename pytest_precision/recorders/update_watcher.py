@@ -84,12 +84,14 @@ class UpdateWatcher:
         begun: set[int] = set()
 
         def begin(*_: Any) -> None:
-            stepping = {id(one) for one in updated_tensors(engine.optimizer)} - begun
-            weights = [one for one in Weight.of(engine) if id(one.parameter) in stepping]
-            now = self._meter.before(engine.optimizer, weights)
-            given = {id(one.weight.parameter): one for one in now if one.grad is not None}
-            watched[:] = [given.get(id(one.weight.parameter), one) for one in watched]
-            begun.update(given)
+            stepping = {id(tensor) for tensor in updated_tensors(engine.optimizer)} - begun
+            weights = [weight for weight in Weight.of(engine) if id(weight.parameter) in stepping]
+            copies = self._meter.before(engine.optimizer, weights)
+            with_gradient = {
+                id(watch.weight.parameter): watch for watch in copies if watch.grad is not None
+            }
+            watched[:] = [with_gradient.get(id(watch.weight.parameter), watch) for watch in watched]
+            begun.update(with_gradient)
 
         hook = hooked(begin)
         try:

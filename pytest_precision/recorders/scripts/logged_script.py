@@ -34,7 +34,7 @@ def log_script(
     folder: Path,
     window: Window | None,
     segment: Segment | None,
-    wanted: Wanted,
+    part: Wanted,
 ) -> int:
     """Run a script up to one step or checkpoint load, and log the tensor operations in it.
 
@@ -44,13 +44,13 @@ def log_script(
         folder: an existing one, the same for all ranks.
         window: the steps that are made end with it.
         segment: the operations that it makes; the first ones unless given.
-        wanted: what is logged.
+        part: what is logged.
 
     Returns:
         a number above 0, as `record_script` does.
     """
-    logger = OperationLogger(wanted)
-    log = LoopLog(logger, wanted.op, cell.operations)
+    logger = OperationLogger(part)
+    log = LoopLog(logger, part.op, cell.operations)
     with logger.installed():
         run_script(script, cell, folder, window, segment, [log])
     return 1
@@ -121,7 +121,7 @@ def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
     for number, optimizer in enumerate(reader.optimizers):
         for parameter, state in optimizer.state.items():
             name = names.get(parameter, f"a parameter of optimizer {number}")
-            held = state.items() if isinstance(state, dict) else ()
-            for key, value in held:
+            fields = state.items() if isinstance(state, dict) else ()
+            for key, value in fields:
                 for suffix, tensor in tensors_in(value):
                     yield Holding(key, name + suffix), tensor

@@ -93,8 +93,8 @@ def record_file(
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
-        wanted = Wanted(0, steps, pieces, sketches=True)
-        logger = OperationLogger(wanted) if lines else None
+        part_of_log = Wanted(0, steps, pieces, sketches=True)
+        logger = OperationLogger(part_of_log) if lines else None
         with nullcontext() if logger is None else logger.installed():
             probes: list[Probe[Steps]] = [LoopUpdates(measures=False)]
             probes += [] if logger is None else [LoopLog(logger, None, ())]
@@ -195,8 +195,8 @@ def report_script_alone(file: str) -> None:
     def report_trimmed(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        for one in chain_of(error):
-            one.__traceback__ = frames_of_script(os.path.abspath(file), one, one.__traceback__)
+        for link in chain_of(error):
+            link.__traceback__ = frames_of_script(os.path.abspath(file), link, link.__traceback__)
         report(kind, error, error.__traceback__)
 
     sys.excepthook = report_trimmed
@@ -205,11 +205,11 @@ def report_script_alone(file: str) -> None:
 def chain_of(error: BaseException) -> list[BaseException]:
     """Return an exception, its causes, and those that it was raised while handling."""
     chain = [error]
-    for one in chain:  # grows on the way
+    for link in chain:  # grows on the way
         chain += [
             other
-            for other in (one.__cause__, one.__context__)
-            if other is not None and all(other is not known for known in chain)
+            for other in (link.__cause__, link.__context__)
+            if other is not None and all(other is not earlier for earlier in chain)
         ]
     return chain
 
@@ -217,23 +217,23 @@ def chain_of(error: BaseException) -> list[BaseException]:
 def frames_of_script(
     file: str, error: BaseException, trace: TracebackType | None
 ) -> TracebackType | None:
-    """Return a traceback from the script's first frame on; the whole if no frame is the script's.
+    """Return a traceback from the script's first level on; the whole if no level is the script's.
 
     Frames of this package that only pass a call on to torch are left out. Of an error that this
-    package raises about what a script does, the traceback ends at the last frame that is neither of
+    package raises about what a script does, the traceback ends at the last level that is neither of
     this package nor of torch.
     """
     entries = [*_entries(trace)]
-    begins = [n for n, one in enumerate(entries) if _file(one) == file]
+    begins = [n for n, level in enumerate(entries) if _file(level) == file]
     if not begins:
         return None if isinstance(error, SyntaxError) and error.filename == file else trace
     entries = entries[begins[0] :]
-    if any(isinstance(one, InputMessage) for one in error.args):
+    if any(isinstance(message, InputMessage) for message in error.args):
         while len(entries) > 1 and _file(entries[-1]).startswith((PACKAGE_ROOT, TORCH)):
             entries.pop()
-    ours = [one for one in entries if _file(one).startswith(PACKAGE_ROOT)]
-    passed_on = all(_file(one).startswith(PASS_ON) for one in ours) and entries[-1] not in ours
-    return _joined([one for one in entries if not passed_on or one not in ours])
+    ours = [level for level in entries if _file(level).startswith(PACKAGE_ROOT)]
+    passed_on = all(_file(level).startswith(PASS_ON) for level in ours) and entries[-1] not in ours
+    return _joined([level for level in entries if not passed_on or level not in ours])
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -248,6 +248,6 @@ def _file(entry: TracebackType) -> str:
 
 def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
     joined: TracebackType | None = None
-    for one in reversed(entries):
-        joined = TracebackType(joined, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for level in reversed(entries):
+        joined = TracebackType(joined, level.tb_frame, level.tb_lasti, level.tb_lineno)
     return joined

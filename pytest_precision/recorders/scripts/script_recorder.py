@@ -263,14 +263,14 @@ def finished(
             environment_of(cell),
             violations=tuple(words for run in runs for words in run.ends.violations),
             products=tuple(sorted(products)),
-            given=tuple(dict.fromkeys(what for run in runs for what in run.buffer.shown)),
+            given=tuple(dict.fromkeys(name for run in runs for name in run.buffer.shown)),
             unshown={
-                what: why
+                name: why
                 for run in runs
                 for optimizer in run.reader.optimizers
-                for what, why in groups.unshown(optimizer).items()
+                for name, why in groups.unshown(optimizer).items()
             }
-            | {what: why for run in runs for what, why in run.reader.part.unshown().items()},
+            | {name: why for run in runs for name, why in run.reader.part.unshown().items()},
             read=so_far(),
         ),
         runs[0].reader.starts(),
@@ -280,12 +280,12 @@ def finished(
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
     """Yield (kind, reason) for the tensors of a loop that could not be observed or named."""
-    seen = steps.buffer.seen
-    if ON_DEMAND not in seen:
+    kinds = steps.buffer.seen
+    if ON_DEMAND not in kinds:
         yield ON_DEMAND, way.shows_grad
-    if "used_param" not in seen:
+    if "used_param" not in kinds:
         yield "used_param", "no module was called while gradients were on, unless in compiled code"
-    if "loss" not in seen:
+    if "loss" not in kinds:
         yield "loss", "Tensor.backward was not called"
     for module, why in steps.buffer.unread.items():
         yield f"used_param in {module}", why

@@ -155,7 +155,7 @@ class Steps(LoopEvents):
             self._watch(module, called=module)
         elif begins and not self._now.backwards:
             self.buffer.read_anew(module)
-        for root in [one for one in self._unhooked if module in one.modules()]:
+        for root in [unhooked for unhooked in self._unhooked if module in unhooked.modules()]:
             if names.lent(root):
                 continue
             self._unhooked.remove(root)
@@ -313,4 +313,4 @@ class Steps(LoopEvents):
     def _watch_gradients(self) -> None:
         """Install hooks for all gradients, if the script asked for `see={"grad"}`."""
         if self._local_grads:
-            self.hooks.watch_gradients(own for _, own in self.reader.names.parameters())
+            self.hooks.watch_gradients(parameter for _, parameter in self.reader.names.parameters())
