@@ -37,7 +37,7 @@ STATUSES = {
 `partial` for a pass under another criterion than bitwise, which may leave kinds out, for one of a
 bare cell, and for a drift that is only reported."""
 
-IN_PART = "passed, under a tolerance or without what the test or precision_probes left out"
+IN_PART = "passed, under a tolerance or without what was left out"
 """What `partial` means, in the words of a legend."""
 
 PASSING = ("partial", "pass")
