@@ -28,6 +28,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "ranks_per_device": ("2", 2),
     "may_leave": ("environment variable A", ("environment variable A",)),
     "pure": ("true", True),
+    "probes": ("none", "none"),
     "require": ("true", True),
     "jitter": ("3", 3),
     "fuzz": ("20", 20),
@@ -54,6 +55,7 @@ OTHERS = {
     "report": "/yet/another",
     "ranks_per_device": "3",
     "may_leave": "umask",
+    "probes": "all",
     "jitter": "5",
     "fuzz": "7",
     "against": "main",
@@ -86,6 +88,7 @@ BAD = {
     "may_leave": ["[", "umask[", "[!]"],
     "preload": ["megatron-core", "megatron/core", "megatron."],
     "lines": ["on", "true"],
+    "probes": ["off", "None"],
     "deterministic": ["off", "warn_only"],
     "te": ["gpu", "on"],
 }

@@ -95,6 +95,7 @@ def defined(node: ast.stmt) -> list[str]:
 
 JUDGES = (
     "check/ruled_check.py",
+    "recorders/engine_probes.py",
     "recorders/engine_recorder.py",
     "recorders/layout_job.py",
     "trace/recording.py",

@@ -37,6 +37,9 @@ QUIETLY = (
 )
 """Arguments of the session with one cell: no files but its own."""
 
+BARE = ("-o", "precision_probes=none")
+"""Those of one without judgements; a release that lacks them judges all the same."""
+
 
 class Source:
     """The modules of a checkout, parsed.
@@ -260,13 +263,18 @@ def bodies(source: Source) -> list[int]:
     return lengths
 
 
-def cell(root: Path) -> dict[str, int]:
-    """Return what the smallest green cell executes, measured in a process of its own."""
+def cell(root: Path, *options: str) -> dict[str, int]:
+    """Return what the smallest green cell executes, measured in a process of its own.
+
+    Args:
+        root: of the checkout.
+        options: further ones of its session.
+    """
     test = Path(__file__).with_name("house_cell.py")
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.json"
         ran = subprocess.run(
-            [sys.executable, "-m", "pytest", *QUIETLY, f"--rootdir={folder}", str(test)],
+            [sys.executable, "-m", "pytest", *QUIETLY, *options, f"--rootdir={folder}", str(test)],
             cwd=folder,
             env={
                 **os.environ,
@@ -326,6 +334,7 @@ def table(root: Path) -> dict[str, object]:
         "tests: import lines that name internal modules": imported,
         "tests: internal modules named": internal,
         **cell(root),
+        **{f"bare, {name}": number for name, number in cell(root, *BARE).items()},
     }
 
 

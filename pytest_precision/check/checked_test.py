@@ -85,6 +85,7 @@ class CheckedTest:
 
     def _terms(self, terms: Terms) -> Terms:
         """Return a check's terms (criteria, limits), completed by the test's settings."""
+        terms = terms.bared if self.settings.bare else terms
         return terms._replace(
             jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
         )
@@ -227,6 +228,7 @@ class CheckedTest:
                     collected=self.collected,
                 ),
                 gradients=judged,
+                bare=terms.bare,
             )
             for path, other, cell, declaration, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True

@@ -247,13 +247,18 @@ def tolerances(case: Case) -> Ruling | None:
 
 
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
-    """Return the outcome of the first gate that fails the check; None if all let it pass."""
-    return next(filter(None, (gate_function(case) for gate_function in gates)), None)
+    """Return the outcome of the first gate that fails the check; None if all let it pass.
+
+    Of a bare cell those are left out that need what a probe has recorded.
+    """
+    left_out = OF_PROBES if case.terms.bare else ()
+    rulings = (gate_function(case) for gate_function in gates if gate_function not in left_out)
+    return next(filter(None, rulings), None)
 
 
 def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
     """Return the outcome of the first gate that fails the check, or else a pass."""
-    return refused(case, gates) or Ruling(in_part=not case.terms.criteria.exact)
+    return refused(case, gates) or Ruling(in_part=case.terms.bare or not case.terms.criteria.exact)
 
 
 def _failed(reason: str, details: Iterable[str] = ()) -> Ruling:
@@ -286,6 +291,9 @@ GATES: tuple[Gate, ...] = (
 HELD_TO_RULES = (consistent, loop_rules, workload_gradients, declared_rule)
 """Those that hold a side to rules (identities, a loop's, a workload's), not to the other side."""
 
+OF_PROBES = (same_data, *HELD_TO_RULES, lost_updates)
+"""Those that read what was recorded beside the traces."""
+
 OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
 """Those that ask how two sides are compared."""
 
@@ -295,6 +303,6 @@ ALONE_GATES = tuple(gate_function for gate_function in GATES if gate_function no
 RECORDED_GATES = tuple(
     gate_function
     for gate_function in GATES
-    if gate_function not in (same_data, undisturbed, *HELD_TO_RULES, lost_updates, races)
+    if gate_function not in (undisturbed, *OF_PROBES, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

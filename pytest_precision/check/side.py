@@ -49,6 +49,7 @@ class Side:
             place of a trace.
         gradients: whether losses and gradients are computed once more, by the workload itself.
         updates: whether weight updates are measured and judged.
+        bare: whether nothing but the trace is recorded.
         then: the commit or installation whose code runs, in words; empty for this one.
     """
 
@@ -67,6 +68,7 @@ class Side:
     beside_exact: bool = False
     gradients: bool = True
     updates: bool = True
+    bare: bool = False
     then: str = ""
 
     @classmethod
@@ -182,6 +184,7 @@ class Side:
                 self.gradients,
                 gradient_log,
                 self.updates,
+                self.bare,
             )
             if self.logged is not None:
                 from pytest_precision.recorders.logged_run import log_layout
@@ -207,7 +210,7 @@ class Side:
         if self.logged is None:
             from pytest_precision.recorders.scripts.script_recorder import record_script
 
-            return record_script(script, self.cell, folder, window, segment)
+            return record_script(script, self.cell, folder, window, segment, bare=self.bare)
         from pytest_precision.recorders.scripts.logged_script import log_script
 
         return log_script(script, self.cell, folder, window, segment, self.logged)

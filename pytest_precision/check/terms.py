@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pytest_precision.errors import expect_type, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.contract import Contract
+from pytest_precision.options.settings import BARE
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.calls import Write, in_a_test
 from pytest_precision.parity.compare.criteria import Criteria
@@ -29,6 +30,7 @@ class Terms(NamedTuple):
         lines: whether a failure is run once more to name the line of the first wrong value.
         root: the folder that files are named from: pytest's root, or where a command runs.
         jitter: how many runs of the candidate with delays must have the bits of the one without.
+        bare: whether nothing but the traces of both sides was recorded.
     """
 
     criteria: Criteria
@@ -39,6 +41,7 @@ class Terms(NamedTuple):
     lines: bool = True
     root: Path = Path()
     write: Write = in_a_test
+    bare: bool = False
 
     @classmethod
     def of(
@@ -64,6 +67,11 @@ class Terms(NamedTuple):
                 "write Contract(dtypes=..., paths=...)",
             )
         return cls(Criteria.of(criterion), max_lost_updates, contract, Exempt.of(oracle))
+
+    @property
+    def bared(self) -> Terms:
+        """Return these terms without what needs more than the traces of both sides."""
+        return self._replace(bare=True, max_lost_updates=None, exempt=Exempt(BARE))
 
 
 def _expect_share(limit: object) -> None:

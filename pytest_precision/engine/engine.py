@@ -1,7 +1,8 @@
 """A training loop divided into the phases of a step, which a recorder calls in order.
 
-A layout returns an engine; `EngineRecorder` calls its phases in the order of the cell's sequence
-and keeps what `observe` yields after each. An engine never sees the other side of the comparison.
+A layout returns an engine; `EngineRun` calls its phases in the order of the cell's sequence, and
+`EngineTrace` keeps what `observe` yields after each. An engine never sees the other side of the
+comparison.
 """
 
 from __future__ import annotations

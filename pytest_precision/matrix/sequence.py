@@ -28,7 +28,7 @@ class Operation(NamedTuple):
 
     Attributes:
         name: the word.
-        run: name of the method of `EngineRecorder`, in `recorders`, that runs the operation; this
+        run: name of the method of `EngineRun`, in `recorders`, that runs the operation; this
             module must not import that class.
         counted: whether it computes microbatches, so that a number of repetitions may follow.
         held_out: whether these microbatches are the evaluation data rather than the next step's.

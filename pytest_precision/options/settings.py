@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+BARE = "precision_probes = none"
+"""What makes cells bare, in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -28,6 +31,8 @@ class Settings:
         ranks_per_device: how many ranks may share a GPU.
         may_leave: patterns of the state that any job may leave changed.
         pure: whether all layouts, workloads and scripts depend on their arguments and cell alone.
+        probes: what is recorded beside what both sides compute: `all`, by which each side is judged
+            by itself, or `none`.
         require: whether a session fails in which no cell ran, or one lacked ranks or devices.
         jitter: how many more times each candidate is recorded, with delays.
         fuzz: how many cells are drawn for each matrix test in addition to its own.
@@ -57,6 +62,7 @@ class Settings:
     ranks_per_device: int = 1
     may_leave: tuple[str, ...] = ()
     pure: bool = False
+    probes: str = "all"
     require: bool = False
     jitter: int = 0
     fuzz: int = 0
@@ -77,6 +83,11 @@ class Settings:
         return bool(self.preload) and self.enabled and self.ranks != "inline"
 
     @property
+    def bare(self) -> bool:
+        """Return whether cells are bare: nothing is recorded by which a side is judged alone."""
+        return self.probes == "none"
+
+    @property
     def compares_in_time(self) -> bool:
         """Return whether to compare results with those of another commit or interpreter."""
         return bool(self.against) or self.against_python is not None
@@ -93,6 +104,7 @@ class Settings:
         keys = {
             "against_build": self.against_build if self.against else None,
             "baseline_dir": self.baseline_dir,
+            "probes": "none" if self.bare else None,
         }
         words = [f"--precision-{name}={value}" for name, value in options.items() if value]
         for name, value in keys.items():

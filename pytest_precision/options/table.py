@@ -105,6 +105,12 @@ OPTIONS = (
         instead=key("pure", "true"),
     ),
     Option(
+        "probes",
+        *option_values.one_of("all", "none"),
+        "judge each side also by itself, or compare alone what both have computed",
+        instead=key("probes", "none"),
+    ),
+    Option(
         "require",
         option_values.flag,
         "true or false",

@@ -73,7 +73,8 @@ class Ruling:
         outcome: one of `OUTCOMES`.
         reason: one line; empty for a pass.
         gate: name of the gate that refuses the check; empty for a pass.
-        in_part: whether a pass is one under a tolerance, or without kinds that the test left out.
+        in_part: whether a pass is one under a tolerance, without kinds that the test left out, or
+            of a bare cell.
         details: lines below the reason; of a pass, how two recordings were not made alike.
         divergence: the first one, where two sides differ.
         culprit: the operation that made the first wrong value, where it was looked for and found.

@@ -13,6 +13,7 @@ from pytest_precision.check.transformer_engine import announced
 from pytest_precision.formats.backend import installed_version, native_refusal, release_of
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import Settings
+from pytest_precision.options.settings import BARE
 from pytest_precision.plugin.supported import untested_torch
 from pytest_precision.report.provenance import version_of
 from pytest_precision.report.status import count
@@ -48,6 +49,8 @@ class CellCounts(NamedTuple):
         how += ["shard {}/{}".format(*settings.shard)] if settings.shard != (1, 1) else []
         head = f"{count(self.cells, 'cell')} of {count(self.tests, 'test')}"
         parts = [f"precision: {head}" + (f" ({', '.join(how)})" if how else "")]
+        if settings.bare:
+            parts.append(f"judgements are off ({BARE}): both sides are compared, and nothing else")
         if settings.preloads:
             parts.append(f"{', '.join(settings.preload)} preloaded")
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]

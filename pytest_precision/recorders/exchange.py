@@ -72,9 +72,9 @@ def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
         rows = []
         for entry in trace.entries(moment):
             if entry.offset is None:
-                what = f"a digest of {entry.kind} {entry.name} at step {moment.step} in {folder}"
+                got = f"a digest of {entry.kind} {entry.name} at step {moment.step} in {folder}"
                 again = manifest.again(f"0-{manifest.steps}")
-                raise RecordingError(expected_but_got("values of all steps", what, f"run {again}"))
+                raise RecordingError(expected_but_got("values of all steps", got, f"run {again}"))
             key = f"{moment.step}/{moment.phase}/{entry.rank}/{entry.kind}/{entry.name}"
             tensors[key] = _portable(trace.tensor(entry))
             rows.append(_row(entry, key))
@@ -101,9 +101,9 @@ def _save(tensors: dict[str, Tensor], partial: Path, file: Path) -> None:
     except SafetensorError as error:
         raise OSError(f"{file}: {error}") from error
     except UnicodeEncodeError as error:
-        wanted = "names of tensors that UTF-8 has, as those of a safetensors file,"
+        expected = "names of tensors that UTF-8 has, as those of a safetensors file,"
         advice = "record the script with another name"
-        raise RecordingError(expected_but_got(wanted, repr(error.object), advice)) from error
+        raise RecordingError(expected_but_got(expected, repr(error.object), advice)) from error
 
 
 def import_recording(file: Path, folder: Path) -> None:
@@ -134,8 +134,8 @@ def import_recording(file: Path, folder: Path) -> None:
         _import(sidecar, beside, partial)
         whole_recording("recording", partial)
         # Its manifest comes last: a folder without it is no recording.
-        for made in sorted(partial.iterdir(), key=lambda made: made.name == MANIFEST_NAME):
-            made.rename(folder / made.name)
+        for path in sorted(partial.iterdir(), key=lambda path: path.name == MANIFEST_NAME):
+            path.rename(folder / path.name)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if is_new and not any(folder.iterdir()):
@@ -148,7 +148,7 @@ def _import(sidecar: Sidecar, path: Path, folder: Path) -> None:
     for rank in range(sidecar.world_size):
         with TraceWriter(folder, rank) as writer:
             for moment in sidecar.course:
-                writer.add(moment, sidecar.seen.get((moment.step, moment.phase, rank), []))
+                writer.add(moment, sidecar.shown.get((moment.step, moment.phase, rank), []))
             writer.finish(Header(sidecar.world_size, sidecar.unobservable, sidecar.environment))
         write_data(folder, rank)
         UpdateMeter().write(folder, rank)
@@ -166,8 +166,8 @@ def _tensors(file: Path) -> dict[str, Tensor]:
 
 def _portable(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor, as uint8 bytes if safetensors readers may lack its dtype."""
-    held = tensor.detach().clone(memory_format=torch.contiguous_format)
-    return held if held.dtype in PORTABLE else held.view(-1).view(torch.uint8)
+    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return copy if copy.dtype in PORTABLE else copy.view(-1).view(torch.uint8)
 
 
 def _row(entry: Entry, key: str) -> dict[str, Any]:

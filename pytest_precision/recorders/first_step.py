@@ -15,14 +15,15 @@ from torch import Tensor
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.recorders.engine_recorder import EngineRecorder
-from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
+from pytest_precision.recorders.engine_run import EngineRun
+from pytest_precision.recorders.gradient_probe import GradientProbe
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined
 from pytest_precision.recorders.gradients.plain import Gradients, PlainLoop, Sums
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.oracle.plan import UpdatePlan
 from pytest_precision.recorders.oracle.update import NO_ROUNDING, Roundings, State
 from pytest_precision.recorders.oracle.update_oracle import CLIP_EPS
+from pytest_precision.recorders.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.weights import Weight
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.step_accuracy import BesideExact, StepAccuracy
@@ -38,17 +39,20 @@ def record_first_step(job: LayoutJob) -> int:
     Returns:
         a number above 0, as `record_engine` does.
     """
-    place = job.place()
     rank = dist.get_rank()
-    run = FirstStepRun(job._replace(window=FIRST_STEP))
+    probe = FirstStepProbe()
+    run = EngineRun(job._replace(window=FIRST_STEP), (probe, PerturbationProbe()))
     run.run()
-    ranks = run.gradients.gathered(rank)
+    ranks = probe.oracle.gathered(rank)
+    folder = job.place()
     if rank == 0 and run.step:
-        silent = run.gradients.silent
-        found = (
-            StepAccuracy(silent=dict.fromkeys(OF_A_STEP, silent)) if silent else run.judged(ranks)
+        silent = probe.oracle.silent
+        accuracy = (
+            StepAccuracy(silent=dict.fromkeys(OF_A_STEP, silent))
+            if silent
+            else accuracy_of(run.workload, run.cell, [steps[0] for steps in ranks])
         )
-        found.write(place)
+        accuracy.write(folder)
     return 1
 
 
@@ -56,40 +60,39 @@ OF_A_STEP = ("gradients", "updates")
 """What a step makes."""
 
 
-class FirstStepRun(EngineRecorder):
-    """Runs an engine up to its first train step, and stores that step's inputs and results."""
-
-    def __init__(self, job: LayoutJob) -> None:
-        super().__init__(job)
-        self.gradients = GradientOracle(self.workload, self.cell, whole=True)
-
-    def observe(self, phase: str) -> None:
-        """Do nothing; an earlier run has recorded the engine's tensors."""
+class FirstStepProbe(GradientProbe):
+    """Stores also the optimizer's weights around their update, and writes nothing by itself."""
 
     @contextmanager
-    def _updating(self, call: str) -> Iterator[None]:
-        if call != "optimizer_step":
+    def around(self, run: EngineRun, call: str) -> Iterator[None]:
+        """Store what belongs to a call of the first step."""
+        updates = call == "optimizer_step"
+        if updates:
+            self.oracle.updating(lambda: effective_weights(run.engine))
+        with super().around(run, call):
             yield
-            return
-        self.gradients.updating(lambda: effective_weights(self.engine))
-        yield
-        self.gradients.updating(lambda: effective_weights(self.engine))
+        if updates:
+            self.oracle.updating(lambda: effective_weights(run.engine))
 
-    def judged(self, ranks: list[list[ShownStep]]) -> StepAccuracy:
-        """Return the step's gradients and updates with fp64 ones, or why the fp64 step failed."""
-        devices = [torch.cuda.current_device()] if self.cell.device == "cuda" else []
-        with torch.random.fork_rng(devices):
-            try:
-                return beside_exact(self.workload, self.cell, [own[0] for own in ranks])
-            except Exception as error:  # of a model that only its layout can call
-                words = f"the step in fp64 raised {type(error).__name__}: {error}"
-                return StepAccuracy(silent=dict.fromkeys(OF_A_STEP, words))
+
+def accuracy_of(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
+    """Return a step's gradients and updates with fp64 ones, or why the fp64 step failed.
+
+    See `beside_exact` for the arguments.
+    """
+    devices = [torch.cuda.current_device()] if cell.device == "cuda" else []
+    with torch.random.fork_rng(devices):
+        try:
+            return beside_exact(workload, cell, ranks)
+        except Exception as error:  # of a model that only its layout can call
+            words = f"the step in fp64 raised {type(error).__name__}: {error}"
+            return StepAccuracy(silent=dict.fromkeys(OF_A_STEP, words))
 
 
 @torch.no_grad()
 def effective_weights(engine: Engine) -> list[Observation]:
     """Return this rank's shards of the optimizer's weights, at full precision."""
-    return [piece for one in Weight.of(engine) for piece in one.pieces(one.effective())]
+    return [piece for weight in Weight.of(engine) for piece in weight.pieces(weight.effective())]
 
 
 def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> StepAccuracy:
@@ -102,7 +105,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     """
     first = ranks[0]
     loop = PlainLoop(workload, cell, exact=True)
-    weights = joined([seen for own in ranks for seen in own.weights])
+    weights = joined([weight for step in ranks for weight in step.weights])
     lacking = loop.lacking(weights, first.buffers)
     if lacking:
         words = f"its engine shows no whole {lacking[0]}"
@@ -110,7 +113,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     loop.put(weights, first.buffers)
     exact = Sums.of(loop.microbatches(first.step), 1).total
     silent: dict[str, str] = {}
-    reduced = joined([seen for own in ranks for seen in own.reduced])
+    reduced = joined([gradient for step in ranks for gradient in step.reduced])
     gradients = {
         name: BesideExact(got / first.scale, exact[name])
         for name, got in reduced.items()
@@ -125,12 +128,14 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
         silent["updates"] = f"{type(workload).__name__} clips by a rule of its own"
     else:
         before, after = (
-            joined([seen for own in ranks for seen in own.updated[number]]) for number in (0, 1)
+            joined([weight for step in ranks for weight in step.updated[number]])
+            for number in (0, 1)
         )
         plan = UpdatePlan(workload, workload.optimizer_rule, cell)
         moved = exact_updates(plan, exact, before, workload.max_norm)
         updates = {
-            name: BesideExact(after[name] - before[name], own) for name, own in moved.items()
+            name: BesideExact(after[name] - before[name], exact_update)
+            for name, exact_update in moved.items()
         }
     return StepAccuracy({"gradients": gradients, "updates": updates}, silent)
 
@@ -146,7 +151,7 @@ def exact_updates(
         weights: before the update.
         max_norm: to which gradients are clipped; None for no clipping.
     """
-    norm = float(torch.stack([own.norm() for own in gradients.values()]).norm())
+    norm = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
     factor = 1.0 if max_norm is None else min(1.0, max_norm / (norm + CLIP_EPS))
     moments = plan.formula.moments
     storage = Roundings((NO_ROUNDING,) * len(moments), *[NO_ROUNDING] * 3)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import Segment
+from pytest_precision.recorders.run_environment import FRESH_SEED, SEED
 from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.segment_folders import folder_of
@@ -72,8 +73,9 @@ class LayoutJob(NamedTuple):
         window: the train steps whose values are kept; None is the whole run.
         perturbation: what is done to the run.
         gradients: whether losses and gradients of a whole run are computed once more.
-        known: the log of the other side, see `GradientOracle`.
+        other_log: of the other side's gradients, see `GradientOracle`.
         updates: whether weight updates of a whole run are measured and judged.
+        bare: whether nothing but the trace is recorded.
     """
 
     layout: Layout
@@ -85,14 +87,20 @@ class LayoutJob(NamedTuple):
     window: Window | None = None
     perturbation: Perturbation = NONE
     gradients: bool = True
-    known: GradientLog | None = None
+    other_log: GradientLog | None = None
     updates: bool = True
+    bare: bool = False
 
     def place(self) -> Path:
         """Create and return the folder into which this run's trace is written."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the weights that the run starts with; a checkpoint overwrites them."""
+        return FRESH_SEED if self.segment.number else SEED + self.perturbation.start
 
     def own_workload(self) -> Workload:
         """Make this run's workload; add `perturbation.start` to its seed if it is built-in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch.distributed as dist
 from torch import Tensor
@@ -13,67 +14,61 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.modules.state import quantized_state
-from pytest_precision.recorders.engine_recorder import EngineRecorder
+from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.recorders.perturbation_probe import PerturbationProbe
+from pytest_precision.recorders.probe import Probe
 from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 
 
-def log_layout(job: LayoutJob, wanted: Wanted) -> int:
+def log_layout(job: LayoutJob, part: Wanted) -> int:
     """Run a layout's engine up to one step, load or save, and log its tensor operations.
 
     Args:
         job: what is run.
-        wanted: what is logged.
+        part: what is logged.
 
     Returns:
         a number above 0, as `record_engine` does.
     """
-    logger = OperationLogger(wanted)
-    place = job.place()
+    logger = OperationLogger(part)
+    stop = min(job.segment.stop, part.op + 1)
+    job = job._replace(window=Window(part.step, part.step), segment=job.segment._replace(stop=stop))
     with logger.installed():
-        run = LoggedRun(logger, wanted, job)
+        run = EngineRun(job, (EngineLog(logger, part.op), PerturbationProbe()))
+        run.capture = Capture(snapshot=lambda observation: observation)
         run.run()
         logger.leave(state_of_engine(run.engine))
-    write_operations(logger.log, place, dist.get_rank())
+    write_operations(logger.log, job.place(), dist.get_rank())
     return 1
 
 
-class LoggedRun(EngineRecorder):
-    """Runs an engine, and logs the tensor operations of a single step, load or save of the run."""
+class EngineLog(Probe[EngineRun]):
+    """Logs the tensor operations of a single step, save or load, with the build before it.
 
-    def __init__(self, logger: OperationLogger, wanted: Wanted, job: LayoutJob) -> None:
+    Args:
+        logger: logs.
+        op: index of the operation that is logged.
+    """
+
+    def __init__(self, logger: OperationLogger, op: int) -> None:
         self._logger = logger
-        self._wanted = wanted
-        super().__init__(job._replace(window=Window(wanted.step, wanted.step)))
-        self.capture = Capture(snapshot=lambda seen: seen)
-        self.engine.capture = self.capture
+        self._op = op
 
-    def build(self, seed: int) -> Engine:
-        """Build the engine, and log its tensor operations if the build is to be logged."""
-        with self._logger.on(self.op == self._wanted.op):
-            engine = super().build(seed)
-        self._logger.settings.watch(engine.optimizer)
-        self._logger.settings.name(engine.model)
-        return engine
-
-    def restore(self) -> None:
-        """Load the checkpoint, and log its tensor operations if this load is to be logged."""
-        with self._logger.on(self.op == self._wanted.op):
-            super().restore()
-
-    def run_operation(self) -> None:
-        """Run the next operation, such as a step or save, unless it comes after the one to log."""
-        if self.op == self._wanted.op:
-            self._logger.give(state_of_engine(self.engine))
-        if self.op <= self._wanted.op:
-            with self._logger.on(self.op == self._wanted.op):
-                super().run_operation()
-
-    def observe(self, phase: str) -> None:
-        """Do nothing; earlier runs have recorded the engine's tensors."""
+    @contextmanager
+    def around(self, run: EngineRun, call: str) -> Iterator[None]:
+        """Log a call, if it belongs to the operation, and what is set in each engine."""
+        is_logged = run.op == self._op
+        if is_logged and call == "operation":
+            self._logger.give(state_of_engine(run.engine))
+        with self._logger.on(is_logged):
+            yield
+        if call == "build":
+            self._logger.settings.watch(run.engine.optimizer)
+            self._logger.settings.name(run.engine.model)
 
 
 def state_of_engine(engine: Engine) -> Iterator[tuple[Holding, Tensor]]:

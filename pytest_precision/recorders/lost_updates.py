@@ -85,8 +85,8 @@ def _sgd(before: Hyperparameters, state: Mapping[str, Any], grad: Tensor) -> Rul
     scalars = SgdScalars.of(before, step=1)
 
     def compute(weight: Tensor, grad: Tensor, buffer: Tensor | None = None) -> Tensor:
-        kept = None if buffer is None else buffer.double()
-        return scalars.move(weight, grad.double() * sign, kept)
+        momentum = None if buffer is None else buffer.double()
+        return scalars.move(weight, grad.double() * sign, momentum)
 
     return Rule((grad,) if buffer is None else (grad, buffer), compute)
 
@@ -191,7 +191,7 @@ class UpdateMeter:
     @torch.no_grad()
     def after(self, optimizer: Optimizer, watched: Iterable[Watched], step: int) -> None:
         """Measure how far the weights moved in a step, against the exact update in fp64."""
-        rows = [row for one in watched for row in self._measured(optimizer, one)]
+        rows = [row for watch in watched for row in self._measured(optimizer, watch)]
         self._steps.append((step, rows))
 
     def write(self, folder: Path, rank: int) -> None:
@@ -204,27 +204,29 @@ class UpdateMeter:
         if watched.grad is None:
             return
         try:
-            own = rule(optimizer, watched.group, weight.parameter, watched.grad)
+            exact = rule(optimizer, watched.group, weight.parameter, watched.grad)
         except NotMeasurableError as reason:
             self._unmeasured[weight.name] = str(reason)
             return
-        columns = [weight.pieces(tensor) for tensor in (weight.effective(), *own.operands)]
-        for before, (now, *operands) in zip(
+        columns = [weight.pieces(tensor) for tensor in (weight.effective(), *exact.operands)]
+        for before, (shard, *operands) in zip(
             watched.before, zip(*columns, strict=True), strict=True
         ):
-            counts = _counts(own, before, now.tensor, [operand.tensor for operand in operands])
-            slot = self._pieces.setdefault((now.name, repr(now.place)), len(self._pieces))
+            counts = _counts(exact, before, shard.tensor, [operand.tensor for operand in operands])
+            slot = self._pieces.setdefault((shard.name, repr(shard.place)), len(self._pieces))
             yield (slot, *counts)
 
 
-def _counts(own: Rule, before: Tensor, after: Tensor, operands: list[Tensor]) -> tuple[float, ...]:
+def _counts(
+    exact_rule: Rule, before: Tensor, after: Tensor, operands: list[Tensor]
+) -> tuple[float, ...]:
     """Return counts of updates and lost ones, sums of |update|, |lost one|, update^2, error^2."""
     total = torch.zeros(6, dtype=torch.float64, device=after.device)
     chunk = MEASURED_AT_ONCE[after.device.type]
     flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]
     for old, new, *chunks in zip(*flat, strict=True):
         weight = old.to(new.device).double()
-        exact = own.compute(weight, *chunks)
+        exact = exact_rule.compute(weight, *chunks)
         moved = new.double() - weight  # no sub_: fp64 is not copied, and `new` is the weight itself
         error = exact - moved
         if not bool(error.sum().isfinite()):  # one number to look at, not as many as elements

@@ -1,8 +1,12 @@
-"""Record the dtypes of the matrix products that a run computes."""
+"""Record the dtypes of the matrix products that a run computes.
+
+They go into the header of the trace.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_precision._torch.dispatch import tree_leaves
 from pytest_precision.matrix.contract import dtype_name
+from pytest_precision.recorders.probe import Probe, ProbedRun
 
 PRODUCTS = frozenset(
     (
@@ -66,13 +71,13 @@ class Products(TorchFunctionMode):
     It looks at results, since autocast casts operands out of sight. It sees modules and functions,
     on plain tensors and subclasses; it does not see a backward, or kernels that bypass torch.
 
-    Attributes:
-        dtypes: names of dtypes, without `torch.`.
+    Args:
+        dtypes: takes the names of dtypes, without `torch.`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtypes: set[str]) -> None:
         super().__init__()
-        self.dtypes: set[str] = set()
+        self._dtypes = dtypes
 
     def __torch_function__(
         self,
@@ -84,6 +89,22 @@ class Products(TorchFunctionMode):
         """Call `func`; if it is a matrix product, record the dtypes of its results."""
         result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", None) in PRODUCTS:
-            made = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-            self.dtypes |= {dtype_name(tensor.dtype) for tensor in made}
+            tensors = (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+            self._dtypes.update(dtype_name(tensor.dtype) for tensor in tensors)
         return result
+
+
+class ProductsProbe(Probe[ProbedRun]):
+    """Looks at the forward and backward of an engine's first step, or at all that a loop does.
+
+    Args:
+        dtypes: see `Products`.
+    """
+
+    def __init__(self, dtypes: set[str]) -> None:
+        self._products = Products(dtypes)
+
+    def around(self, run: ProbedRun, call: str) -> AbstractContextManager[object]:
+        """Return a context that records products; a null context for other calls."""
+        is_first = call == "forward_backward" and run.step == 1
+        return self._products if is_first or call == "loop" else nullcontext()

@@ -126,5 +126,5 @@ def _driver() -> str:
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").partition("\n")[0]
     except OSError:
         return ""
-    found = re.search(r"\d+\.\d+(\.\d+)?", first)
-    return found[0] if found else ""
+    release = re.search(r"\d+\.\d+(\.\d+)?", first)
+    return release[0] if release else ""

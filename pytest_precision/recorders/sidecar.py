@@ -57,14 +57,14 @@ class Sidecar:
         unobservable: kinds that the run cannot show, each with the reason.
         environment: what decides about the bits.
         steps: number of train steps.
-        seen: step, phase and rank to what the rank shows then.
+        shown: step, phase and rank to what the rank shows then.
     """
 
     world_size: int
     unobservable: dict[str, str]
     environment: dict[str, str]
     steps: int
-    seen: dict[tuple[int, str, int], list[Observation]]
+    shown: dict[tuple[int, str, int], list[Observation]]
 
     @property
     def course(self) -> Iterator[Moment]:
@@ -94,19 +94,19 @@ class Sidecar:
 
     @classmethod
     def _of(cls, content: Any, tensors: dict[str, Tensor]) -> Sidecar:
-        found = sound_object("the sidecar", content)
-        _expect_known("the sidecar", found, KEYS)
-        sound_integer("sidecar", found.get("sidecar"), SIDECAR, SIDECAR)
-        sound_text("generator", found.get("generator", ""))
-        ranks = sound_integer("world_size", found.get("world_size", 1), 1, RECORDED_RANKS)
+        fields = sound_object("the sidecar", content)
+        _expect_known("the sidecar", fields, KEYS)
+        sound_integer("sidecar", fields.get("sidecar"), SIDECAR, SIDECAR)
+        sound_text("generator", fields.get("generator", ""))
+        ranks = sound_integer("world_size", fields.get("world_size", 1), 1, RECORDED_RANKS)
         unobservable, environment = (
-            sound_texts(name, found.get(name, {})) for name in ("unobservable", "environment")
+            sound_texts(name, fields.get(name, {})) for name in ("unobservable", "environment")
         )
-        moments = [*_moments(sound_list("moments", found.get("moments")))]
-        steps = max((one.step for one in moments), default=0)
+        moments = [*_moments(sound_list("moments", fields.get("moments")))]
+        steps = max((moment.step for moment in moments), default=0)
         sound_integer("the last step", steps, 1, MOST_STEPS)
         _expect_phases(moments, steps)
-        _expect_few(ranks, steps, sum(len(one.tensors) for one in moments))
+        _expect_few(ranks, steps, sum(len(moment.tensors) for moment in moments))
         return cls(ranks, unobservable, environment, steps, _seen(moments, ranks, tensors))
 
 
@@ -119,82 +119,86 @@ class _Shown(NamedTuple):
     where: str
 
 
-def _moments(found: list[Any]) -> Iterator[_Shown]:
-    for number, moment in enumerate(found):
+def _moments(rows: list[Any]) -> Iterator[_Shown]:
+    for number, moment in enumerate(rows):
         where = f"moments[{number}]"
-        own = sound_object(where, moment, ("step", "phase", "tensors"))
-        step = sound_integer(f"{where}.step", own["step"])
-        phase = sound_text(f"{where}.phase", own["phase"])
-        yield _Shown(step, phase, sound_list(f"{where}.tensors", own["tensors"]), where)
+        fields = sound_object(where, moment, ("step", "phase", "tensors"))
+        step = sound_integer(f"{where}.step", fields["step"])
+        phase = sound_text(f"{where}.phase", fields["phase"])
+        yield _Shown(step, phase, sound_list(f"{where}.tensors", fields["tensors"]), where)
 
 
-def _parsed(held: bytes) -> Any:
+def _parsed(encoded: bytes) -> Any:
     """Parse JSON that any reader takes, and that says each thing once.
 
     Raises:
         ValueError: it is none, with the line where that is known.
     """
     try:
-        text = held.decode("utf-8")
+        text = encoded.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(expected_but_got("text in UTF-8", undecodable_byte(error))) from error
     return json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refused)
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twin = next(name for name in names if names.count(name) > 1)
         raise ValueError(expected_but_got("each key of an object once", f"{twin!r} twice"))
-    return found
+    return fields
 
 
 def _refused(constant: str) -> None:
     raise ValueError(expected_but_got("numbers that JSON has", constant))
 
 
-def _expect_known(where: str, found: dict[str, Any], known: tuple[str, ...]) -> None:
-    for name in found.keys() - {*known}:
+def _expect_known(where: str, fields: dict[str, Any], keys: tuple[str, ...]) -> None:
+    for name in fields.keys() - {*keys}:
         raise ValueError(
-            expected_but_got(f"{where} to have keys of {', '.join(known)}", f"{name!r}")
+            expected_but_got(f"{where} to have keys of {', '.join(keys)}", f"{name!r}")
         )
 
 
 def _seen(
     moments: Iterable[_Shown], ranks: int, tensors: dict[str, Tensor]
 ) -> dict[tuple[int, str, int], list[Observation]]:
-    seen: dict[tuple[int, str, int], list[Observation]] = {}
+    shown: dict[tuple[int, str, int], list[Observation]] = {}
     named: set[tuple[int, str, int, str, str]] = set()
     for step, phase, rows, where in moments:
         for number, row in enumerate(rows):
             at = f"{where}.tensors[{number}]"
-            rank, one = _observation(at, row, ranks, tensors)
-            which = step, phase, rank, one.kind, one.name
+            rank, observation = _observation(at, row, ranks, tensors)
+            which = step, phase, rank, observation.kind, observation.name
             if which in named:
-                got = f"{one.kind} of {one.name!r} of rank {rank} again, {at}"
+                got = f"{observation.kind} of {observation.name!r} of rank {rank} again, {at}"
                 raise ValueError(expected_but_got("each tensor of a rank once at a moment", got))
             named.add(which)
-            seen.setdefault((step, phase, rank), []).append(one)
-    return seen
+            shown.setdefault((step, phase, rank), []).append(observation)
+    return shown
 
 
 def _observation(
     where: str, row: Any, ranks: int, tensors: dict[str, Tensor]
 ) -> tuple[int, Observation]:
     """Return a rank, and what it shows by one entry of a sidecar's `tensors`."""
-    found = sound_object(where, row)
-    _expect_known(where, found, TENSOR_KEYS)
-    kind, name, key = (sound_text(f"{where}.{one}", found.get(one)) for one in TENSOR_KEYS[:3])
+    fields = sound_object(where, row)
+    _expect_known(where, fields, TENSOR_KEYS)
+    kind, name, key = (
+        sound_text(f"{where}.{field}", fields.get(field)) for field in TENSOR_KEYS[:3]
+    )
     if key not in tensors:
         got = f"no tensor {key!r}, which {where}.key names"
         raise ValueError(expected_but_got("a tensor of the safetensors file", got))
-    rank = sound_integer(f"{where}.rank", found.get("rank", 0), 0, ranks - 1)
-    flags = (sound_flag(f"{where}.{one}", found.get(one, False)) for one in ("flat", "local"))
+    rank = sound_integer(f"{where}.rank", fields.get("rank", 0), 0, ranks - 1)
+    flags = (
+        sound_flag(f"{where}.{field}", fields.get(field, False)) for field in ("flat", "local")
+    )
     flat, local = flags
-    tensor = _tensor(where, found, tensors[key])
-    shape = sound_sizes(f"{where}.shape", found.get("shape", [*tensor.shape]))
-    start = sound_list(f"{where}.start", found.get("start", [0] * (1 if flat else len(shape))))
+    tensor = _tensor(where, fields, tensors[key])
+    shape = sound_sizes(f"{where}.shape", fields.get("shape", [*tensor.shape]))
+    start = sound_list(f"{where}.start", fields.get("start", [0] * (1 if flat else len(shape))))
     sound_place(f"{where}.start", ["span" if flat else "chunk", *start], [*tensor.shape], shape)
     place: Place = Chunk(tuple(start), tuple(tensor.shape))
     if flat:
@@ -202,28 +206,28 @@ def _observation(
     return rank, Observation(kind, name, tensor, tuple(shape), place, local)
 
 
-def _tensor(where: str, row: dict[str, Any], held: Tensor) -> Tensor:
+def _tensor(where: str, row: dict[str, Any], stored: Tensor) -> Tensor:
     """Return a tensor of the safetensors file in the dtype and shape that an entry says."""
-    dtype = sound_dtype(f"{where}.dtype", row.get("dtype", dtype_name(held.dtype)))
-    piece = sound_sizes(f"{where}.piece", row.get("piece", [*held.shape]))
-    if dtype == held.dtype:
-        if piece != [*held.shape]:
-            what = f"{where}.piece to be the shape of the tensor, {[*held.shape]},"
-            raise ValueError(expected_but_got(what, piece))
-        return held
-    if held.dtype is not torch.uint8 or "piece" not in row:
-        what = f"{where}.dtype to be that of the tensor, or its bytes (U8) with a piece,"
-        raise ValueError(expected_but_got(what, f"{dtype} for {held.dtype}"))
-    if math.prod(piece) * dtype.itemsize != held.numel():
-        what = f"{where}.piece to fill the {held.numel()} bytes of the tensor"
-        raise ValueError(expected_but_got(what, f"{piece} of {dtype}"))
-    return held.reshape(-1).view(dtype).view(piece)
+    dtype = sound_dtype(f"{where}.dtype", row.get("dtype", dtype_name(stored.dtype)))
+    piece = sound_sizes(f"{where}.piece", row.get("piece", [*stored.shape]))
+    if dtype == stored.dtype:
+        if piece != [*stored.shape]:
+            expected = f"{where}.piece to be the shape of the tensor, {[*stored.shape]},"
+            raise ValueError(expected_but_got(expected, piece))
+        return stored
+    if stored.dtype is not torch.uint8 or "piece" not in row:
+        expected = f"{where}.dtype to be that of the tensor, or its bytes (U8) with a piece,"
+        raise ValueError(expected_but_got(expected, f"{dtype} for {stored.dtype}"))
+    if math.prod(piece) * dtype.itemsize != stored.numel():
+        expected = f"{where}.piece to fill the {stored.numel()} bytes of the tensor"
+        raise ValueError(expected_but_got(expected, f"{piece} of {dtype}"))
+    return stored.reshape(-1).view(dtype).view(piece)
 
 
 def _expect_phases(moments: Iterable[_Shown], steps: int) -> None:
     for step, phase, _, where in moments:
-        known = (INIT.phase,) if step == 0 else STEP_PHASES
-        if phase not in known and (step, phase) != (steps, END):
+        allowed = (INIT.phase,) if step == 0 else STEP_PHASES
+        if phase not in allowed and (step, phase) != (steps, END):
             phases = f"init at step 0, {', '.join(STEP_PHASES)}, or {END} of the last step,"
             raise ValueError(expected_but_got(phases, f"{phase!r} at step {step}, {where}"))
 
@@ -232,10 +236,12 @@ def _expect_few(ranks: int, steps: int, tensors: int) -> None:
     """Raise if few tensors ask for many files, or for many moments that are empty."""
     if ranks > max(1, tensors):
         advice = "write the number of ranks that hold some, and the rank of each tensor"
-        what = f"world_size to be at most {max(1, tensors)}, the number of tensors of all moments"
-        raise ValueError(expected_but_got(what, ranks, advice))
+        expected = (
+            f"world_size to be at most {max(1, tensors)}, the number of tensors of all moments"
+        )
+        raise ValueError(expected_but_got(expected, ranks, advice))
     most = MOMENTS_OF_A_TENSOR * max(1, tensors)
     if ranks * steps * len(STEP_PHASES) > most:
         advice = "number the steps from 1 without gaps"
-        what = f"at most {most} moments of all ranks for {tensors} tensors"
-        raise ValueError(expected_but_got(what, f"{steps} steps of {ranks} ranks", advice))
+        expected = f"at most {most} moments of all ranks for {tensors} tensors"
+        raise ValueError(expected_but_got(expected, f"{steps} steps of {ranks} ranks", advice))

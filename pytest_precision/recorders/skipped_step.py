@@ -47,7 +47,7 @@ class SkippedStep:
         self._capture.overflow_factor = 1.0
         if last and not by_loss:
             gradients = map(engine.gradient, engine.model.parameters())
-            for gradient in [one for one in gradients if one is not None][-1:]:
+            for gradient in [tensor for tensor in gradients if tensor is not None][-1:]:
                 gradient.fill_(math.inf)
 
     def expect_overflow(self) -> None:
@@ -74,8 +74,8 @@ class SkippedStep:
         """
         for group, (before, after) in enumerate(zip(self._rates, rates(self._engine), strict=True)):
             if before != after:
-                what = f"skip after step {step} changed lr of group{group}"
-                yield f"{what} from {before!r} to {after!r}"
+                change = f"skip after step {step} changed lr of group{group}"
+                yield f"{change} from {before!r} to {after!r}"
 
 
 def rates(engine: Engine) -> list[float]:

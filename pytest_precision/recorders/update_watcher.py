@@ -8,18 +8,20 @@ only to explain it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
+from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.weights import Watched, Weight
 from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.workloads.base import Workload
@@ -82,12 +84,14 @@ class UpdateWatcher:
         begun: set[int] = set()
 
         def begin(*_: Any) -> None:
-            stepping = {id(one) for one in updated_tensors(engine.optimizer)} - begun
-            weights = [one for one in Weight.of(engine) if id(one.parameter) in stepping]
-            now = self._meter.before(engine.optimizer, weights)
-            given = {id(one.weight.parameter): one for one in now if one.grad is not None}
-            watched[:] = [given.get(id(one.weight.parameter), one) for one in watched]
-            begun.update(given)
+            stepping = {id(tensor) for tensor in updated_tensors(engine.optimizer)} - begun
+            weights = [weight for weight in Weight.of(engine) if id(weight.parameter) in stepping]
+            copies = self._meter.before(engine.optimizer, weights)
+            with_gradient = {
+                id(watch.weight.parameter): watch for watch in copies if watch.grad is not None
+            }
+            watched[:] = [with_gradient.get(id(watch.weight.parameter), watch) for watch in watched]
+            begun.update(with_gradient)
 
         hook = hooked(begin)
         try:
@@ -120,3 +124,35 @@ class UpdateWatcher:
         self._meter.write(folder, rank)
         self._log.starts = self._meter.kept.compared
         self._log.write(folder, rank)
+
+
+class UpdateProbe(Probe[EngineRun]):
+    """Measures and checks the updates of an engine's run, also across its saves and loads.
+
+    Args:
+        explains: whether wrong updates are explained.
+    """
+
+    def __init__(self, *, explains: bool) -> None:
+        self._explains = explains
+
+    def begin(self, run: EngineRun) -> None:
+        """Make what watches, by the workload's rule."""
+        self._watcher = UpdateWatcher(run.workload, run.cell, explains=self._explains)
+
+    def around(self, run: EngineRun, call: str) -> AbstractContextManager[object]:
+        """Return a context that checks the update of a train step."""
+        if call in STEP_PHASES[1:]:
+            return self._watcher.around(run.engine, call, run.step)
+        return super().around(run, call)
+
+    def after(self, run: EngineRun, call: str) -> None:
+        """Save the number of steps made beside a checkpoint, or go on from that number."""
+        if call == "save":
+            self._watcher.save(run.job.folder)
+        elif call == "load":
+            self._watcher.load(run.job.folder)
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Write the lost updates, and how the others compare with the rule."""
+        self._watcher.write(folder, rank)

@@ -61,7 +61,7 @@ class Weight:
 def _pieces(engine: Engine, name: str, tensor: Tensor) -> list[Observation]:
     """Cut `tensor` into this rank's pieces of model tensors; return their observations."""
     parts = engine.logical_parts(name, tensor)
-    return [engine.piece("lost_updates", part, own.detach()) for part, own in parts]
+    return [engine.piece("lost_updates", part, shard.detach()) for part, shard in parts]
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,18 @@ class KeptWeights:
 
     def before(self, slot: tuple[str, int], piece: Observation) -> Tensor:
         """Return a copy of a shard before an update, which is valid until the next update."""
-        now, kept = piece.tensor, self._copies.get(slot)
-        if kept is None or (kept.shape, kept.dtype) != (now.shape, now.dtype):
+        present, copy = piece.tensor, self._copies.get(slot)
+        if copy is None or (copy.shape, copy.dtype) != (present.shape, present.dtype):
             self._left.discard(slot)
-            kept = self._copies[slot] = torch.empty_like(now, device="cpu")
+            copy = self._copies[slot] = torch.empty_like(present, device="cpu")
         elif slot in self._left:
             self._left.discard(slot)
             self.compared += 1
-            held = now.to("cpu")
-            if torch.equal(held, kept):
-                return kept
-            self._found += filter(None, [_read_back(piece, held, kept)])
-        return kept.copy_(now)
+            on_host = present.to("cpu")
+            if torch.equal(on_host, copy):
+                return copy
+            self._found += filter(None, [_read_back(piece, on_host, copy)])
+        return copy.copy_(present)
 
     @torch.no_grad()
     def leave(self, watched: Iterable[Watched]) -> None:
@@ -119,27 +119,28 @@ class KeptWeights:
         Args:
             watched: its weights, whose copies are overwritten.
         """
-        for one in watched:
+        for watch in watched:
             # On every rank that has the gradient, also one without a piece: it may be a collective.
-            now = [] if one.grad is None else one.weight.pieces(one.weight.effective())
-            for number, (kept, piece) in enumerate(zip(one.before, now, strict=True)):
+            weight = watch.weight
+            pieces = [] if watch.grad is None else weight.pieces(weight.effective())
+            for number, (copy, piece) in enumerate(zip(watch.before, pieces, strict=True)):
                 # Subclasses and fp8 may have no `torch.equal`.
-                plain = type(kept) is Tensor and kept.is_floating_point() and kept.itemsize > 1
-                if plain and kept.numel() >= LEAST_ROUNDED:
-                    kept.copy_(piece.tensor)
-                    self._left.add((one.weight.name, number))
+                plain = type(copy) is Tensor and copy.is_floating_point() and copy.itemsize > 1
+                if plain and copy.numel() >= LEAST_ROUNDED:
+                    copy.copy_(piece.tensor)
+                    self._left.add((weight.name, number))
 
     def read_back(self, step: int) -> list[ReadBack]:
         """Return weights found rounded to bf16 or fp16 since the last call, marked with `step`."""
-        found, self._found = self._found, []
-        return [replace(own, step=step) for own in found]
+        rounded, self._found = self._found, []
+        return [replace(read_back, step=step) for read_back in rounded]
 
     def forget(self) -> None:
         """Forget what the last update left, since a load changes weights before the next update."""
         self._left.clear()
 
 
-def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None:
+def _read_back(piece: Observation, present: Tensor, left: Tensor) -> ReadBack | None:
     """Return the element that moved most, if a shard was rounded to bf16 or fp16; else None.
 
     A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
@@ -148,12 +149,12 @@ def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None
 
     Args:
         piece: which shard it is.
-        now: what it holds.
+        present: what it holds.
         left: what it held when the last update was over, of the same shape and dtype.
     """
-    grids = [grid for grid in ROUNDED_TO if torch.equal(left.to(grid).to(left.dtype), now)]
-    off = (now.double() - left.double()).abs().reshape(-1)
-    if not grids or int(off[now.reshape(-1) != 0].count_nonzero()) < LEAST_ROUNDED:
+    grids = [grid for grid in ROUNDED_TO if torch.equal(left.to(grid).to(left.dtype), present)]
+    off = (present.double() - left.double()).abs().reshape(-1)
+    if not grids or int(off[present.reshape(-1) != 0].count_nonzero()) < LEAST_ROUNDED:
         return None
     place = int(off.argmax())
     return ReadBack(
@@ -161,6 +162,6 @@ def _read_back(piece: Observation, now: Tensor, left: Tensor) -> ReadBack | None
         piece.name,
         index_within(piece, place),
         float(left.reshape(-1)[place]),
-        float(now.reshape(-1)[place]),
+        float(present.reshape(-1)[place]),
         dtype_name(grids[0]),
     )

@@ -141,7 +141,8 @@ class SessionReport:
         """Write the report's section of pytest's terminal summary."""
         problem = "" if self._file is None else self._file.problem
         seconds = time.monotonic() - self._started
-        terminal.write_summary(reporter, self.results, seconds, problem, self._page)
+        bare = self._environment.get("flags", {}).get("probes") == "none"
+        terminal.write_summary(reporter, self.results, seconds, problem, self._page, bare=bare)
 
 
 INTERVAL = 30.0

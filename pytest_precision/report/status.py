@@ -34,10 +34,10 @@ STATUSES = {
     "pass": Status(".", "passed", "green", failing=False),
 }
 """Worst first: the outcomes of a verdict; `xpass` and `xfail` for what pytest expected; and
-`partial` for a pass under another criterion than bitwise, which may leave kinds out, and for a
-drift that is only reported."""
+`partial` for a pass under another criterion than bitwise, which may leave kinds out, for one of a
+bare cell, and for a drift that is only reported."""
 
-IN_PART = "passed, under a tolerance or without what the test left out"
+IN_PART = "passed, under a tolerance or without what was left out"
 """What `partial` means, in the words of a legend."""
 
 PASSING = ("partial", "pass")

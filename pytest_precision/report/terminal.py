@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_precision._visible import visible
+from pytest_precision.options.settings import BARE
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.collect import Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
@@ -33,6 +34,8 @@ def write_summary(
     seconds: float,
     problem: str = "",
     page: Path | None = None,
+    *,
+    bare: bool = False,
 ) -> None:
     """Write the report's terminal section: nothing if no test ran, only failures with `-q`.
 
@@ -42,6 +45,7 @@ def write_summary(
         seconds: duration of the session.
         problem: why the report could not be written; empty if it was written.
         page: the file report.html, if it was written.
+        bare: whether its cells were bare, which is said also with `-q`.
     """
     cells = sorted(results.cells.values(), key=lambda cell: cell.position)
     section = _Section(terminal)
@@ -55,6 +59,8 @@ def write_summary(
     elif any(cell.failing for cell in cells):
         terminal.write_sep("=", TITLE)
         section.failures(cells)
+    if cells and bare:
+        terminal.write_line(f"precision: judgements are off ({BARE})", yellow=True)
     if page is not None and terminal.verbosity >= 0:
         terminal.write_line(f"precision: the report is {page}")
     if problem:

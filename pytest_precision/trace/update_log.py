@@ -82,11 +82,17 @@ class UpdateLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
-        """Read the lost updates of all ranks; a shard that several ranks hold counts once."""
+        """Read the lost updates of all ranks; a shard that several ranks hold counts once.
+
+        Of a bare cell there are none.
+        """
         log = cls()
         counted: set[tuple[int, str, str]] = set()
         for _, place, rank in holders(folder, world_sizes):
-            part = files.data(log_path(place, "updates", rank))
+            path = log_path(place, "updates", rank)
+            if not files.has(path):
+                continue
+            part = files.data(path)
             log.unmeasured |= part["unmeasured"]
             counted_of_rank = set()
             for step, rows in part["steps"]:

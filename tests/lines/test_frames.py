@@ -98,7 +98,7 @@ def test_what_a_mode_passes_on_belongs_to_the_line_that_asks_for_it() -> None:
 def test_a_mode_of_the_recorder_passes_calls_on() -> None:
     """It stands between the user's line and torch, and computes nothing by itself."""
     values = torch.arange(3.0)
-    with operations() as logger, Products():
+    with operations() as logger, Products(set()):
         values.square()  # recorded
     (square,) = logger.log.operations
     assert square.line is not None

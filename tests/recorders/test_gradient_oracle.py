@@ -123,7 +123,7 @@ def judged(
     folder.mkdir()
     segment = cell.segments[0]
     record_engine(
-        LayoutJob(layout, layout, workload, cell, folder, segment, EVERYTHING, known=known)
+        LayoutJob(layout, layout, workload, cell, folder, segment, EVERYTHING, other_log=known)
     )
     return GradientLog.read(folder, 1)
 

@@ -7,7 +7,7 @@ import pytest
 from pytest_precision import Cell
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import OPERATIONS, Operation
-from pytest_precision.recorders.engine_recorder import EngineRecorder
+from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.scripts.script import unrecordable
 
 ROWS = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda row: row.name)
@@ -16,7 +16,7 @@ ROWS = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda row:
 @ROWS
 def test_the_recorder_runs_it(operation: Operation) -> None:
     """A row names a method without arguments."""
-    assert callable(getattr(EngineRecorder, operation.run))
+    assert callable(getattr(EngineRun, operation.run))
 
 
 @ROWS

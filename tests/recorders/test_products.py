@@ -16,9 +16,10 @@ LOW = torch.bfloat16
 
 
 def seen(computation: Callable[[], object]) -> set[str]:
-    with Products() as products:
+    dtypes: set[str] = set()
+    with Products(dtypes):
         computation()
-    return products.dtypes
+    return dtypes
 
 
 def ones(*shape: int) -> Tensor:

@@ -43,6 +43,17 @@ def test_cells_without_a_check(matrix):
     ]
 
 
+@pytest.mark.parametrize("verbosity", ["-v", "-q"])
+def test_bare_cells_are_said_above_and_below_them(pytester, verbosity):
+    """A green cell without judgements is not taken for a full one, however little is printed."""
+    pytester.makepyfile(test_it=MATRIX)
+    bare = ("-o", "precision_probes=none", verbosity)
+    lines = pytester.runpytest_inprocess("--precision-matrix", *bare).stdout.str().splitlines()
+    said = [line for line in lines if "judgements are off (precision_probes = none)" in line]
+    assert len(said) == 2 - (verbosity == "-q")
+    assert said[-1] == "precision: judgements are off (precision_probes = none)"
+
+
 @pytest.mark.parametrize("options", [(), ("--precision-matrix", "--collect-only")])
 def test_nothing_is_written_where_no_cell_runs(matrix, options):
     """The report of the last run survives a session that runs no cell."""

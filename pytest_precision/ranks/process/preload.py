@@ -23,6 +23,7 @@ MODULES = (
     "torch._dynamo",
     "torch._inductor.config",
     "pytest_precision.ranks.process.worker",
+    "pytest_precision.recorders.engine_probes",
     "pytest_precision.recorders.engine_recorder",
     # What a side of most cells is made of.
     "pytest_precision.check.side",

@@ -51,7 +51,6 @@ class GradientOracle:
     Args:
         workload: computes the step once more.
         cell: where it is trained.
-        whole: whether the whole run is recorded, and nothing is planted into it.
         enabled: whether the test has gradients judged.
         other_log: the log of the other side, of the same workload in the same cell. A step that
             shows the same here is not judged again, and one that starts from the same is not
@@ -63,7 +62,6 @@ class GradientOracle:
         workload: Workload,
         cell: Cell,
         *,
-        whole: bool,
         enabled: bool = True,
         other_log: GradientLog | None = None,
     ) -> None:
@@ -73,7 +71,6 @@ class GradientOracle:
         self._log = GradientLog(silent="" if enabled else TURNED_OFF)
         self._steps: list[ShownStep] = []
         self._due = FIRST
-        self._whole = whole
 
     def interrupted(self) -> None:
         """Select the next train step for the gradient check, because a save or load precedes it."""
@@ -132,7 +129,7 @@ class GradientOracle:
 
     def _read_engine(self, read: Callable[[], Read]) -> Read | None:
         """Call a function that reads the engine; if it raises, return None and end all checks."""
-        if not self._whole or self._log.silent:
+        if self._log.silent:
             return None
         try:
             return read()
@@ -146,8 +143,6 @@ class GradientOracle:
 
     def write(self, folder: Path, rank: int) -> None:
         """Compare all ranks' steps on rank 0, and write a log to disk; all ranks must call this."""
-        if not self._whole:
-            return
         digests = self._read_engine(lambda: [*map(step_digest, self._steps)]) or []
         reports = _gathered((self._log.silent, digests))
         self._log.silent = next((reason for reason, _ in reports if reason), "")

@@ -30,7 +30,7 @@ PASSING_ON = tuple(
 CALLERS = tuple(
     OURS + name.replace("/", os.sep)
     for name in (
-        "engine_recorder.py",
+        "engine_run.py",
         "logged_run.py",
         "scripts/command.py",
         "scripts/logged_script.py",

@@ -76,8 +76,10 @@ class FollowedGradient:
 
         Writing to the `data` of a gradient, which is how loops zeroed it once, is not counted.
         """
-        now = self.parameter.grad
-        same = now is not None and now is self.gradient and version(now) == self.version
+        gradient = self.parameter.grad
+        same = (
+            gradient is not None and gradient is self.gradient and version(gradient) == self.version
+        )
         return same and bool(self.gradient.any())
 
     def follow(self) -> None:
@@ -124,36 +126,42 @@ class FollowedGradients:
             gradient = parameter.grad
             if gradient is not None and has_plain_values(gradient):
                 norm = float(gradient.norm()) if may_shrink else None
-                now = version(gradient)
-                self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm, now)
+                count = version(gradient)
+                self._followed[id(parameter)] = FollowedGradient(parameter, gradient, norm, count)
 
     def backward(self) -> None:
         """Before a gradient's first backward, follow it if it is unchanged, else stop watching."""
-        for key, one in [*self._followed.items()]:
-            if one.handles:
+        for key, followed in [*self._followed.items()]:
+            if followed.handles:
                 continue
-            if one.is_there:
-                one.follow()
+            if followed.is_there:
+                followed.follow()
             else:
                 del self._followed[key]
 
     def left(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """Return the parameters whose present gradient still contains the watched one."""
-        found = (self._followed.get(id(own)) for own in parameters)
-        return [one.parameter for one in found if one is not None and one.is_left]
+        followed = (self._followed.get(id(parameter)) for parameter in parameters)
+        return [
+            gradient.parameter for gradient in followed if gradient is not None and gradient.is_left
+        ]
 
     def untouched(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """Return parameters whose `grad` is as it was watched, see `FollowedGradient.is_there`."""
-        found = (self._followed.get(id(own)) for own in parameters)
-        return [one.parameter for one in found if one is not None and one.is_there]
+        followed = (self._followed.get(id(parameter)) for parameter in parameters)
+        return [
+            gradient.parameter
+            for gradient in followed
+            if gradient is not None and gradient.is_there
+        ]
 
     def end(self, parameters: Iterable[Tensor]) -> None:
         """Stop watching the gradients of these parameters."""
         for parameter in parameters:
-            one = self._followed.pop(id(parameter), None)
-            if one is not None:
-                one.forget()
+            followed = self._followed.pop(id(parameter), None)
+            if followed is not None:
+                followed.forget()
 
     def close(self) -> None:
         """Remove all hooks from parameters."""
-        self.end([one.parameter for one in self._followed.values()])
+        self.end([gradient.parameter for gradient in self._followed.values()])

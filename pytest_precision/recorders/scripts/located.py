@@ -35,13 +35,13 @@ class Piece(NamedTuple):
         name: of the logical tensor; empty for padding.
         shape: of the logical tensor.
         place: which of its elements the piece holds.
-        held: where these lie in the flattened tensor that holds them.
+        elements: where these lie in the flattened tensor that holds them.
     """
 
     name: str
     shape: tuple[int, ...]
     place: Span
-    held: slice
+    elements: slice
 
 
 class LocatedTensor(NamedTuple):
@@ -99,11 +99,11 @@ class LocatedTensor(NamedTuple):
     def _pieces_of(self, part: Stored, suffix: str) -> Iterator[Observation]:
         tensor = part.tensor
         if tensor.shape == self.tensor.shape and not part.local:
-            for one in self.pieces or ():
-                elements = tensor.reshape(-1)[one.held]
-                if one.name and elements.numel():
-                    name = one.name + suffix
-                    yield Observation(part.kind, name, elements, one.shape, one.place)
+            for piece in self.pieces or ():
+                elements = tensor.reshape(-1)[piece.elements]
+                if piece.name and elements.numel():
+                    name = piece.name + suffix
+                    yield Observation(part.kind, name, elements, piece.shape, piece.place)
         elif tensor.numel() == 1:  # of every element, such as a counter of steps
             for name in self.names:
                 yield whole(part.kind, name + suffix, tensor)
@@ -111,13 +111,13 @@ class LocatedTensor(NamedTuple):
             yield whole(part.kind, self.name + suffix, tensor, local=True)
 
 
-def located(name: str, tensor: Tensor, given: Pieces | None) -> LocatedTensor:
-    """Return a parameter with the parts of model tensors (`given`) in it; raise if sizes misfit.
+def located(name: str, tensor: Tensor, cut: Pieces | None) -> LocatedTensor:
+    """Return a parameter with the parts of model tensors (`cut`) in it; raise if sizes misfit.
 
     Raises:
         ValueError: they are not as many elements as the parameter has, or not in their tensor.
     """
-    if given is None:
+    if cut is None:
         return LocatedTensor(name, tensor)
     if isinstance(tensor, DTensor):
         raise ValueError(
@@ -128,11 +128,11 @@ def located(name: str, tensor: Tensor, given: Pieces | None) -> LocatedTensor:
         )
     pieces: list[Piece] = []
     position = 0
-    for logical, shape, start, stop in given:
-        held = slice(position, position + stop - start)
-        pieces.append(Piece(logical or "", tuple(shape), Span(start, stop), held))
+    for logical, shape, start, stop in cut:
+        elements = slice(position, position + stop - start)
+        pieces.append(Piece(logical or "", tuple(shape), Span(start, stop), elements))
         _expect_inside(name, pieces[-1])
-        position = held.stop
+        position = elements.stop
     if position != tensor.numel():
         raise ValueError(
             expected_but_got(

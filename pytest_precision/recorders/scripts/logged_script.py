@@ -18,16 +18,14 @@ from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import STEPS_OF_LOOPS, Segment
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
-from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.script_recorder import record_script
+from pytest_precision.recorders.scripts.script_recorder import run_script
 from pytest_precision.recorders.scripts.steps import Steps
-from pytest_precision.trace.moment import Wanted, Window
+from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
+from pytest_precision.trace.moment import Moment, Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
-from pytest_precision.trace.segment_folders import folder_of
 
 
 def log_script(
@@ -36,7 +34,7 @@ def log_script(
     folder: Path,
     window: Window | None,
     segment: Segment | None,
-    wanted: Wanted,
+    part: Wanted,
 ) -> int:
     """Run a script up to one step or checkpoint load, and log the tensor operations in it.
 
@@ -46,85 +44,68 @@ def log_script(
         folder: an existing one, the same for all ranks.
         window: the steps that are made end with it.
         segment: the operations that it makes; the first ones unless given.
-        wanted: what is logged.
+        part: what is logged.
 
     Returns:
         a number above 0, as `record_script` does.
     """
-    logger = OperationLogger(wanted)
-    runs: list[LoggedSteps] = []
-
-    def made(*arguments: Any) -> LoggedSteps:
-        runs.append(LoggedSteps(logger, wanted.op, cell.operations, *arguments))
-        return runs[-1]
-
+    logger = OperationLogger(part)
+    log = LoopLog(logger, part.op, cell.operations)
     with logger.installed():
-        record_script(script, cell, folder, window, segment, made)
-    number = 0 if segment is None else segment.number
-    write_operations(logger.log, folder_of(folder, number), runs[-1].trace.rank)
+        run_script(script, cell, folder, window, segment, [log])
     return 1
 
 
-class LoggedSteps(Steps):
-    """Divides a loop into steps, and logs the tensor operations of one of them.
+class LoopLog(Probe[Steps], LoopEvents):
+    """Logs the tensor operations of one operation of a loop.
 
     Args:
         logger: logs.
         op: index of the operation that is logged; None for the whole script.
         operations: of the sequence.
-        reader, trace, schedule, meter: see `Steps`.
-
-    Attributes:
-        trace: as given.
     """
 
-    def __init__(
-        self,
-        logger: OperationLogger,
-        op: int | None,
-        operations: tuple[str, ...],
-        reader: LoopReader,
-        trace: LoopTrace,
-        schedule: LoopSchedule,
-        meter: UpdateMeter | None = None,
-    ) -> None:
-        super().__init__(reader, trace, schedule, meter)
-        self.trace = trace
+    def __init__(self, logger: OperationLogger, op: int | None, operations: tuple[str, ...]):
         self._logger = logger
         self._op = op
         self._operations = operations
-        self.ends.ended = self._over
-        if op is None or schedule.load <= op <= schedule.op:
-            logger.start()
-            logger.settings.restores = schedule.load >= 0
+
+    def begin(self, run: Steps) -> None:
+        """Have torch's hooks report to this, too; start the log if the loop begins in it."""
+        self._schedule = run.schedule
+        run.listeners.append(self)
+        if self._op is None or run.schedule.load <= self._op <= run.schedule.op:
+            self._logger.start()
+            self._logger.settings.restores = run.schedule.load >= 0
 
     def forward(self, module: nn.Module) -> None:
         """Register the paths of the called module and its submodules, for names in the log."""
         self._logger.settings.name(module)
-        super().forward(module)
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Stop watching an optimizer's options in a compiled step, which needs plain dicts."""
-        super().update(optimizer, closure=closure)
         if in_compiled_call():
             self._logger.settings.unwatch(optimizer)
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Log later option changes; start the log if no step is left before the one to log."""
-        super().updated(optimizer, closure=closure)
         if not in_compiled_call():
             self._logger.settings.watch(optimizer)
-        op = self.schedule.op
+        op = self._schedule.op
         if self._op is not None and op < self._op:
             between = self._operations[op + 1 : self._op]
             if not STEPS_OF_LOOPS.intersection(between):
                 self._logger.start()
 
-    def _over(self, op: int) -> None:
+    def shown(self, run: Steps, moment: Moment) -> None:
         """End the log if the operation that has just ended is the one to log."""
-        if self._logger.active and (self._op is None or op >= self._op):
-            self._logger.leave(state_of_loop(self.reader))
+        if self._logger.active and (self._op is None or moment.op >= self._op):
+            self._logger.leave(state_of_loop(run.reader))
             self._logger.active = self._op is None
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Write the log."""
+        write_operations(self._logger.log, folder, rank)
 
 
 def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
@@ -140,7 +121,7 @@ def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:
     for number, optimizer in enumerate(reader.optimizers):
         for parameter, state in optimizer.state.items():
             name = names.get(parameter, f"a parameter of optimizer {number}")
-            held = state.items() if isinstance(state, dict) else ()
-            for key, value in held:
+            fields = state.items() if isinstance(state, dict) else ()
+            for key, value in fields:
                 for suffix, tensor in tensors_in(value):
                     yield Holding(key, name + suffix), tensor

@@ -63,8 +63,8 @@ class LoopNames:
         Raises:
             TypeError: what is given is no module, and no dict of modules.
         """
-        given = models if isinstance(models, Mapping) else {"": models}
-        roots = [*given.values()] if models is not None else []
+        by_name = models if isinstance(models, Mapping) else {"": models}
+        roots = [*by_name.values()] if models is not None else []
         if models == {} or not all(isinstance(root, nn.Module) for root in roots):
             raise TypeError(
                 expected_but_got(
@@ -73,7 +73,7 @@ class LoopNames:
                     "write record(model=model)",
                 )
             )
-        for name, root in zip(given, roots, strict=False):
+        for name, root in zip(by_name, roots, strict=False):
             self._given[root] = f"{name}." if name else ""
             self._heads.add(root)
             self._hold_places(root)
@@ -104,7 +104,7 @@ class LoopNames:
         """Return whether a module's parameters are replaced by tensors, as by `functional_call`."""
         if self._flat:  # FSDP1 has views of its flat parameter there
             return False
-        return not all(isinstance(own, nn.Parameter) for own in module.parameters())
+        return not all(isinstance(parameter, nn.Parameter) for parameter in module.parameters())
 
     def begins(self, module: nn.Module) -> bool:
         """Return whether the loop itself, and not another module, calls this module."""
@@ -151,11 +151,11 @@ class LoopNames:
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name without wrappers, parameter) for each parameter, once."""
-        seen = set()
+        yielded = set()
         for module in [*self._modules]:
             for name, parameter in self.own(module):
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
+                if id(parameter) not in yielded:
+                    yielded.add(id(parameter))
                     self._named.setdefault(id(parameter), (name, parameter))
                     yield self._named[id(parameter)][0], parameter
 
@@ -166,8 +166,8 @@ class LoopNames:
 
     def modules(self, root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """Yield (name without wrappers, module) for a model and all modules in it."""
-        known = self._modules
-        return ((known[module], module) for module in root.modules() if module in known)
+        paths = self._modules
+        return ((paths[module], module) for module in root.modules() if module in paths)
 
     def aliases(self) -> Iterator[tuple[str, ...]]:
         """Yield, for each parameter that several modules share, a tuple of its names."""
@@ -224,12 +224,12 @@ class LoopNames:
 
     def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
         """Return the called modules that are part of no other, with trained ones first."""
-        parts = {part for one in self._called for part in one.modules() if part is not one}
+        parts = {part for called in self._called for part in called.modules() if part is not called}
         self.learn()
         modules = [*self._modules]
-        found = (PLACEHOLDER.match(self.of(tensor) or "") for tensor in trained)
-        holders = {modules[int(match[1])] for match in found if match is not None}
-        models = (one for one in self._called if one not in parts)
+        matches = (PLACEHOLDER.match(self.of(tensor) or "") for tensor in trained)
+        holders = {modules[int(match[1])] for match in matches if match is not None}
+        models = (called for called in self._called if called not in parts)
         return sorted(models, key=lambda model: holders.isdisjoint(model.modules()))
 
     def _take_in(self, model: nn.Module) -> None:
@@ -280,11 +280,11 @@ class LoopNames:
 
     def _alike(self, module: nn.Module) -> dict[str, weakref.ref[nn.Module]]:
         """Return registered models, by name prefix, with tensors of a module's names and shapes."""
-        wanted = structure(module)
+        shape = structure(module)
         alike = {
             prefix: weakref.ref(root)
             for root, prefix in self.roots.items()
-            if structure(root) == wanted
+            if structure(root) == shape
         }
         if alike:
             self._forget_unreferenced()
@@ -296,5 +296,5 @@ class LoopNames:
         roots = [(weakref.ref(root), prefix) for root, prefix in self.roots.items()]
         self._modules, self.roots = {}, {}
         gc.collect()
-        self._modules = {own: path for ref, path in modules if (own := ref()) is not None}
-        self.roots = {own: prefix for ref, prefix in roots if (own := ref()) is not None}
+        self._modules = {live: path for ref, path in modules if (live := ref()) is not None}
+        self.roots = {live: prefix for ref, prefix in roots if (live := ref()) is not None}

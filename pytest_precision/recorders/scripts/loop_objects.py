@@ -56,27 +56,27 @@ class Updates:
         updates = self._last.setdefault(optimizer, [])
         if not goes_on:
             updates.clear()
-        updates.append([(group, [*own]) for group, own in groups.group_members(optimizer)])
+        updates.append([(group, [*tensors]) for group, tensors in groups.group_members(optimizer)])
         together: dict[int, MemberGroup] = {}
-        for group, own in self._groups(optimizer):
-            together.setdefault(id(group), (group, []))[1].extend(own)
+        for group, tensors in self._groups(optimizer):
+            together.setdefault(id(group), (group, []))[1].extend(tensors)
         for place, parameter in groups.places(together.values()):
             self._places.setdefault(id(parameter), (place, parameter))
         return len(updates) - 1
 
     def lacks(self, optimizer: Optimizer) -> bool:
         """Return whether all parameters of an optimizer's last step have left its groups."""
-        now = _ids(groups.group_members(optimizer))
-        return bool(now) and not now & _ids(self._groups(optimizer))
+        present = _ids(groups.group_members(optimizer))
+        return bool(present) and not present & _ids(self._groups(optimizer))
 
     def members(self, optimizer: Optimizer, *, whole: bool) -> Iterator[MemberGroup]:
         """Yield each group's parameters; if `whole`, also those removed since the last step."""
-        now = [(group, [*own]) for group, own in groups.group_members(optimizer)]
-        yield from now
+        present = [(group, [*tensors]) for group, tensors in groups.group_members(optimizer)]
+        yield from present
         if whole:
-            held = _ids(now)
-            for group, own in self._groups(optimizer):
-                yield group, [parameter for parameter in own if id(parameter) not in held]
+            in_groups = _ids(present)
+            for group, tensors in self._groups(optimizer):
+                yield group, [parameter for parameter in tensors if id(parameter) not in in_groups]
 
     def placed(self, optimizer: Optimizer, *, whole: bool) -> Iterator[tuple[str, Tensor]]:
         """Yield (place, parameter), the place at its first update, as `param_groups.0.params.3`."""
@@ -88,7 +88,7 @@ class Updates:
 
 
 def _ids(members: groups.Members) -> set[int]:
-    return {id(parameter) for _, own in members for parameter in own}
+    return {id(parameter) for _, tensors in members for parameter in tensors}
 
 
 class LoopObjects(TrainingState):
@@ -137,11 +137,11 @@ class LoopObjects(TrainingState):
 
     def look(self) -> None:
         """Find learning rate schedulers and copies of the weights in memory."""
-        known = {id(one) for one in self.optimizers}
+        ids = {id(optimizer) for optimizer in self.optimizers}
         schedulers, holders = found_in_memory()
         schedulers = [*dict.fromkeys([*self._schedulers, *schedulers])]
-        self._schedulers = [one for one in schedulers if id(one.optimizer) in known]
-        tensors = {id(tensor) for one in self.optimizers for tensor in _tensors_of(one)}
+        self._schedulers = [scheduler for scheduler in schedulers if id(scheduler.optimizer) in ids]
+        tensors = {id(tensor) for optimizer in self.optimizers for tensor in _tensors_of(optimizer)}
         self.copies.look(holders, without=tensors)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -189,15 +189,15 @@ class LoopObjects(TrainingState):
     def _gradients(self) -> Iterator[tuple[str, Any]]:
         """Yield one named value: whether any parameter has a gradient that is not zero."""
         # What functional_call lends to a model is no leaf, and torch warns of reading its gradient.
-        leaves = (one for _, one in self.names.parameters() if one.is_leaf)
+        leaves = (leaf for _, leaf in self.names.parameters() if leaf.is_leaf)
         gradients = (parameter.grad for parameter in leaves)
         left = any(bool(gradient.any()) for gradient in gradients if gradient is not None)
         yield "gradients left at the end of a step", left
 
 
 def _tensors_of(optimizer: Optimizer) -> Iterator[Tensor]:
-    for held in optimizer.state.values():
-        values: Iterable[Any] = held.values() if isinstance(held, dict) else (held,)
+    for fields in optimizer.state.values():
+        values: Iterable[Any] = fields.values() if isinstance(fields, dict) else (fields,)
         yield from (value for value in values if isinstance(value, Tensor))
     yield from groups.updated_tensors(optimizer)
 
@@ -213,11 +213,15 @@ def found_in_memory() -> tuple[list[LRScheduler], list[Any]]:
     """
     schedulers = {*_kinds_of(LRScheduler)}
     modules = {*_kinds_of(nn.Module)}
-    wanted = schedulers | modules | {list, *_DICTS}
-    few = [one for one in gc.get_objects() if type(one) in wanted]
+    classes = schedulers | modules | {list, *_DICTS}
+    few = [candidate for candidate in gc.get_objects() if type(candidate) in classes]
     return (
-        [one for one in few if type(one) in schedulers],
-        [one for one in few if type(one) in modules or _begins_with_tensor(one)],
+        [candidate for candidate in few if type(candidate) in schedulers],
+        [
+            candidate
+            for candidate in few
+            if type(candidate) in modules or _begins_with_tensor(candidate)
+        ],
     )
 
 
@@ -229,7 +233,7 @@ def _kinds_of(base: type) -> Iterator[type]:
         yield from _kinds_of(kind)
 
 
-def _begins_with_tensor(one: Any) -> bool:
-    if type(one) is list:
-        return bool(one) and isinstance(one[0], Tensor)
-    return type(one) in _DICTS and isinstance(next(iter(one.values()), None), Tensor)
+def _begins_with_tensor(candidate: Any) -> bool:
+    if type(candidate) is list:
+        return bool(candidate) and isinstance(candidate[0], Tensor)
+    return type(candidate) in _DICTS and isinstance(next(iter(candidate.values()), None), Tensor)

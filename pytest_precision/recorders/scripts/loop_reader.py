@@ -66,7 +66,7 @@ class LoopReader(LoopObjects):
         if optimizer in self.optimizers:
             return
         gone = self._replaced_by(optimizer)
-        self.optimizers = [one for one in self.optimizers if one not in gone]
+        self.optimizers = [earlier for earlier in self.optimizers if earlier not in gone]
         self.optimizers.append(optimizer)
         if gone:
             self.look()  # the schedulers of the others are gone, too
@@ -84,22 +84,22 @@ class LoopReader(LoopObjects):
         """Yield the present gradient of each parameter of the models."""
         for name, parameter in self.names.parameters():
             if parameter.grad is not None:
-                held = self._held(name, parameter)
-                yield name, self._show("reduced_grad", held, parameter.grad)
+                located_tensor = self._held(name, parameter)
+                yield name, self._show("reduced_grad", located_tensor, parameter.grad)
 
     def read_by(self, optimizer: Optimizer) -> NamedObservations:
         """Yield the gradients that an optimizer's step is about to read."""
-        for held in self._held_by(optimizer):
-            gradient = held.tensor.grad
+        for located_tensor in self._held_by(optimizer):
+            gradient = located_tensor.tensor.grad
             if gradient is not None:
-                yield held.name, self._show("final_grad", held, gradient)
+                yield located_tensor.name, self._show("final_grad", located_tensor, gradient)
 
     def accumulated(self, name: str, parameter: Tensor, microbatch: int) -> NamedObservations:
         """Yield a parameter's gradient as it is after a microbatch's backward."""
         if parameter.grad is not None:
             after = f" after microbatch{microbatch}"
-            held = self._held(name, parameter)
-            yield name + after, self._show("grad", held, parameter.grad, suffix=after)
+            located_tensor = self._held(name, parameter)
+            yield name + after, self._show("grad", located_tensor, parameter.grad, suffix=after)
 
     def given(
         self, kind: str, name: str, tensor: Tensor, of: PieceOfTensor | None, *, local: bool
@@ -117,8 +117,8 @@ class LoopReader(LoopObjects):
                     "of= or local=True", "both", "leave local out for a piece of a sharded tensor"
                 )
             )
-        held = located(name, tensor, None if of is None else [(name, *of)])
-        return held.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
+        located_tensor = located(name, tensor, None if of is None else [(name, *of)])
+        return located_tensor.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
 
     def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
         """Yield one optimizer's learning rates and other options, one value per parameter.
@@ -133,16 +133,20 @@ class LoopReader(LoopObjects):
 
     def all_numbers(self) -> Iterator[Observation]:
         """Yield all optimizers' learning rates and other options, one value per parameter."""
-        return shown_once(seen for one in self.optimizers for seen in self.numbers(one, whole=True))
+        return shown_once(
+            observation
+            for optimizer in self.optimizers
+            for observation in self.numbers(optimizer, whole=True)
+        )
 
     def optimizers_state(self) -> Iterator[Observation]:
         """Yield the state of all optimizers, each tensor once even if two optimizers share it."""
-        kept = (self.kept_by(one, whole=True) for one in self.optimizers)
-        return shown_once(chain.from_iterable(kept))
+        states = (self.kept_by(optimizer, whole=True) for optimizer in self.optimizers)
+        return shown_once(chain.from_iterable(states))
 
     def weights(self) -> Iterator[Observation]:
         """Yield the parameters, buffers and extra state of the models."""
-        return chain.from_iterable(seen for _, seen in self.weights_of_models())
+        return chain.from_iterable(observations for _, observations in self.weights_of_models())
 
     def weights_of_models(self) -> NamedObservations:
         """Yield (name, observations) of each parameter, buffer and extra state."""
@@ -171,21 +175,30 @@ class LoopReader(LoopObjects):
         With `whole`, those that its last step has updated and its groups have lost are included.
         """
         held_by = self._held_by(optimizer, whole)
-        updated = (self._updated(held) for held in held_by if self._moves(held.tensor, optimizer))
+        updated = (
+            self._updated(located_tensor)
+            for located_tensor in held_by
+            if self._moves(located_tensor.tensor, optimizer)
+        )
         yield from of_optimizer(optimizer, updated, self._groups(optimizer, whole))
         yield from attributes.state_by_name(optimizer)
 
     def updated_by(self, optimizer: Optimizer) -> Iterator[Weight]:
         """Yield each tensor that an optimizer updates, with a function that reads its shards."""
-        for held in self._held_by(optimizer):
-            yield Weight(held.name, held.tensor, held.tensor.detach, held.parts)
+        for located_tensor in self._held_by(optimizer):
+            yield Weight(
+                located_tensor.name,
+                located_tensor.tensor,
+                located_tensor.tensor.detach,
+                located_tensor.parts,
+            )
 
-    def _updated(self, held: LocatedTensor) -> UpdatedTensor:
+    def _updated(self, located_tensor: LocatedTensor) -> UpdatedTensor:
         def show(kind: str, suffix: str, tensor: Tensor) -> Iterator[Observation]:
-            return self._show(kind, held, tensor, suffix=suffix)
+            return self._show(kind, located_tensor, tensor, suffix=suffix)
 
-        weight = partial(self._show, "master", held, held.tensor)
-        return UpdatedTensor(held.tensor, held.names, show, weight)
+        weight = partial(self._show, "master", located_tensor, located_tensor.tensor)
+        return UpdatedTensor(located_tensor.tensor, located_tensor.names, show, weight)
 
     def _replaced_by(self, optimizer: Optimizer) -> list[Optimizer]:
         """Return the known optimizers whose parameters were replaced by those of a new one."""
@@ -205,7 +218,10 @@ class LoopReader(LoopObjects):
 
     def _groups(self, optimizer: Optimizer, whole: bool) -> groups.Groups:
         held_by = self._held_by(optimizer, whole)
-        names = (held.names * self._moves(held.tensor, optimizer) for held in held_by)
+        names = (
+            located_tensor.names * self._moves(located_tensor.tensor, optimizer)
+            for located_tensor in held_by
+        )
         return groups.groups_with_names(self.updates.members(optimizer, whole=whole), names)
 
     def _moves(self, tensor: Tensor, optimizer: Optimizer) -> bool:
@@ -220,27 +236,28 @@ class LoopReader(LoopObjects):
         first = f"optimizer{number + 1}." if number else ""
         for place, parameter in self.updates.placed(optimizer, whole=whole):
             name = self.names.of(parameter)
-            held = self._held(name or f"{first}{place}", parameter)
-            if name is None and held.pieces is None:
-                self.unnamed[held.name] = None
-            yield held
+            located_tensor = self._held(name or f"{first}{place}", parameter)
+            if name is None and located_tensor.pieces is None:
+                self.unnamed[located_tensor.name] = None
+            yield located_tensor
 
     def _held(self, name: str, parameter: Tensor) -> LocatedTensor:
-        given = None if self.locate is None else self.locate(parameter)
-        return located(name, parameter, self.names.pieces(parameter) if given is None else given)
+        pieces = None if self.locate is None else self.locate(parameter)
+        return located(name, parameter, self.names.pieces(parameter) if pieces is None else pieces)
 
     def _show(
-        self, kind: str, held: LocatedTensor, tensor: Tensor, **how: Any
+        self, kind: str, located_tensor: LocatedTensor, tensor: Tensor, **how: Any
     ) -> Iterator[Observation]:
-        seen = held.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
-        return self.part.of(self.step, held.names, seen)
+        observations = located_tensor.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
+        return self.part.of(self.step, located_tensor.names, observations)
 
 
-def shown_once(seen: Iterator[Observation]) -> Iterator[Observation]:
+def shown_once(observations: Iterator[Observation]) -> Iterator[Observation]:
     """Yield observations, without repeats of the same kind, name and range in the tensor."""
     shown = set()
-    for one in seen:
-        held = one.kind, one.name, one.place  # a tensor may hold several pieces of another one
-        if held not in shown:
-            shown.add(held)
-            yield one
+    for observation in observations:
+        # A tensor may hold several pieces of another one.
+        key = observation.kind, observation.name, observation.place
+        if key not in shown:
+            shown.add(key)
+            yield observation

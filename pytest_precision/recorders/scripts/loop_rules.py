@@ -93,42 +93,48 @@ class LoopRules(LoopEvents):
         if optimizer in self._unscaled and not skips_by_itself(optimizer):
             self._tell(
                 "grad",
-                [own for own in members if overflowed(own)],
+                [tensor for tensor in members if overflowed(tensor)],
                 "was updated at step {} by a gradient that is not finite, of which a loss scaler "
                 "leaves the step out",
             )
         # Torch's own leave a weight alone that has no gradient; others have rules of their own.
         if getattr(torch.optim, type(optimizer).__name__, None) is type(optimizer):
             self._still[id(optimizer)] = [
-                Still(own, version(own), own.detach().clone() if self._copies else None)
-                for own in members
-                if own.grad is None and has_plain_values(own)
+                Still(tensor, version(tensor), tensor.detach().clone() if self._copies else None)
+                for tensor in members
+                if tensor.grad is None and has_plain_values(tensor)
             ]
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Report weights that a step moved without a gradient; watch the gradients it leaves."""
         written = [
-            one for one in self._still.pop(id(optimizer), ()) if version(one.weight) != one.version
+            still
+            for still in self._still.pop(id(optimizer), ())
+            if version(still.weight) != still.version
         ]
         # A write may change nothing, so the values are looked at from the next step on.
         self._copies |= bool(written)
         self._tell(
             "master",
             [
-                one.weight
-                for one in written
-                if one.copy is not None and not torch.equal(one.weight, one.copy)
+                still.weight
+                for still in written
+                if still.copy is not None and not torch.equal(still.weight, still.copy)
             ],
             f"was moved at step {{}} by {type(optimizer).__name__}, though it had no gradient",
         )
         self._old.begin(updated_tensors(optimizer))
         self._divided.end(updated_tensors(optimizer))
-        self._unscaled = [one for one in self._unscaled if one is not optimizer]
+        self._unscaled = [other for other in self._unscaled if other is not optimizer]
         self._just_stepped.append(optimizer)
         self._read = {}
         if self._copies_gradients:
-            with_values = (own for own in updated_tensors(optimizer) if has_plain_values(own.grad))
-            self._read = {id(own): own.grad.clone() for own in with_values if own.grad is not None}
+            with_values = (
+                tensor for tensor in updated_tensors(optimizer) if has_plain_values(tensor.grad)
+            )
+            self._read = {
+                id(tensor): tensor.grad.clone() for tensor in with_values if tensor.grad is not None
+            }
 
     def _same_as_read(self, optimizer: Optimizer, members: Sequence[Tensor]) -> list[Tensor]:
         """Return the weights whose gradient an optimizer is about to read a second time.
@@ -138,14 +144,14 @@ class LoopRules(LoopEvents):
         """
         if optimizer not in self._just_stepped:
             return []
-        found = self._old.untouched(members)
-        self._copies_gradients |= bool(found)
+        untouched = self._old.untouched(members)
+        self._copies_gradients |= bool(untouched)
         return [
-            own
-            for own in found
-            if own.grad is not None
-            and (before := self._read.get(id(own))) is not None
-            and torch.equal(before, own.grad)
+            tensor
+            for tensor in untouched
+            if tensor.grad is not None
+            and (before := self._read.get(id(tensor))) is not None
+            and torch.equal(before, tensor.grad)
         ]
 
     def forward(self, module: nn.Module) -> None:
@@ -188,12 +194,12 @@ class LoopRules(LoopEvents):
         self._old.close()
         self._divided.close()
 
-    def _tell(self, kind: str, found: Sequence[Tensor], words: str) -> None:
-        if not found or words in self._told:
+    def _tell(self, kind: str, tensors: Sequence[Tensor], words: str) -> None:
+        if not tensors or words in self._told:
             return
         self._told.add(words)
-        first = self._reader.names.of(found[0]) or "a tensor that no module holds"
-        more = f", as {len(found) - 1} more," if len(found) > 1 else ""
+        first = self._reader.names.of(tensors[0]) or "a tensor that no module holds"
+        more = f", as {len(tensors) - 1} more," if len(tensors) > 1 else ""
         self.broken.append((kind, f"{first}{more} {words.format(self._reader.step)}"))
 
 
@@ -228,10 +234,10 @@ class ByHand:
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.
         """
-        now = [leaf.detach().clone() for leaf in _leaves(loss)]
-        pairs = zip(self._before, now, strict=False)
+        present = [leaf.detach().clone() for leaf in _leaves(loss)]
+        pairs = zip(self._before, present, strict=False)
         self._moves += any(a.shape != b.shape or not torch.equal(a, b) for a, b in pairs)
-        self._before = now
+        self._before = present
         if self._moves > self._steps:
             raise RuntimeError(
                 expected_but_got(
@@ -246,13 +252,13 @@ class ByHand:
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
     """Yield up to four small weights that a loss depends on, from its autograd graph."""
     nodes = [loss.grad_fn]
-    seen = set[Any]()
-    found = 0
-    while nodes and found < LOOKED_AT and len(seen) < SEARCHED_NODES:
+    visited = set[Any]()
+    count = 0
+    while nodes and count < LOOKED_AT and len(visited) < SEARCHED_NODES:
         node = nodes.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         leaf: Any = getattr(node, "variable", None)
         # FSDP frees the memory of weights that it has gathered: reading it would end the process.
         if (
@@ -260,6 +266,6 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
             and 0 < leaf.numel() <= LARGEST_LEAF
             and leaf.untyped_storage().nbytes()
         ):
-            found += 1
+            count += 1
             yield leaf
         nodes.extend(following for following, _ in node.next_functions)

@@ -109,8 +109,8 @@ class LoopTrace(ExitStack):
         does; elsewhere some may choose digests and others values, which a comparison can read.
         """
         self.rank, self.world_size = rank_and_world_size()
-        held = sum(parameter.numel() for _, parameter in reader.names.parameters())
-        self._small = held * self._steps <= SMALL_RUN
+        elements = sum(parameter.numel() for _, parameter in reader.names.parameters())
+        self._small = elements * self._steps <= SMALL_RUN
         whole = self._manifest is not None or not self._small
         self._whole = self._window is None and whole
         self.writer = self.enter_context(
@@ -133,17 +133,17 @@ class LoopTrace(ExitStack):
         """Return whether this step is written to the trace; step 0 is the initial state."""
         return self._window is None or step >= self._window.first
 
-    def write(self, moment: Moment, seen: Iterator[Observation]) -> None:
+    def write(self, moment: Moment, observations: Iterator[Observation]) -> None:
         """Write one phase's tensors to the trace, and replace those written earlier for it."""
-        kept = [one for one in seen if self._part.belongs(one)]
+        chosen = [observation for observation in observations if self._part.belongs(observation)]
         with written():
-            self.writer.add(moment, kept, digests=self._digests(moment.step))
+            self.writer.add(moment, chosen, digests=self._digests(moment.step))
 
-    def _snapshot(self, step: int, seen: Observation) -> Observation:
+    def _snapshot(self, step: int, observation: Observation) -> Observation:
         if self._digests(step):
-            return digested(seen)
+            return digested(observation)
         with written():
-            return self.writer.keep(seen)
+            return self.writer.keep(observation)
 
     def _digests(self, step: int) -> bool:
         """Return whether a step's tensors are written as digests, not as values."""

@@ -33,20 +33,20 @@ class _Copy:
     """An object in memory that may be an average of the weights: a module, list or dict.
 
     Attributes:
-        one: a module, or a list or dict of tensors.
+        holder: a module, or a list or dict of tensors.
         start: what `start_of` said of each of its tensors when it was found.
         moved: whether they have changed, or it was called.
         name: empty until it is shown.
     """
 
-    one: Any
+    holder: Any
     start: Mapping[str, str]
     moved: bool = False
     name: str = ""
 
     def is_held(self) -> bool:
         """Return whether the object is a module, or is referenced outside of this recorder."""
-        return isinstance(self.one, nn.Module) or sys.getrefcount(self.one) > LAST_REFERENCES
+        return isinstance(self.holder, nn.Module) or sys.getrefcount(self.holder) > LAST_REFERENCES
 
 
 class Copies:
@@ -80,48 +80,54 @@ class Copies:
             alive: modules, and lists and dicts that may hold tensors.
             without: ids of tensors that belong to an optimizer.
         """
-        known = self._known() | without
+        excluded = self._known() | without
         shapes = self._weights()
         taken: set[int] = set()
-        fitting = [one for one in alive if _shapes_of(one) in shapes and not _ids(one) & known]
-        for one in sorted(fitting, key=_depth, reverse=True):
-            ids = _ids(one)
+        fitting = [
+            holder
+            for holder in alive
+            if _shapes_of(holder) in shapes and not _ids(holder) & excluded
+        ]
+        for holder in sorted(fitting, key=_depth, reverse=True):
+            ids = _ids(holder)
             if not ids & taken:
-                self._adopt(one)
+                self._adopt(holder)
             taken |= ids
 
     def observe(self) -> Iterator[Observation]:
         """Yield the tensors of each copy that has changed or was called as a module."""
-        known = self._known()
+        ids = self._known()
         self._found = [copy for copy in self._found if copy.is_held()]
-        untrained = [copy for copy in self._found if not known & _ids(copy.one)]
+        untrained = [copy for copy in self._found if not ids & _ids(copy.holder)]
         self._present = untrained
-        present = [(copy, _starts(_weights_in(copy.one))) for copy in untrained]
+        present = [(copy, _starts(_weights_in(copy.holder))) for copy in untrained]
         # Where in memory they lie differs from run to run, what they hold does not.
-        for copy, now in sorted(present, key=lambda pair: repr(pair[1])):
-            copy.moved |= any(copy.start.get(path) != held for path, held in now.items())
+        for copy, weights in sorted(present, key=lambda pair: repr(pair[1])):
+            copy.moved |= any(copy.start.get(path) != weight for path, weight in weights.items())
             if copy.moved:
-                copy.name = copy.name or self._new_name(copy.one)
+                copy.name = copy.name or self._new_name(copy.holder)
                 named = self._named(copy)
-                for path, tensor in _shown(copy.one).items():
-                    held = next(stored("average", tensor.detach())).tensor
-                    yield whole("average", named(path), held)
+                for path, tensor in _shown(copy.holder).items():
+                    weight = next(stored("average", tensor.detach())).tensor
+                    yield whole("average", named(path), weight)
 
     def starts(self) -> dict[str, str]:
         """Return the tensors of the copies that were last there, as they were when found, by name.
 
         Those that have not moved get their names here, after all others.
         """
-        found: dict[str, str] = {}
+        by_name: dict[str, str] = {}
         for copy in sorted(self._present, key=lambda copy: (not copy.name, repr(copy.start))):
-            copy.name = copy.name or self._new_name(copy.one)
+            copy.name = copy.name or self._new_name(copy.holder)
             named = self._named(copy)
-            found |= {named(path): start for path, start in copy.start.items()}
-        return found
+            by_name |= {named(path): start for path, start in copy.start.items()}
+        return by_name
 
     def _named(self, copy: _Copy) -> Callable[[str], str]:
         """Return a function from the path of a copy's tensor to its name among observations."""
-        likened = self._weights().get(_shapes_of(copy.one)) if type(copy.one) is list else None
+        likened = (
+            self._weights().get(_shapes_of(copy.holder)) if type(copy.holder) is list else None
+        )
 
         def named(path: str) -> str:
             part = likened[int(path)] if likened else path
@@ -129,17 +135,17 @@ class Copies:
 
         return named
 
-    def _adopt(self, one: Any) -> _Copy:
+    def _adopt(self, holder: Any) -> _Copy:
         for copy in self._found:
-            if copy.one is one:
+            if copy.holder is holder:
                 return copy
-        self._found.append(_Copy(one, _starts(_shown(one))))
+        self._found.append(_Copy(holder, _starts(_shown(holder))))
         return self._found[-1]
 
-    def _new_name(self, one: Any) -> str:
+    def _new_name(self, holder: Any) -> str:
         """Return a name for a copy, made of its class and, from the second one on, a number."""
-        kind = _class_in_words(one)
-        same = sum(bool(copy.name) and _class_in_words(copy.one) == kind for copy in self._found)
+        kind = _class_in_words(holder)
+        same = sum(bool(copy.name) and _class_in_words(copy.holder) == kind for copy in self._found)
         return f"{kind} {same + 1}" if same else kind
 
     def _known(self) -> set[int]:
@@ -150,16 +156,20 @@ class Copies:
 
         What has no name, as a shard of FSDP1, is called by its place.
         """
-        found: dict[tuple[torch.Size, ...], list[str]] = {}
+        names_of_shapes: dict[tuple[torch.Size, ...], list[str]] = {}
         for root in self._names.roots:
             named_buffers = {id(buffer): name for name, buffer in self._names.buffers()}
             for some in _chosen(root):
                 names = [
-                    self._names.of(one) or named_buffers.get(id(one)) or str(place)
-                    for place, one in enumerate(some)
+                    self._names.of(weight) or named_buffers.get(id(weight)) or str(place)
+                    for place, weight in enumerate(some)
                 ]
-                found.setdefault(tuple(one.shape for one in some), names)
-        return {shapes: names for shapes, names in found.items() if len(shapes) >= LEAST_TENSORS}
+                names_of_shapes.setdefault(tuple(weight.shape for weight in some), names)
+        return {
+            shapes: names
+            for shapes, names in names_of_shapes.items()
+            if len(shapes) >= LEAST_TENSORS
+        }
 
 
 def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
@@ -177,38 +187,40 @@ def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
             if name not in module._non_persistent_buffers_set
         ]
-        own = (one for _, one in module.named_parameters(recurse=False, remove_duplicate=False))
-        state += [*own, *saved]
+        direct = (
+            tensor for _, tensor in module.named_parameters(recurse=False, remove_duplicate=False)
+        )
+        state += [*direct, *saved]
     yield state
-    yield [one for one in state if one.is_floating_point()]
+    yield [tensor for tensor in state if tensor.is_floating_point()]
 
 
-def _class_in_words(one: Any) -> str:
+def _class_in_words(holder: Any) -> str:
     """Return what a copy is called, which a side that keeps it in another dict calls it, too."""
-    if isinstance(one, nn.Module):
-        return type(one).__name__
-    return "dict of weights" if isinstance(one, dict) else "list of weights"
+    if isinstance(holder, nn.Module):
+        return type(holder).__name__
+    return "dict of weights" if isinstance(holder, dict) else "list of weights"
 
 
-def _depth(one: Any) -> tuple[int, bool]:
+def _depth(holder: Any) -> tuple[int, bool]:
     """Return a sort key that is larger for a module than for its parts."""
-    parts = sum(1 for _ in one.modules()) if isinstance(one, nn.Module) else 0
-    return parts, isinstance(one, dict)
+    parts = sum(1 for _ in holder.modules()) if isinstance(holder, nn.Module) else 0
+    return parts, isinstance(holder, dict)
 
 
-def _ids(one: Any) -> set[int]:
-    return {id(tensor) for tensor in _tensors(one).values()}
+def _ids(holder: Any) -> set[int]:
+    return {id(tensor) for tensor in _tensors(holder).values()}
 
 
-def _shapes_of(one: Any) -> tuple[torch.Size, ...]:
-    return tuple(tensor.shape for tensor in _tensors(one).values())
+def _shapes_of(holder: Any) -> tuple[torch.Size, ...]:
+    return tuple(tensor.shape for tensor in _tensors(holder).values())
 
 
-def _tensors(one: Any) -> dict[str, Tensor]:
+def _tensors(holder: Any) -> dict[str, Tensor]:
     """Return a module's parameters by name, or the tensors in a container of tensors only."""
-    if isinstance(one, nn.Module):
-        return dict(one.named_parameters())
-    entries: Mapping[Any, Any] = one if isinstance(one, dict) else dict(enumerate(one))
+    if isinstance(holder, nn.Module):
+        return dict(holder.named_parameters())
+    entries: Mapping[Any, Any] = holder if isinstance(holder, dict) else dict(enumerate(holder))
     first = next(iter(entries.values()), None)
     if not isinstance(first, Tensor) or not all(isinstance(e, Tensor) for e in entries.values()):
         return {}
@@ -221,14 +233,14 @@ def _elsewhere(tensor: Tensor) -> bool:
     return in_graph(tensor) or isinstance(tensor, DTensor) or bool(unreadable(tensor))
 
 
-def _weights_in(one: Any) -> dict[str, Tensor]:
-    return {path: tensor for path, tensor in _tensors(one).items() if not _elsewhere(tensor)}
+def _weights_in(holder: Any) -> dict[str, Tensor]:
+    return {path: tensor for path, tensor in _tensors(holder).items() if not _elsewhere(tensor)}
 
 
-def _shown(one: Any) -> dict[str, Tensor]:
+def _shown(holder: Any) -> dict[str, Tensor]:
     """Return the tensors of a copy that are recorded once it moves: its weights and buffers."""
-    buffers = dict(one.named_buffers()) if isinstance(one, nn.Module) else {}
-    return _weights_in(one) | buffers
+    buffers = dict(holder.named_buffers()) if isinstance(holder, nn.Module) else {}
+    return _weights_in(holder) | buffers
 
 
 def _starts(tensors: Mapping[str, Tensor]) -> dict[str, str]:

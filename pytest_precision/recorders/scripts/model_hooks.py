@@ -50,8 +50,8 @@ class ToldCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the registered functions, then the compiled call, and return its result."""
         if not torch.compiler.is_compiling():
-            for told in [*self.told]:  # one of them may add another
-                told()
+            for hook in [*self.told]:  # one of them may add another
+                hook()
         return self.call(*args, **kwargs)
 
 
@@ -123,12 +123,12 @@ class ModelHooks:
             if module is called:
                 hook()
 
-    def watch_call(self, module: nn.Module, *told: ModuleHook) -> None:
+    def watch_call(self, module: nn.Module, *hooks: ModuleHook) -> None:
         """Add hooks before a module's compiled call, if any, the first of which reports the call.
 
         Args:
             module: it.
-            told: further hooks, which come after those that it has.
+            hooks: further hooks, which come after those that it has.
         """
         call = compiled_call(module)
         if call is not None and not isinstance(call, ToldCall):
@@ -137,7 +137,7 @@ class ModelHooks:
             set_compiled_call(module, call)
             self._handles.callback(_take_back, module, call)
         if isinstance(call, ToldCall):
-            call.told += told
+            call.told += hooks
 
     def watch_compiled(self, module: nn.Module) -> None:
         """Install hooks that buffer the weights read by a module just compiled."""

@@ -37,7 +37,7 @@ class RecordedPart:
         self._kinds: set[str] = set()
 
     def of(
-        self, step: int, names: Iterable[str], seen: Iterator[Observation]
+        self, step: int, names: Iterable[str], observations: Iterator[Observation]
     ) -> Iterator[Observation]:
         """Yield a tensor's observations if its step and name are selected; else read nothing.
 
@@ -45,33 +45,33 @@ class RecordedPart:
             step: number of the step that runs.
             names: of the logical tensors in it. In the first step, they may be
                 placeholders of `LoopNames`, which have a zero in them.
-            seen: of the tensor.
+            observations: of the tensor.
         """
         looks = (step - 1) % self._every == 0 or step == self._last
         if looks and any("\0" in name or self._wants(name) for name in names):
-            for one in seen:
-                self._kinds.add(one.kind)
-                yield one
+            for observation in observations:
+                self._kinds.add(observation.kind)
+                yield observation
 
-    def belongs(self, one: Observation) -> bool:
+    def belongs(self, observation: Observation) -> bool:
         """Return whether to record a tensor: its name is selected, or its kind always is."""
-        return one.kind not in self._kinds or self._wants(one.name)
+        return observation.kind not in self._kinds or self._wants(observation.name)
 
     def unshown(self) -> dict[str, str]:
         """Return (tensors, reason) for what `--only` and `--every` exclude from a recording."""
-        found = {}
+        excluded = {}
         if self._only:
             patterns = " or ".join(self._only)
-            found[f"each tensor but {patterns}"] = (
+            excluded[f"each tensor but {patterns}"] = (
                 "record --only; errors there show only in the losses"
             )
         if self._every > 1:
             steps = f"1, {1 + self._every}, {1 + 2 * self._every} … and the last"
-            found[f"tensors of other steps than {steps}"] = (
+            excluded[f"tensors of other steps than {steps}"] = (
                 f"record --every {self._every}; errors there show in the losses, or at "
                 "the next of these steps if they last"
             )
-        return found
+        return excluded
 
     def expect_matches(self) -> None:
         """Raise if a pattern of `--only` has matched no tensor's name.

@@ -60,10 +60,10 @@ def script(function: Any = None, *, resume: Function | None = None) -> Any:
     Raises:
         TypeError: one of the two cannot be called.
     """
-    for name, given in (("function", function), ("resume", resume)):
-        if given is not None and not callable(given):
+    for name, argument in (("function", function), ("resume", resume)):
+        if argument is not None and not callable(argument):
             advice = "write @script, or @script(resume=function)"
-            raise TypeError(expected_but_got("a function", named(name, given), advice))
+            raise TypeError(expected_but_got("a function", named(name, argument), advice))
 
     def declared(function: Any) -> Any:
         function.way_in = SCRIPT
@@ -80,8 +80,8 @@ def is_script(function: object) -> bool:
 
 def way_in(function: object) -> WayIn:
     """Return by which of three ways a callable defines its training: engine, script or command."""
-    found = getattr(_declared(function), "way_in", LAYOUT)
-    return found if isinstance(found, WayIn) else LAYOUT
+    way = getattr(_declared(function), "way_in", LAYOUT)
+    return way if isinstance(way, WayIn) else LAYOUT
 
 
 def resumes(function: object) -> bool:
@@ -103,17 +103,17 @@ def expect_signature(function: Function) -> None:
     Raises:
         TypeError: one takes other arguments than the cell and `record`.
     """
-    for one in (function, resumed(function)) if resumes(function) else (function,):
-        own: Any = _declared(one)
-        name = getattr(own, "__name__", repr(own))
+    for part in (function, resumed(function)) if resumes(function) else (function,):
+        declared: Any = _declared(part)
+        name = getattr(declared, "__name__", repr(declared))
         try:
-            signature(one).bind("cell", "record")
+            signature(part).bind("cell", "record")
         # A ValueError is of a `functools.partial` that binds what its function does not take.
         except (TypeError, ValueError) as error:
             raise TypeError(
                 expected_but_got(
                     f"a script that is called as {name}(cell, record)",
-                    f"{name}{signature(own)} ({error.__cause__ or error})",
+                    f"{name}{signature(declared)} ({error.__cause__ or error})",
                     "let its first two parameters be the cell and record, and give each other one "
                     f"a default or a value, as in functools.partial({name}, argument=value); what "
                     "resumes a script is given the same",

@@ -13,7 +13,6 @@ import sys
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -32,18 +31,18 @@ from pytest_precision.recorders.lines.frames import (
     TORCH,
 )
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.run_environment import SEED
-from pytest_precision.recorders.scripts.logged_script import LoggedSteps
+from pytest_precision.recorders.scripts.logged_script import LoopLog
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
+from pytest_precision.recorders.scripts.loop_updates import LoopUpdates
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
 from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Wanted
-from pytest_precision.trace.operation_files import write_operations
 
 PASS_ON = (*PASSING_ON, *LOGGING)
 """Files that call the function of torch that a script calls, in its place."""
@@ -94,13 +93,14 @@ def record_file(
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
-        wanted = Wanted(0, steps, pieces, sketches=True)
-        logger = OperationLogger(wanted) if lines else None
+        part_of_log = Wanted(0, steps, pieces, sketches=True)
+        logger = OperationLogger(part_of_log) if lines else None
         with nullcontext() if logger is None else logger.installed():
-            made = Steps if logger is None else partial(LoggedSteps, logger, None, ())
-            seen = made(LoopReader(part), trace, schedule)
-            seen.tell(see={ON_DEMAND} if local_grads else ())
-            follow_file(file, arguments, followed(seen))
+            probes: list[Probe[Steps]] = [LoopUpdates(measures=False)]
+            probes += [] if logger is None else [LoopLog(logger, None, ())]
+            loop = Steps(LoopReader(part), trace, schedule, probes)
+            loop.tell(see={ON_DEMAND} if local_grads else ())
+            follow_file(file, arguments, followed(loop))
         if not schedule.done:
             raise NothingRecordedError(
                 expected_but_got(
@@ -111,14 +111,12 @@ def record_file(
                     "optimizer",
                 )
             )
-        seen.ends.write_end()
+        loop.ends.write_end()
         if trace.world_size == 1:  # of several, each may have a stage of its own
             part.expect_matches()
         cell = Cell(world_size=trace.world_size)
         with written():
-            finished(trace, [seen], cell, folder, Products(), RECORDING)
-            if logger is not None:
-                write_operations(logger.log, folder, trace.rank)
+            finished(trace, [loop], cell, folder, probes, RECORDING)
     with written():
         Manifest.seal(folder, trace.rank, trace.world_size)
     if dist.is_initialized():
@@ -197,8 +195,8 @@ def report_script_alone(file: str) -> None:
     def report_trimmed(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        for one in chain_of(error):
-            one.__traceback__ = frames_of_script(os.path.abspath(file), one, one.__traceback__)
+        for link in chain_of(error):
+            link.__traceback__ = frames_of_script(os.path.abspath(file), link, link.__traceback__)
         report(kind, error, error.__traceback__)
 
     sys.excepthook = report_trimmed
@@ -207,11 +205,11 @@ def report_script_alone(file: str) -> None:
 def chain_of(error: BaseException) -> list[BaseException]:
     """Return an exception, its causes, and those that it was raised while handling."""
     chain = [error]
-    for one in chain:  # grows on the way
+    for link in chain:  # grows on the way
         chain += [
             other
-            for other in (one.__cause__, one.__context__)
-            if other is not None and all(other is not known for known in chain)
+            for other in (link.__cause__, link.__context__)
+            if other is not None and all(other is not earlier for earlier in chain)
         ]
     return chain
 
@@ -219,23 +217,23 @@ def chain_of(error: BaseException) -> list[BaseException]:
 def frames_of_script(
     file: str, error: BaseException, trace: TracebackType | None
 ) -> TracebackType | None:
-    """Return a traceback from the script's first frame on; the whole if no frame is the script's.
+    """Return a traceback from the script's first level on; the whole if no level is the script's.
 
     Frames of this package that only pass a call on to torch are left out. Of an error that this
-    package raises about what a script does, the traceback ends at the last frame that is neither of
+    package raises about what a script does, the traceback ends at the last level that is neither of
     this package nor of torch.
     """
     entries = [*_entries(trace)]
-    begins = [n for n, one in enumerate(entries) if _file(one) == file]
+    begins = [n for n, level in enumerate(entries) if _file(level) == file]
     if not begins:
         return None if isinstance(error, SyntaxError) and error.filename == file else trace
     entries = entries[begins[0] :]
-    if any(isinstance(one, InputMessage) for one in error.args):
+    if any(isinstance(message, InputMessage) for message in error.args):
         while len(entries) > 1 and _file(entries[-1]).startswith((PACKAGE_ROOT, TORCH)):
             entries.pop()
-    ours = [one for one in entries if _file(one).startswith(PACKAGE_ROOT)]
-    passed_on = all(_file(one).startswith(PASS_ON) for one in ours) and entries[-1] not in ours
-    return _joined([one for one in entries if not passed_on or one not in ours])
+    ours = [level for level in entries if _file(level).startswith(PACKAGE_ROOT)]
+    passed_on = all(_file(level).startswith(PASS_ON) for level in ours) and entries[-1] not in ours
+    return _joined([level for level in entries if not passed_on or level not in ours])
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -250,6 +248,6 @@ def _file(entry: TracebackType) -> str:
 
 def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
     joined: TracebackType | None = None
-    for one in reversed(entries):
-        joined = TracebackType(joined, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for level in reversed(entries):
+        joined = TracebackType(joined, level.tb_frame, level.tb_lasti, level.tb_lineno)
     return joined

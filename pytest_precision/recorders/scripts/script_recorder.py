@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,23 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.ways_in import WayIn
-from pytest_precision.recorders.lost_updates import UpdateMeter
-from pytest_precision.recorders.products import Products
+from pytest_precision.recorders.probe import Probe
+from pytest_precision.recorders.products import ProductsProbe
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
 from pytest_precision.recorders.scripts import torch_hooks
 from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.loop_rules import LoopRules
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
+from pytest_precision.recorders.scripts.loop_updates import LoopUpdates
+from pytest_precision.recorders.scripts.rules_probe import RulesProbe
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.data_log import write_data
-from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.reader import Header
-from pytest_precision.trace.recording import BROKEN_RULES
-from pytest_precision.trace.segment_folders import folder_of, log_path
+from pytest_precision.trace.segment_folders import folder_of
 
 
 class Record(CurrentRecord):
@@ -54,20 +53,14 @@ class Record(CurrentRecord):
     Attributes:
         folder: an existing one, the same for all ranks, for the checkpoint of a sequence that
             saves.
-        broken: rules of every loop that the loop has broken, see `LoopRules`.
     """
 
     _steps: Steps
 
-    def __init__(
-        self, cell: Cell, steps: Steps, folder: Path, products: Products, way_in: WayIn
-    ) -> None:
+    def __init__(self, steps: Steps, folder: Path, way_in: WayIn) -> None:
         super().__init__()
         self.folder = folder
-        self.broken: list[tuple[str, str]] = []
-        self._cell = cell
         self._steps = steps
-        self._products = products
         self._way_in = way_in
         self._opened = False
 
@@ -93,12 +86,8 @@ class Record(CurrentRecord):
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
-        reader, schedule = self._steps.reader, self._steps.schedule
-        rules = LoopRules(reader)
-        products: AbstractContextManager[object] = (
-            self._products if self._cell.precision in COMPUTED else nullcontext()
-        )
-        with products, closing(rules), followed(self._steps, rules):
+        schedule = self._steps.schedule
+        with followed(self._steps):
             yield
         if schedule.operation is not None:
             raise RuntimeError(
@@ -108,8 +97,6 @@ class Record(CurrentRecord):
                     self._way_in.longer,
                 )
             )
-        # Before the first update a name has a placeholder for the path of its module.
-        self.broken = [(kind, reader.names.settled(words)) for kind, words in rules.broken]
         if schedule.ends_trained:
             self._steps.ends.write_end()
 
@@ -136,10 +123,16 @@ class Record(CurrentRecord):
 
 
 @contextmanager
-def followed(steps: Steps, *others: torch_hooks.LoopEvents) -> Iterator[None]:
+def followed(steps: Steps) -> Iterator[None]:
     """Follow a loop: report its torch calls to `steps`, and end it after its last step."""
-    with closing(steps.hooks), record.opened(steps), _quiet_threads(), suppress(StopRecording):
-        with torch_hooks.opened(steps, *others):
+    with (
+        steps.around("loop"),
+        closing(steps.hooks),
+        record.opened(steps),
+        _quiet_threads(),
+        suppress(StopRecording),
+    ):
+        with torch_hooks.opened(steps, *steps.listeners):
             yield
         steps.ends.finish()
 
@@ -167,7 +160,8 @@ def record_script(
     folder: Path,
     window: Window | None,
     segment: Segment | None = None,
-    made: Callable[..., Steps] = Steps,
+    *,
+    bare: bool = False,
 ) -> int:
     """Run a script's function, and write this rank's trace of its train steps into `folder`.
 
@@ -177,7 +171,7 @@ def record_script(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         segment: the operations that it makes; the first ones unless given.
-        made: makes what follows one run of the loop.
+        bare: whether nothing but the trace is recorded.
 
     Returns:
         the number of observations that were written.
@@ -186,13 +180,47 @@ def record_script(
         RuntimeError: the script has not made the steps of the cell in a block of `record()`, or
             has saved nothing where the sequence does.
     """
+    products: set[str] = set()
+    probes: list[Probe[Steps]] = []
+    if not bare:
+        measures = window in (None, EVERYTHING)
+        probes += [ProductsProbe(products)] if cell.precision in COMPUTED else []
+        probes += [LoopUpdates(measures=measures), RulesProbe()]
+    return run_script(script, cell, folder, window, segment, probes, products)
+
+
+def run_script(
+    script: Callable[..., Any],
+    cell: Cell,
+    folder: Path,
+    window: Window | None,
+    segment: Segment | None,
+    probes: Sequence[Probe[Steps]],
+    products: Set[str] = frozenset(),
+) -> int:
+    """Run a script's function from its start, and after each load, while probes watch it.
+
+    Args:
+        script: takes the cell and a `Record`.
+        cell: whose train steps are made.
+        folder: an existing one, the same for all ranks.
+        window: the train steps whose values are kept; None is the whole run.
+        segment: the operations that it makes; the first ones unless given.
+        probes: what watches it.
+        products: dtypes of its matrix products, which a probe adds.
+
+    Returns:
+        the number of observations that were written.
+
+    Raises:
+        RuntimeError: see `record_script`.
+    """
     segment = cell.segments[0] if segment is None else segment
-    place = folder_of(folder, segment.number)
-    checkpoint = folder / "checkpoint"
-    for one in (place, checkpoint):
-        one.mkdir(exist_ok=True)
+    place, checkpoint = folder_of(folder, segment.number), folder / "checkpoint"
+    for path in (place, checkpoint):
+        path.mkdir(exist_ok=True)
     cell = cell.of_segment(segment)
-    run: LoopSchedule | None = LoopSchedule(
+    schedule: LoopSchedule | None = LoopSchedule(
         cell.operations,
         load=segment.start if segment.number else -1,  # the first one begins with the script
         done=segment.done,
@@ -201,23 +229,18 @@ def record_script(
     )
     way = way_in(script)
     runs: list[Steps] = []
-    products = Products()
-    broken = []
-    meter = UpdateMeter() if window in (None, EVERYTHING) else None
     with LoopTrace(place, len(cell.operations), window) as trace:
-        while run is not None:
-            torch.manual_seed(SEED if run.load < 0 else FRESH_SEED)
-            runs.append(made(LoopReader(), trace, run, meter))
-            record = Record(cell, runs[-1], checkpoint, products, way)
-            (script if run.load < 0 else resumed(script))(cell, record)
+        while schedule is not None:
+            torch.manual_seed(SEED if schedule.load < 0 else FRESH_SEED)
+            runs.append(Steps(LoopReader(), trace, schedule, probes))
+            record = Record(runs[-1], checkpoint, way)
+            (script if schedule.load < 0 else resumed(script))(cell, record)
             record.end()
-            broken += record.broken
-            run = run.next_run()
-            if run is not None:
+            schedule = schedule.next_run()
+            if schedule is not None:
                 # A rank must not load, or save over, what another has not finished.
                 dist.barrier()
-        write_whole(log_path(place, BROKEN_RULES, trace.rank), broken)
-        return finished(trace, runs, cell, place, products, way, meter)
+        return finished(trace, runs, cell, place, probes, way, products)
 
 
 def finished(
@@ -225,28 +248,29 @@ def finished(
     runs: Sequence[Steps],
     cell: Cell,
     folder: Path,
-    products: Products,
+    probes: Sequence[Probe[Steps]],
     way: WayIn,
-    meter: UpdateMeter | None = None,
+    products: Set[str] = frozenset(),
 ) -> int:
     """Finish a script's trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.rank)
-    (meter or UpdateMeter()).write(folder, trace.rank)
+    for probe in probes:
+        probe.write(folder, trace.rank)
     trace.writer.finish(
         Header(
             trace.world_size,
             {kind: why for run in runs for kind, why in unobservable(run, way)},
             environment_of(cell),
             violations=tuple(words for run in runs for words in run.ends.violations),
-            products=tuple(sorted(products.dtypes)),
-            given=tuple(dict.fromkeys(what for run in runs for what in run.buffer.shown)),
+            products=tuple(sorted(products)),
+            given=tuple(dict.fromkeys(name for run in runs for name in run.buffer.shown)),
             unshown={
-                what: why
+                name: why
                 for run in runs
                 for optimizer in run.reader.optimizers
-                for what, why in groups.unshown(optimizer).items()
+                for name, why in groups.unshown(optimizer).items()
             }
-            | {what: why for run in runs for what, why in run.reader.part.unshown().items()},
+            | {name: why for run in runs for name, why in run.reader.part.unshown().items()},
             read=so_far(),
         ),
         runs[0].reader.starts(),
@@ -256,12 +280,12 @@ def finished(
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
     """Yield (kind, reason) for the tensors of a loop that could not be observed or named."""
-    seen = steps.buffer.seen
-    if ON_DEMAND not in seen:
+    kinds = steps.buffer.seen
+    if ON_DEMAND not in kinds:
         yield ON_DEMAND, way.shows_grad
-    if "used_param" not in seen:
+    if "used_param" not in kinds:
         yield "used_param", "no module was called while gradients were on, unless in compiled code"
-    if "loss" not in seen:
+    if "loss" not in kinds:
         yield "loss", "Tensor.backward was not called"
     for module, why in steps.buffer.unread.items():
         yield f"used_param in {module}", why

@@ -89,8 +89,8 @@ class RunningStep:
 
     def end(self, optimizer: Optimizer) -> None:
         """Record that an optimizer's `step` has returned within this train step."""
-        self.running = [one for one in self.running if one is not optimizer]
-        self.met = [one for one in self.met if one is not optimizer]
+        self.running = [earlier for earlier in self.running if earlier is not optimizer]
+        self.met = [earlier for earlier in self.met if earlier is not optimizer]
         self.updated.append(optimizer)
 
     def next(self) -> RunningStep:
@@ -142,8 +142,8 @@ class StepBuffer:
         if self.fresh:
             self._trace.open(self.reader)
             self._start.keep("rng", "", rng())
-            for name, seen in self.reader.weights_of_models():
-                self._start.keep("weights", name, seen)
+            for name, observations in self.reader.weights_of_models():
+                self._start.keep("weights", name, observations)
 
     def begin_anew(self) -> None:
         """Replace the buffered initial state by the present one; the first step starts now."""
@@ -213,8 +213,8 @@ class StepBuffer:
     def _norms(self) -> Iterator[Observation]:
         """Yield the step's norms, and the limit of those by which nothing is clipped."""
         yield from self._step.kept("grad_norm")
-        for number, seen in enumerate(self._step.kept(LOGGED), self.now.norms + 1):
-            yield replace(seen, name=_total(number))
+        for number, observation in enumerate(self._step.kept(LOGGED), self.now.norms + 1):
+            yield replace(observation, name=_total(number))
             limit = torch.tensor(math.inf, dtype=torch.float64)
             yield whole("clip_limit", _total(number), limit)
 
@@ -253,24 +253,26 @@ class StepBuffer:
         self.seen.add(kind)
         self.shown[f"{kind} {name}"] = None
         if self._trace.writes(self.reader.step):
-            seen = self.reader.given(kind, name, tensor, of, local=local)
-            self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", seen)
+            observations = self.reader.given(kind, name, tensor, of, local=local)
+            self._step.keep(f"see in {self.now.phase}", f"{kind} {name}", observations)
 
     def phases(self) -> Iterator[tuple[str, Iterator[Observation]]]:
         """Yield (phase, observations) of the tensors buffered while the step ran."""
-        kept = self._step.kept
+        of_kind = self._step.kept
         shown = (
-            chain(kept("used_param"), kept("loss"), kept("grad")),
-            kept("reduced_grad"),
-            chain(self._norms(), kept("final_grad"), kept("numbers")),
+            chain(of_kind("used_param"), of_kind("loss"), of_kind("grad")),
+            of_kind("reduced_grad"),
+            chain(self._norms(), of_kind("final_grad"), of_kind("numbers")),
             (),
         )
-        for phase, seen in zip(STEP_PHASES, shown, strict=True):
-            yield phase, chain(seen, kept(f"see in {phase}"))
+        for phase, observations in zip(STEP_PHASES, shown, strict=True):
+            yield phase, chain(observations, of_kind(f"see in {phase}"))
 
     def rates(self) -> Iterator[Observation]:
         """Yield the learning rates that the step's optimizers have read."""
-        return (seen for seen in self._step.kept("numbers") if seen.kind == "lr")
+        return (
+            observation for observation in self._step.kept("numbers") if observation.kind == "lr"
+        )
 
     def _keep_start(self, optimizer: Optimizer, update: int) -> None:
         name = self._named(optimizer, update)
@@ -281,10 +283,10 @@ class StepBuffer:
         return f"{self.reader.optimizers.index(optimizer)}, update {update}"
 
     def _keep(self, kind: str, shown: Iterable[tuple[str, Iterable[Observation]]]) -> None:
-        for name, seen in shown:
+        for name, observations in shown:
             self.seen.add(kind)
             if self._trace.writes(self.reader.step):
-                self._step.keep(kind, name, seen)
+                self._step.keep(kind, name, observations)
 
 
 def is_infinite(limit: object) -> bool:

@@ -18,6 +18,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.loop_reader import shown_once
@@ -109,21 +110,27 @@ class StepEnds:
         buffer: what the running step shows.
         trace: writes it.
         schedule: what the loop is to make; it is ended after that.
+        ended: is called when a step is over and written.
 
     Attributes:
         edge: has what lies between two steps read anew.
         violations: what the loop does that no loop should, in words.
-        ended: is called with the index of the operation when a step is over.
     """
 
-    def __init__(self, buffer: StepBuffer, trace: LoopTrace, schedule: LoopSchedule) -> None:
+    def __init__(
+        self,
+        buffer: StepBuffer,
+        trace: LoopTrace,
+        schedule: LoopSchedule,
+        ended: Callable[[Moment], object],
+    ) -> None:
         self._buffer = buffer
         self._reader = buffer.reader
         self._trace = trace
         self._schedule = schedule
         self.edge = Edge()
         self.violations: dict[str, None] = {}
-        self.ended: Callable[[int], object] = lambda op: None
+        self._ended = ended
         self._told_late = False
         self._most_backwards = LEAST_BACKWARDS
 
@@ -193,23 +200,24 @@ class StepEnds:
         self._trace.write(moment, chain(self._reader.all_numbers(), self._reader.observe_end()))
 
     def _end(self) -> None:
-        now = self._buffer.now
+        step = self._buffer.now
         self._buffer.settle(())
         if self._buffer.fresh:
             self._write_start()
         self._reader.end_step()
         op, operation = self._schedule.op, str(self._schedule.operation)
         self._schedule.advance()
-        if now.clipped_late and not self._told_late:
+        if step.clipped_late and not self._told_late:
             self._told_late = True
             late = f"gradients were clipped after the update of step {self._schedule.done}"
             self.violations[late] = None
         self._write_step(op, operation)
-        for module in now.evaluated:
+        for module in step.evaluated:
             self._reader.copies.call(module)
-        self._most_backwards = max(self._most_backwards, now.backwards)
+        self._most_backwards = max(self._most_backwards, step.backwards)
         self._buffer.end(self._schedule.done)
-        self.ended(op)
+        phase = "skip" if operation == "skip" else STEP_PHASES[-1]
+        self._ended(Moment(op, operation, self._schedule.done, phase))
 
     def _write_start(self) -> None:
         """Write the run's initial state to the trace; called when its first step is over."""
@@ -232,23 +240,23 @@ class StepEnds:
             self.violations |= dict.fromkeys(self._changed_rates())
             self._write_state(op, operation)
         elif self._trace.writes(done):
-            *passed, (last, seen) = self._buffer.phases()
+            *passed, (last, observations) = self._buffer.phases()
             for phase, shown in passed:
                 self._trace.write(Moment(op, operation, done, phase), shown)
-            kept = [*seen]  # by `record.see`, until the state is read
-            self._write(Moment(op, operation, done, last), self._reader.observe, lambda: kept)
+            of_last = [*observations]  # by `record.see`, until the state is read
+            self._write(Moment(op, operation, done, last), self._reader.observe, lambda: of_last)
         while self._schedule.operation == "save":
             self._write_state(self._schedule.op, "save")
             self._schedule.advance()
 
     def _changed_rates(self) -> Iterator[str]:
-        """Yield in words each learning rate that a skipped step has changed."""
-        after = {seen.name: seen.tensor for seen in self._reader.all_numbers() if seen.kind == "lr"}
-        for seen in self._buffer.rates():
-            now = after.get(seen.name)  # None for a weight that the loop has frozen since
-            if now is not None and not torch.equal(seen.tensor, now):
-                what = f"skip after step {self._schedule.done} changed lr of {seen.name}"
-                yield f"{what} from {float(seen.tensor)!r} to {float(now)!r}"
+        """Yield in words each learning rate that a skipped step has later."""
+        after = {rate.name: rate.tensor for rate in self._reader.all_numbers() if rate.kind == "lr"}
+        for rate in self._buffer.rates():
+            later = after.get(rate.name)  # None for a weight that the loop has frozen since
+            if later is not None and not torch.equal(rate.tensor, later):
+                change = f"skip after step {self._schedule.done} later lr of {rate.name}"
+                yield f"{change} from {float(rate.tensor)!r} to {float(later)!r}"
 
     def _write_state(self, op: int, operation: str) -> None:
         """Write the loop's state and options to the trace after an operation such as `save`."""

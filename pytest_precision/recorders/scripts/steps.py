@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakSet
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
-from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.recorders.probe import Probe, around_call
 from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
 from pytest_precision.recorders.scripts.loop_names import Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
@@ -22,7 +23,7 @@ from pytest_precision.recorders.scripts.model_hooks import ModelHooks, unseen
 from pytest_precision.recorders.scripts.step_buffer import RunningStep, StepBuffer
 from pytest_precision.recorders.scripts.step_ends import StepEnds
 from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
-from pytest_precision.recorders.weights import Watched
+from pytest_precision.trace.moment import Moment
 
 ON_DEMAND = "grad"
 """The kind that is seen only where it is asked for."""
@@ -35,10 +36,12 @@ class Steps(LoopEvents):
         reader: what can be seen of the loop.
         trace: keeps and writes what was seen.
         schedule: what the loop is to make; it is ended after that.
-        meter: measures the updates; None for a loop that pays nothing for it.
+        probes: what watches the loop besides.
 
     Attributes:
         reader, schedule: as given.
+        optimizer: the one whose `step` runs, or has just run.
+        listeners: what torch's hooks report to after this; probes add theirs.
         buffer: what the step shows that is running.
         ends: where it begins and ends.
         hooks: what is in modules and parameters until they are closed.
@@ -49,18 +52,33 @@ class Steps(LoopEvents):
         reader: LoopReader,
         trace: LoopTrace,
         schedule: LoopSchedule,
-        meter: UpdateMeter | None = None,
+        probes: Sequence[Probe[Steps]] = (),
     ) -> None:
         self.reader = reader
         self.schedule = schedule
-        self._meter = meter
+        self.listeners: list[LoopEvents] = []
         self.buffer = StepBuffer(reader, trace, schedule.done)
-        self.ends = StepEnds(self.buffer, trace, schedule)
+        self.ends = StepEnds(self.buffer, trace, schedule, self._show)
         self.hooks = ModelHooks(self.buffer, self.forward, self.clip)
-        self._watched: list[Watched] = []
+        self._probes = probes
         self._unhooked: WeakSet[nn.Module] = WeakSet()
         self._local_grads = False
         self._by_hand = ByHand(schedule.asked)
+        for probe in probes:
+            probe.begin(self)
+
+    @property
+    def step(self) -> int:
+        """Return the number of the train step that runs."""
+        return self.reader.step
+
+    def around(self, call: str) -> AbstractContextManager[None]:
+        """Return a context that tells all probes of a call."""
+        return around_call(self._probes, self, call)
+
+    def _show(self, moment: Moment) -> None:
+        for probe in self._probes:
+            probe.shown(self, moment)
 
     @property
     def _now(self) -> RunningStep:
@@ -137,7 +155,7 @@ class Steps(LoopEvents):
             self._watch(module, called=module)
         elif begins and not self._now.backwards:
             self.buffer.read_anew(module)
-        for root in [one for one in self._unhooked if module in one.modules()]:
+        for root in [unhooked for unhooked in self._unhooked if module in unhooked.modules()]:
             if names.lent(root):
                 continue
             self._unhooked.remove(root)
@@ -210,18 +228,18 @@ class Steps(LoopEvents):
         self._begin()
         self._now.met.append(optimizer)
         self.buffer.meet(optimizer, goes_on=goes_on)
-        if self._meter is not None and self.schedule.operation == "train":
-            # An optimizer that runs others is not measured; those that it runs are.
-            self._watched = self._meter.before(optimizer, self.reader.updated_by(optimizer))
+        self.optimizer = optimizer
+        for probe in self._probes:
+            probe.before(self, "optimizer_step")
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
-        """Record that an optimizer's step has returned, and measure how it moved the weights."""
+        """Record that an optimizer's step has returned."""
         if closure:
             self.computed(optimizer)  # unless it has called its closure
             self.buffer.read_by(optimizer)
-        if self._meter is not None and self._watched:
-            self._meter.after(optimizer, self._watched, self.reader.step)
-            self._watched = []
+        self.optimizer = optimizer
+        for probe in self._probes:
+            probe.after(self, "optimizer_step")
         self._now.end(optimizer)
 
     def spawned(self, *_: Any, **__: Any) -> None:
@@ -250,8 +268,7 @@ class Steps(LoopEvents):
         """Count a step that a `GradScaler` skipped on overflow, as if the optimizer had made it."""
         if optimizer not in self._now.updated:
             self.update(optimizer, closure=False)
-            self._watched = []
-            self.updated(optimizer, closure=False)
+            self._now.end(optimizer)  # nothing was updated that a probe could measure
 
     def skipped(self) -> None:
         """End the step without an update, as the script asked by `record.skipped()`."""
@@ -296,4 +313,4 @@ class Steps(LoopEvents):
     def _watch_gradients(self) -> None:
         """Install hooks for all gradients, if the script asked for `see={"grad"}`."""
         if self._local_grads:
-            self.hooks.watch_gradients(own for _, own in self.reader.names.parameters())
+            self.hooks.watch_gradients(parameter for _, parameter in self.reader.names.parameters())

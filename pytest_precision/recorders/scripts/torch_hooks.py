@@ -98,8 +98,8 @@ class _Hooks(NamedTuple):
 
     def forward(self, module: nn.Module, _inputs: Any) -> None:
         if not torch.compiler.is_compiling():  # there it would be traced rather than called
-            for one in self.listeners:
-                one.forward(module)
+            for listener in self.listeners:
+                listener.forward(module)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if capturing():
@@ -108,16 +108,16 @@ class _Hooks(NamedTuple):
         self.tell("update", optimizer, closure=closure)
         if not closure:
             return None
-        told = partial(_telling, partial(self.tell, "computed", optimizer))
-        return tuple(map(told, args)), {name: told(value) for name, value in kwargs.items()}
+        wrapped = partial(_telling, partial(self.tell, "computed", optimizer))
+        return tuple(map(wrapped, args)), {name: wrapped(value) for name, value in kwargs.items()}
 
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not capturing():
             self.tell("updated", optimizer, closure=has_closure(args, kwargs))
 
     def backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:
-        for one in self.listeners:
-            loss = one.backward(loss)
+        for listener in self.listeners:
+            loss = listener.backward(loss)
         return loss
 
     def scales_gradients(
@@ -130,8 +130,8 @@ class _Hooks(NamedTuple):
 
     def tell(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         """Call the method of this event on all listeners, with the event's arguments."""
-        for one in self.listeners:
-            getattr(one, event)(*args, **kwargs)
+        for listener in self.listeners:
+            getattr(listener, event)(*args, **kwargs)
 
 
 def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
@@ -148,15 +148,15 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
     yield GradScaler, "step", partial(tell, "scales"), partial(tell, "scaled")
 
 
-def _telling(told: Callable[[], None], given: Any) -> Any:
-    """Return `given`; if it is a closure of `optimizer.step`, wrapped to call `told` after it."""
-    if isinstance(given, Optimizer) or not callable(given):
-        return given
+def _telling(tell: Callable[[], None], argument: Any) -> Any:
+    """Return `argument`; a closure of `optimizer.step` is wrapped to call `tell` after it."""
+    if isinstance(argument, Optimizer) or not callable(argument):
+        return argument
 
-    @wraps(given)
+    @wraps(argument)
     def closure(*args: Any, **kwargs: Any) -> Any:
-        result = given(*args, **kwargs)
-        told()
+        result = argument(*args, **kwargs)
+        tell()
         return result
 
     return closure
@@ -165,8 +165,8 @@ def _telling(told: Callable[[], None], given: Any) -> Any:
 def has_closure(args: Any, kwargs: Any) -> bool:
     """Return whether an optimizer's step was called with a closure."""
     # The hooks of an optimizer are given what `step` was, with or without the optimizer itself.
-    given = [value for value in args if not isinstance(value, Optimizer)]
-    return callable(kwargs.get("closure")) or any(map(callable, given))
+    values = [value for value in args if not isinstance(value, Optimizer)]
+    return callable(kwargs.get("closure")) or any(map(callable, values))
 
 
 def _replaced(

@@ -28,24 +28,24 @@ def module_paths(
     root: nn.Module,
     path: str,
     through: Collection[nn.Module] = (),
-    known: Collection[nn.Module] = (),
+    excluded: Collection[nn.Module] = (),
 ) -> Iterator[tuple[nn.Module, str]]:
-    """Yield (module, path) of `root` and all submodules not in `known`; paths leave out wrappers.
+    """Yield (module, path) of `root` and all others but `excluded`; paths leave out wrappers.
 
     Args:
         root: the module to begin with.
         path: of the root.
         through: modules that add nothing to their path, as the child of a wrapper does not.
-        known: modules that have a path already.
+        excluded: modules that have a path already.
     """
-    seen = {root}
+    visited = {root}
 
     def below(module: nn.Module, path: str) -> Iterator[tuple[nn.Module, str]]:
-        if module not in known:
+        if module not in excluded:
             yield module, path
         for name, child in module.named_children():
-            if child not in seen:
-                seen.add(child)
+            if child not in visited:
+                visited.add(child)
                 level = "" if child in through or _wraps(module, name) else name
                 yield from below(child, ".".join(filter(None, (path, level))))
 
@@ -58,8 +58,8 @@ def structure(root: nn.Module) -> dict[str, tuple[int, ...]]:
     return {
         name: tuple(tensor.shape)
         for module, path in module_paths(chain[0], "", chain)
-        for own in (module.named_parameters, module.named_buffers)
-        for name, tensor in own(path, recurse=False)
+        for listed in (module.named_parameters, module.named_buffers)
+        for name, tensor in listed(path, recurse=False)
     }
 
 
@@ -69,11 +69,11 @@ def holds_anything(module: nn.Module) -> bool:
 
 
 def _only_holder(module: nn.Module) -> nn.Module | None:
-    held = {id(parameter) for parameter in module.parameters()}
-    if not held or next(module.parameters(recurse=False), None) is not None:
+    parameters = {id(parameter) for parameter in module.parameters()}
+    if not parameters or next(module.parameters(recurse=False), None) is not None:
         return None
     for name, child in module.named_children():
-        if held == {id(parameter) for parameter in child.parameters()}:
+        if parameters == {id(parameter) for parameter in child.parameters()}:
             return child if _adds_no_name(module, name) else None
     return None
 
@@ -85,8 +85,8 @@ def _adds_no_name(module: nn.Module, child: str) -> bool:
 
 
 def _own_names(module: nn.Module) -> set[str]:
-    held = (module.named_children(), module.named_parameters("", False))
-    names = {name for one in held for name, _ in one}
+    named = (module.named_children(), module.named_parameters("", False))
+    names = {name for pairs in named for name, _ in pairs}
     return names | {name for name, _ in module.named_buffers("", False)}
 
 

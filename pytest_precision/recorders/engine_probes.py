@@ -1,0 +1,35 @@
+"""Engine probes: choose what is recorded beside the trace of an engine's run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_precision.matrix.precisions import COMPUTED
+from pytest_precision.recorders.data_probe import DataProbe
+from pytest_precision.recorders.engine_run import EngineRun
+from pytest_precision.recorders.gradient_probe import GradientProbe
+from pytest_precision.recorders.layout_job import NONE, LayoutJob
+from pytest_precision.recorders.probe import Probe
+from pytest_precision.recorders.products import ProductsProbe
+from pytest_precision.recorders.update_watcher import UpdateProbe
+from pytest_precision.trace.moment import EVERYTHING
+
+
+def probes_of(job: LayoutJob, dtypes: set[str]) -> Iterator[Probe[EngineRun]]:
+    """Yield the probes that record something beside the trace, the outermost first.
+
+    Updates and gradients are judged of whole runs: what is recorded again explains something.
+
+    Args:
+        job: what is run.
+        dtypes: takes those of the run's matrix products, for the header of the trace.
+    """
+    is_whole = job.window in (None, EVERYTHING) and not job.perturbation.ends_only
+    is_plain = job.perturbation == NONE
+    if job.cell.precision in COMPUTED:
+        yield ProductsProbe(dtypes)
+    if is_whole and job.updates:
+        yield UpdateProbe(explains=is_plain)
+    yield DataProbe()
+    if is_whole and is_plain:
+        yield GradientProbe(judges=job.gradients, other_log=job.other_log)
