@@ -31,13 +31,13 @@ OF_QUANTIZED = frozenset(
 """Kinds of bytes and numbers that a part of a weight has others of than the whole weight."""
 
 
-class LeftOut(NamedTuple):
+class Uncompared(NamedTuple):
     """Why a pair is not compared; without a `reason`, the report does not name it."""
 
     reason: str = ""
 
 
-UNREPORTED = LeftOut()
+UNREPORTED = Uncompared()
 
 
 class OptionalPairs:
@@ -69,7 +69,7 @@ class OptionalPairs:
         ops = zip(moments, self._first_loads, strict=True)
         self._loaded |= any(moment.op >= first for moment, first in ops)
 
-    def aside(self, pair: Pair) -> LeftOut | None:
+    def aside(self, pair: Pair) -> Uncompared | None:
         """Return why a pair is left out, or None to compare it."""
         optional = KINDS[pair.kind].optional if pair.kind in KINDS else ""
         key = pair.kind, pair.name, pair.rank
@@ -89,7 +89,7 @@ class OptionalPairs:
             other_choice = _is_switch(pair) and key not in self._agreed
             side = "candidate" if pair.candidate is None else "reference"
             unsaid = other_choice or (optional == "value" and self._loaded)
-            return UNREPORTED if unsaid else LeftOut(f"the {side} has none")
+            return UNREPORTED if unsaid else Uncompared(f"the {side} has none")
         if pair.rank is not None and pair.candidate.is_another_part(pair.reference):
             self._split[pair.kind, OTHER_PARTS].setdefault(pair.name)
             return UNREPORTED
@@ -100,7 +100,7 @@ class OptionalPairs:
             return None
         agreed = key in self._agreed or self._starts.agree(pair)
         may = not agreed or (optional == "value" and self._loaded)
-        return LeftOut("it differs from the start") if may else None
+        return Uncompared("it differs from the start") if may else None
 
     def _is_beside(self, pair: Pair, kind: str) -> bool:
         """Return whether the only side that has a tensor shows another kind under its name, too."""
@@ -109,7 +109,7 @@ class OptionalPairs:
         entries = shown.trace.entries(self._moments[pair.candidate is None])
         return any((entry.kind, entry.name) == (kind, pair.name) for entry in entries)
 
-    def note(self, pair: Pair, left_out: LeftOut) -> None:
+    def note(self, pair: Pair, left_out: Uncompared) -> None:
         """Record a tensor that is not compared, with the reason if that is to be reported."""
         lacks = "candidate" * (pair.candidate is None) or "reference" * (pair.reference is None)
         if left_out.reason:
