@@ -6,11 +6,14 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from pytest_precision._folders import sweep_temporary_folder
 from pytest_precision._interrupts import WholeTorch
-from pytest_precision.commands import audit, bisect, compare, diff, export, init, record, report
 from pytest_precision.errors import expected_but_got
+
+COMMANDS = ("record", "compare", "diff", "bisect", "export", "init", "report", "audit")
+"""Modules of `commands`, in the order of the help."""
 
 RUN_A_SCRIPT = ("record", "diff", "bisect")
 """Commands that take a script and its arguments after `--`."""
@@ -24,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="pytest_precision", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (record, compare, diff, bisect, export, init, report, audit):
-        command.add_to(commands)
+    for command in COMMANDS:
+        import_module(f"pytest_precision.commands.{command}").add_to(commands)
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     # Everything after `--` belongs to a script.
     end = words.index("--") if "--" in words else len(words)
