@@ -20,7 +20,8 @@ from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.ranks import ImportPath, RankPool
 from pytest_precision.ranks.state.environment import Environment
-from pytest_precision.trace.moment import Window
+from pytest_precision.recorders.variant import Variant
+from pytest_precision.trace.moment import Wanted, Window
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +40,21 @@ SIDE = side()
 
 KEY = CellKey.of(SIDE, None)
 
+CHANGES: dict[str, Any] = {
+    "delays": 1,
+    "ends_only": True,
+    "noise": 1,
+    "start": 1,
+    "logged": Wanted(0, 1),
+    "beside_exact": True,
+    "gradients": False,
+    "updates": False,
+    "bare": True,
+}
+"""Each field of a variant, with what it is in no usual run."""
+
+VARIANTS = [Variant(**{name: change}) for name, change in CHANGES.items()]
+
 OTHERS: dict[str, list[CellKey]] = {
     "layout": [
         CellKey.of(side(layouts.ddp), None),
@@ -55,9 +71,7 @@ OTHERS: dict[str, list[CellKey]] = {
         CellKey.of(SIDE, Window(1, 1)),
     ],
     "settings": [
-        CellKey.of(replace(SIDE, start=1), None),
-        CellKey.of(replace(SIDE, noise=1), None),
-        CellKey.of(replace(SIDE, gradients=False), None),
+        *(CellKey.of(SIDE.varied(variant), None) for variant in VARIANTS),
         CellKey.of(side(declared=Declared(environment=(("NAME", "1"),))), None),
         CellKey.of(side(caller=Environment(frozenset({("NAME", "1")}))), None),
         CellKey.of(side(declared=Declared(warn_only=True)), None),
@@ -75,8 +89,9 @@ def cells(tmp_path: Path) -> RecordedCells:
 
 
 def test_every_part_of_the_key_has_another_value_here() -> None:
-    """A part that is new needs an entry."""
+    """A part that is new needs an entry, and so does a field of a variant."""
     assert [*OTHERS] == [field.name for field in fields(CellKey)]
+    assert [*CHANGES] == [field.name for field in fields(Variant)]
 
 
 @pytest.mark.parametrize("part", OTHERS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import Counter
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from pytest_precision.parity.compare.noise import LARGEST_NOISE, NoiseMeter, err
 from pytest_precision.parity.compare.pairs import align
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.reader import Trace
 
@@ -40,7 +40,11 @@ def recorded(resources: Resources, side: Side, folder: Path, number: int) -> Tra
     place = folder / str(number)
     place.mkdir()
     resources.ranks(SETTINGS).run(
-        side.cell.world_size, Side.record, replace(side, noise=number), str(place), EVERYTHING
+        side.cell.world_size,
+        Side.record,
+        side.varied(Variant(noise=number)),
+        str(place),
+        EVERYTHING,
     )
     return Trace(place, side.cell.world_size)
 

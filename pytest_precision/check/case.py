@@ -24,6 +24,7 @@ from pytest_precision.parity.self_checks.oracle_findings import (
     summary_of_rule,
     wrong_gradients,
 )
+from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.gradient_log import GradientBreach
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.oracle_log import OracleLog
@@ -151,7 +152,7 @@ class Case:
         from pytest_precision.parity.compare.noise import NoiseMeter
 
         noisy = [
-            self.again.theirs(self.window, noise=number + 1, updates=False).trace
+            self.again.theirs(self.window, Variant(noise=number + 1, updates=False)).trace
             for number in range(runs)
         ]
         return NoiseMeter(self.reference.trace, noisy, self.unit)
@@ -212,7 +213,7 @@ class Case:
         """
         if self.again is None or self.again.candidate.workload is None:
             return None
-        return Case(*self.again.both(self.window, start=1, updates=False), self.terms)
+        return Case(*self.again.both(self.window, Variant(start=1, updates=False)), self.terms)
 
     def culprit(self, finding: Finding) -> Named:
         """Run candidate and reference again with operation logs; return the operation at fault."""

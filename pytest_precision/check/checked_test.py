@@ -28,6 +28,7 @@ from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.recorders.scripts.script import expect_signature, is_script, resumes, way_in
+from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
@@ -227,8 +228,7 @@ class CheckedTest:
                     resumes=resumes(function),
                     collected=self.collected,
                 ),
-                gradients=judged,
-                bare=terms.bare,
+                variant=Variant(gradients=judged, bare=terms.bare),
             )
             for path, other, cell, declaration, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True

@@ -15,6 +15,7 @@ from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks import identities
 from pytest_precision.parity.self_checks.oracle_findings import breach_lines, gradient_lines
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.recorders.variant import Variant
 
 PARTITIONED = (
     "the optimizer has tensors that no module holds; if each rank updates a part of its own, as in "
@@ -121,7 +122,7 @@ def _repeat_words(case: Case) -> str:
         return ""
     try:
         # Nobody judges the second run, of which only the bytes are compared.
-        again = case.again.ours(case.window, gradients=False, updates=False)
+        again = case.again.ours(case.window, Variant(gradients=False, updates=False))
         finding = differs(again, case.candidate)
     except SideFailed as failed:
         return f"; not repeatable: in a second run {failed.reason}"

@@ -13,6 +13,7 @@ from pytest_precision.parity.explain.diagnosis import Diagnosis
 from pytest_precision.parity.explain.proposal import LEFT_OUT, proposed
 from pytest_precision.parity.explain.tensor_needs import ComparedRun
 from pytest_precision.parity.self_checks.tolerance import proves_nothing
+from pytest_precision.recorders.variant import Variant
 
 ROUNDING = ("", "rounded")
 """Kinds of errors that rounding may be; any other one has a cause that no bound is for."""
@@ -53,7 +54,7 @@ def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
 
 def _noise(case: Case) -> ComparedRun:
     assert case.again is not None
-    noisy = case.again.theirs(case.window, noise=1, updates=False)
+    noisy = case.again.theirs(case.window, Variant(noise=1, updates=False))
     reference = case.reference.trace
     return ComparedRun(judge(noisy.trace, reference, Criteria.of(None)), reference)
 

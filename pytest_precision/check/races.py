@@ -10,6 +10,7 @@ from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.perturb.delays import late_rank
+from pytest_precision.recorders.variant import Variant
 
 
 @gate
@@ -55,5 +56,5 @@ def _race(case: Case, delays: int) -> Finding | None:
 def _differs(case: Case, delays: int, *, ends_only: bool = False) -> Finding | None:
     """Run the candidate again with these delays; return the first tensor that differs or None."""
     assert case.again is not None
-    again = case.again.ours(case.window, delays=delays, ends_only=ends_only)
+    again = case.again.ours(case.window, Variant(delays=delays, ends_only=ends_only))
     return differs(again, case.candidate)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_precision.check.side import Side
 from pytest_precision.errors import (
@@ -23,6 +23,7 @@ from pytest_precision.errors import (
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.pool import RankPool
+from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.cache import TraceCache
 from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
 from pytest_precision.trace.segment_folders import folder_of, recorded_segments
@@ -70,50 +71,49 @@ class Recordings:
         self._references: dict[tuple[Side, Window | None], Path] = {}
         self.timing = {"candidate": 0.0, "reference": 0.0}
 
-    def both(self, window: Window | None, **changes: Any) -> tuple[Recording, Recording]:
+    def both(self, window: Window | None, variant: Variant = USUAL) -> tuple[Recording, Recording]:
         """Record the candidate and the reference.
 
         Args:
             window: the steps whose values are kept; digests of all steps without it.
-            changes: fields of both sides that have other values in this run, such as `start`.
+            variant: how both runs differ from the usual ones of their sides.
 
         Raises:
             SideFailed: if a rank failed, or the traces cannot be written.
             RanksSkipped, WorldSizeError: if the layout, or this machine, cannot run here.
         """
-        reference = self._reference_folder(replace(self.reference, **changes), window)
-        candidate = self._candidate_folder(replace(self.candidate, **changes), window)
+        reference = self._reference_folder(self.reference.varied(variant), window)
+        candidate = self._candidate_folder(self.candidate.varied(variant), window)
         # Both are recorded before either is read.
         return (
             self._read("candidate", candidate, window),
             self._read("reference", reference, window),
         )
 
-    def theirs(self, window: Window | None, **changes: Any) -> Recording:
+    def theirs(self, window: Window | None, variant: Variant = USUAL) -> Recording:
         """Return the reference's recording: record it now, or take it from the session's cache.
 
         Args:
             window: see `both`.
-            changes: fields of the reference that have other values in this run, such as `noise`.
+            variant: how this run differs from the usual one of the reference.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        folder = self._reference_folder(replace(self.reference, **changes), window)
+        folder = self._reference_folder(self.reference.varied(variant), window)
         return self._read("reference", folder, window)
 
-    def ours(self, window: Window | None, **changes: Any) -> Recording:
+    def ours(self, window: Window | None, variant: Variant = USUAL) -> Recording:
         """Record the candidate alone.
 
         Args:
             window: see `both`.
-            changes: fields of the candidate that have other values in this run: `delays`,
-                `ends_only`, `gradients` and `updates`.
+            variant: how this run differs from the usual one of the candidate.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
-        folder = self._candidate_folder(replace(self.candidate, **changes), window)
+        folder = self._candidate_folder(self.candidate.varied(variant), window)
         return self._read("candidate", folder, window)
 
     def logged(self, log_request: Wanted) -> tuple[Path, Path]:
@@ -130,9 +130,9 @@ class Recordings:
         if operations != self.candidate.cell.operations and log_request.op != INIT.op:
             trains = [op for op, operation in enumerate(operations) if operation == "train"]
             theirs = log_request._replace(op=trains[log_request.step - 1])
-        reference = self._reference_folder(replace(self.reference, logged=theirs), window)
+        reference = self._reference_folder(self.reference.varied(Variant(logged=theirs)), window)
         return self._candidate_folder(
-            replace(self.candidate, logged=log_request), window
+            self.candidate.varied(Variant(logged=log_request)), window
         ), reference
 
     def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
@@ -144,8 +144,9 @@ class Recordings:
         """
         from pytest_precision.trace.step_accuracy import StepAccuracy
 
-        theirs = self._reference_folder(replace(self.reference, beside_exact=True), BEFORE_TRAINING)
-        ours = self._candidate_folder(replace(self.candidate, beside_exact=True), BEFORE_TRAINING)
+        beside_exact = Variant(beside_exact=True)
+        theirs = self._reference_folder(self.reference.varied(beside_exact), BEFORE_TRAINING)
+        ours = self._candidate_folder(self.candidate.varied(beside_exact), BEFORE_TRAINING)
         segments = (
             recorded_segments(side.cell, BEFORE_TRAINING)[-1]
             for side in (self.candidate, self.reference)
@@ -169,8 +170,9 @@ class Recordings:
                 # Another sys.path may find another module of the same name.
                 key = *request, os.getcwd(), tuple(sys.path)
                 folder = self._traces.find(key)
-                if folder is None and not side.gradients:  # one that has them serves as well
-                    folder = self._traces.find((replace(side, gradients=True), *key[1:]))
+                if folder is None and not side.variant.gradients:  # one that has them serves, too
+                    judged = replace(side, variant=replace(side.variant, gradients=True))
+                    folder = self._traces.find((judged, *key[1:]))
                 if folder is None:
                     with self._traces.new_folder() as folder:
                         modules = self._record(side, window, folder)

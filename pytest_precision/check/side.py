@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,10 @@ from pytest_precision.matrix.ways_in import COMMAND, LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.recorders.run_modes import delayed, layout_recorder, script_recorder
 from pytest_precision.recorders.scripts.script import is_script
-from pytest_precision.trace.moment import Wanted, Window
+from pytest_precision.recorders.variant import USUAL, Variant
+from pytest_precision.trace.moment import Window
 
 if TYPE_CHECKING:
     from pytest_precision.trace.gradient_log import GradientLog
@@ -39,17 +40,7 @@ class Side:
         resumes: whether the script says how it is resumed.
         needs: what its ranks need; variables of the layout override the cell's, which override the
             caller's.
-        delays: number of the delays of its ranks, see `recorders.perturb.delays`; 0 for none.
-        ends_only: whether only what a train step leaves is looked at.
-        noise: number of the run that rounds at random, see `recorders.perturb.rounding_noise`; 0
-            for none.
-        start: number of another start, see `Perturbation`; 0 for the usual one.
-        logged: which tensor operations are logged, in place of a trace; None for a trace.
-        beside_exact: whether the first train step is recorded beside the same step in fp64, in
-            place of a trace.
-        gradients: whether losses and gradients are computed once more, by the workload itself.
-        updates: whether weight updates are measured and judged.
-        bare: whether nothing but the trace is recorded.
+        variant: how its runs differ from the usual one.
         then: the commit or installation whose code runs, in words; empty for this one.
     """
 
@@ -60,15 +51,7 @@ class Side:
     way_in: WayIn = LAYOUT
     resumes: bool = False
     needs: Needs = field(default_factory=Needs)
-    delays: int = 0
-    ends_only: bool = False
-    noise: int = 0
-    start: int = 0
-    logged: Wanted | None = None
-    beside_exact: bool = False
-    gradients: bool = True
-    updates: bool = True
-    bare: bool = False
+    variant: Variant = USUAL
     then: str = ""
 
     @classmethod
@@ -120,6 +103,10 @@ class Side:
         layout_workload = workload if way_in == LAYOUT else None
         return cls(layout, swapped, layout_workload, cell, way_in, resumes, needs)
 
+    def varied(self, variant: Variant) -> Side:
+        """Return this side with runs that differ from the usual one by a variant, too."""
+        return replace(self, variant=variant.over(self.variant))
+
     def computes_as(self, other: Side) -> bool:
         """Return whether this run has the same set-up and environment variables as another.
 
@@ -165,11 +152,14 @@ class Side:
         if self.then:
             self._skip_unless_there()
         segment = segment or self.cell.segments[0]
-        with axes_read(), self._delayed() as pause:
+        mode = self.variant.mode
+        with axes_read(), delayed(self.variant) as pause:
             if self.workload is None:
-                return self._record_script(Path(folder), window, segment)
+                script, place = self.layout.resolve(), Path(folder)
+                record = script_recorder(mode)
+                return record(script, self.cell, place, window, segment, self.variant)
             # Only ranks need torch for this; the controller sends the job without it.
-            from pytest_precision.recorders.layout_job import LayoutJob, Perturbation
+            from pytest_precision.recorders.layout_job import LayoutJob
 
             layout = self.layout.resolve()
             job = LayoutJob(
@@ -180,40 +170,11 @@ class Side:
                 Path(folder),
                 segment,
                 window,
-                Perturbation(pause, self.noise, self.ends_only, self.start),
-                self.gradients,
+                self.variant,
                 gradient_log,
-                self.updates,
-                self.bare,
+                pause,
             )
-            if self.logged is not None:
-                from pytest_precision.recorders.logged_run import log_layout
-
-                return log_layout(job, self.logged)
-            if self.beside_exact:
-                from pytest_precision.recorders.first_step import record_first_step
-
-                return record_first_step(job)
-            from pytest_precision.recorders.engine_recorder import record_engine
-
-            return record_engine(job)
-
-    def _delayed(self) -> AbstractContextManager[Callable[[], None] | None]:
-        if not self.delays:
-            return nullcontext()
-        from pytest_precision.recorders.perturb.delays import delays
-
-        return delays(self.delays)
-
-    def _record_script(self, folder: Path, window: Window | None, segment: Segment) -> int:
-        script = self.layout.resolve()
-        if self.logged is None:
-            from pytest_precision.recorders.scripts.script_recorder import record_script
-
-            return record_script(script, self.cell, folder, window, segment, bare=self.bare)
-        from pytest_precision.recorders.scripts.logged_script import log_script
-
-        return log_script(script, self.cell, folder, window, segment, self.logged)
+            return layout_recorder(mode)(job)
 
     def _skip_unless_there(self) -> None:
         """Skip the test if the commit whose code this rank runs lacks the layout or workload."""

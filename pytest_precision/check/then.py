@@ -20,6 +20,7 @@ from pytest_precision.errors import RanksSkipped, SideFailed
 from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.pool import RankPool
+from pytest_precision.recorders.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def recorded_then(
     for side, recording in current_case.recorded():
         names = recording.name, f"{recording.name} at {then.name}"
         # What a side computed then is compared, and not judged by itself.
-        theirs = replace(side, then=then.name, gradients=False)
+        theirs = replace(side.varied(Variant(gradients=False)), then=then.name)
         recordings = recordings_by_side[recording.name] = record(
             side, theirs, then=then.ranks, names=names
         )

@@ -8,7 +8,7 @@ from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.gradient_probe import GradientProbe
-from pytest_precision.recorders.layout_job import NONE, LayoutJob
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.products import ProductsProbe
 from pytest_precision.recorders.update_watcher import UpdateProbe
@@ -24,12 +24,12 @@ def probes_of(job: LayoutJob, dtypes: set[str]) -> Iterator[Probe[EngineRun]]:
         job: what is run.
         dtypes: takes those of the run's matrix products, for the header of the trace.
     """
-    is_whole = job.window in (None, EVERYTHING) and not job.perturbation.ends_only
-    is_plain = job.perturbation == NONE
+    variant = job.variant
+    is_whole = job.window in (None, EVERYTHING) and not variant.ends_only
     if job.cell.precision in COMPUTED:
         yield ProductsProbe(dtypes)
-    if is_whole and job.updates:
-        yield UpdateProbe(explains=is_plain)
+    if is_whole and variant.updates:
+        yield UpdateProbe(explains=not variant.is_perturbed)
     yield DataProbe()
-    if is_whole and is_plain:
-        yield GradientProbe(judges=job.gradients, other_log=job.other_log)
+    if is_whole and not variant.is_perturbed:
+        yield GradientProbe(judges=variant.gradients, other_log=job.other_log)

@@ -20,7 +20,7 @@ def record_engine(job: LayoutJob) -> int:
     products: set[str] = set()
     trace = EngineTrace(job, products)
     probes: list[Probe[EngineRun]] = [PerturbationProbe(), trace]
-    if not job.bare:
+    if not job.variant.bare:
         # Only here, so that who steps through a bare cell meets nothing that it does not need.
         from pytest_precision.recorders.engine_probes import probes_of
 

@@ -57,12 +57,12 @@ class EngineTrace(Probe[EngineRun]):
 
     def before(self, run: EngineRun, call: str) -> None:
         """Let the engine copy nothing in a step that is looked at only where it ends."""
-        if call == "forward_backward" and self._job.perturbation.ends_only:
+        if call == "forward_backward" and self._job.variant.ends_only:
             run.capture.begin(keeps=False)
 
     def shown(self, run: EngineRun, moment: Moment) -> None:
         """Write the engine's tensors, if this phase and step are to be recorded."""
-        if self._job.perturbation.ends_only and moment.phase in STEP_PHASES[:-1]:
+        if self._job.variant.ends_only and moment.phase in STEP_PHASES[:-1]:
             return
         if self._job.window is None or moment.step >= self._job.window.first:
             self.writer.add(moment, [*run.engine.observe(moment.phase, run.capture)])

@@ -1,9 +1,8 @@
-"""All data that one rank needs to build, run and perturb an engine, and to write its trace."""
+"""All data that one rank needs to build and run an engine, and to write its recording."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import Segment
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED
+from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.segment_folders import folder_of
@@ -18,46 +18,6 @@ from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.recipe import TrainingRecipe
 
 Layout = Callable[[Workload, Cell], Engine]
-
-
-class Perturbation(NamedTuple):
-    """The deliberate changes to one training run, such as delays; default none.
-
-    Attributes:
-        pause: called before each phase of a train step, see `delays`; None in a run without delays.
-        noise: number of the run whose operations are rounded at random; 0 for none.
-        ends_only: whether only what a train step leaves is looked at. Any look in between waits for
-            the device, and so may heal the race that is looked for.
-        start: number of another start, which has other weights and, of a workload of this package,
-            other data; 0 for the one that all runs have.
-    """
-
-    pause: Callable[[], None] | None = None
-    noise: int = 0
-    ends_only: bool = False
-    start: int = 0
-
-    def wait(self) -> None:
-        """Sleep on this rank if it is the one that the run makes late."""
-        if self.pause is not None:
-            self.pause()
-
-    def rounding(self, engine: Engine, phase: str, step: int) -> AbstractContextManager[object]:
-        """Return a context that rounds operations inside at random; a null context without `noise`.
-
-        Args:
-            engine: that runs it.
-            phase: that is run.
-            step: the train step.
-        """
-        if not self.noise:
-            return nullcontext()
-        from pytest_precision.recorders.perturb.rounding_noise import rounding_noise
-
-        return rounding_noise(self.noise, engine, phase, step)
-
-
-NONE = Perturbation()
 
 
 class LayoutJob(NamedTuple):
@@ -71,11 +31,9 @@ class LayoutJob(NamedTuple):
         folder: an existing one, the same for all ranks.
         segment: the operations that are run.
         window: the train steps whose values are kept; None is the whole run.
-        perturbation: what is done to the run.
-        gradients: whether losses and gradients of a whole run are computed once more.
+        variant: how the run differs from the usual one.
         other_log: of the other side's gradients, see `GradientOracle`.
-        updates: whether weight updates of a whole run are measured and judged.
-        bare: whether nothing but the trace is recorded.
+        pause: called before each phase of a train step, see `delays`; None in a run without delays.
     """
 
     layout: Layout
@@ -85,11 +43,9 @@ class LayoutJob(NamedTuple):
     folder: Path
     segment: Segment
     window: Window | None = None
-    perturbation: Perturbation = NONE
-    gradients: bool = True
+    variant: Variant = USUAL
     other_log: GradientLog | None = None
-    updates: bool = True
-    bare: bool = False
+    pause: Callable[[], None] | None = None
 
     def place(self) -> Path:
         """Create and return the folder into which this run's trace is written."""
@@ -100,11 +56,11 @@ class LayoutJob(NamedTuple):
     @property
     def seed(self) -> int:
         """Return the seed of the weights that the run starts with; a checkpoint overwrites them."""
-        return FRESH_SEED if self.segment.number else SEED + self.perturbation.start
+        return FRESH_SEED if self.segment.number else SEED + self.variant.start
 
     def own_workload(self) -> Workload:
-        """Make this run's workload; add `perturbation.start` to its seed if it is built-in."""
+        """Make this run's workload; add `variant.start` to its seed if it is built-in."""
         workload = self.workload()
         if isinstance(workload, TrainingRecipe):
-            workload.seed += self.perturbation.start
+            workload.seed += self.variant.start
         return workload

@@ -19,21 +19,22 @@ from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.probe import Probe
-from pytest_precision.trace.moment import Wanted, Window
+from pytest_precision.trace.moment import Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 
 
-def log_layout(job: LayoutJob, part: Wanted) -> int:
+def log_layout(job: LayoutJob) -> int:
     """Run a layout's engine up to one step, load or save, and log its tensor operations.
 
     Args:
-        job: what is run.
-        part: what is logged.
+        job: what is run; its variant says what is logged.
 
     Returns:
         a number above 0, as `record_engine` does.
     """
+    part = job.variant.logged
+    assert part is not None
     logger = OperationLogger(part)
     stop = min(job.segment.stop, part.op + 1)
     job = job._replace(window=Window(part.step, part.step), segment=job.segment._replace(stop=stop))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from pytest_precision import Parity
 from pytest_precision.check.recordings import MakeRecordings, Recordings
+from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.recording import Recording
 
@@ -15,9 +14,9 @@ from pytest_precision.trace.recording import Recording
 class OneRun(Recordings):
     """Reads the run of the reference as that of both sides."""
 
-    def both(self, window: Window | None, **changes: Any) -> tuple[Recording, Recording]:
+    def both(self, window: Window | None, variant: Variant = USUAL) -> tuple[Recording, Recording]:
         """Record the reference, which is the candidate, too."""
-        folder = self._reference_folder(replace(self.reference, **changes), window)
+        folder = self._reference_folder(self.reference.varied(variant), window)
         return self._read("candidate", folder, window), self._read("reference", folder, window)
 
 

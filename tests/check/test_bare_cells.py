@@ -15,6 +15,7 @@ from pytest_precision import Cell, Engine, Parity, Workload, layouts, script, wo
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.scripts.script_recorder import record_script
+from pytest_precision.recorders.variant import Variant
 
 CELL = Cell(sequence="train2-save-load-train1")
 
@@ -117,12 +118,13 @@ def names(folder: Path) -> set[str]:
 def test_a_bare_recording_is_the_trace_alone(one_rank: None, tmp_path: Path) -> None:
     """Its bytes are those of a full one, which has logs beside it."""
     cell = Cell(sequence="train2", precision="bf16", primary_weight="bf16")
+    sides = layouts.adamw, layouts.adamw
     folders = {bare: tmp_path / str(bare) for bare in (False, True)}
     for bare, folder in folders.items():
         folder.mkdir()
         segment = cell.segments[0]
         record_engine(
-            LayoutJob(layouts.adamw, layouts.adamw, workloads.mlp, cell, folder, segment, bare=bare)
+            LayoutJob(*sides, workloads.mlp, cell, folder, segment, variant=Variant(bare=bare))
         )
     assert names(folders[True]) == {"rank0.bin", "rank0.json"}
     assert {"oracle0.json", "updates0.json", "data0.json"} <= names(folders[False])
@@ -132,7 +134,7 @@ def test_a_bare_recording_is_the_trace_alone(one_rank: None, tmp_path: Path) -> 
 
 def test_a_bare_recording_of_a_loop_has_no_log_of_rules(one_rank: None, tmp_path: Path) -> None:
     """A loop has no data of a workload: that log is empty in any case."""
-    record_script(unzeroed, Cell(sequence="train2"), tmp_path, None, bare=True)
+    record_script(unzeroed, Cell(sequence="train2"), tmp_path, None, variant=Variant(bare=True))
     assert names(tmp_path) == {"rank0.bin", "rank0.json", "data0.json"}
 
 

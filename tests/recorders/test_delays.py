@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_precision.recorders.layout_job import NONE, Perturbation
 from pytest_precision.recorders.perturb.delays import LONGEST_DELAY, delays, late_rank
+from pytest_precision.recorders.run_modes import delayed
+from pytest_precision.recorders.variant import USUAL
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -56,23 +57,9 @@ def test_no_collective_is_delayed_afterwards(slept: list[float]) -> None:
 
 def test_a_run_without_a_number_has_none(slept: list[float]) -> None:
     """That of an ordinary check."""
-    communicate()
-    NONE.wait()
-    assert slept == []
-
-
-def is_ordinary(number: int) -> bool:
-    """Return whether a run with these delays is one without, as this rank sees it."""
-    with delays(number) as pause:
-        return Perturbation(pause) == NONE
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_ranks_agree_that_a_run_has_delays(
-    run_on_ranks: Callable[..., list[bool]], number: int
-) -> None:
-    """Only one is late, but all leave out the collectives of a run without delays."""
-    assert run_on_ranks(2, is_ordinary, number) == [False, False]
+    with delayed(USUAL) as pause:
+        communicate()
+    assert (pause, slept) == (None, [])
 
 
 def test_each_rank_is_late_in_turn() -> None:

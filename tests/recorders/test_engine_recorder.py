@@ -12,7 +12,8 @@ import torch
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.recorders.engine_recorder import record_engine
-from pytest_precision.recorders.layout_job import NONE, Layout, LayoutJob, Perturbation
+from pytest_precision.recorders.layout_job import Layout, LayoutJob
+from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.moment import EVERYTHING, Moment
 from pytest_precision.trace.reader import Trace
 
@@ -40,10 +41,11 @@ def tensors(trace: Trace, moment: Moment, kind: str) -> dict[str, torch.Tensor]:
     return {entry.name: trace.tensor(entry) for entry in entries if entry.kind == kind}
 
 
-def record(layout: Layout, cell: Cell, folder: Path, perturbation: Perturbation = NONE) -> None:
+def record(layout: Layout, cell: Cell, folder: Path, **more: Any) -> None:
     segment = cell.segments[0]
-    job = LayoutJob(layout, layout, workloads.mlp, cell, folder, segment, EVERYTHING, perturbation)
-    record_engine(job)
+    record_engine(
+        LayoutJob(layout, layout, workloads.mlp, cell, folder, segment, EVERYTHING, **more)
+    )
 
 
 def test_each_phase_of_a_train_step_can_be_delayed(tmp_path: Path) -> None:
@@ -51,8 +53,7 @@ def test_each_phase_of_a_train_step_can_be_delayed(tmp_path: Path) -> None:
     pauses: list[None] = []
     cell = Cell(sequence="train-eval-train")
     layout = layouts.adamw
-    late = Perturbation(pause=partial(pauses.append, None))
-    record(layout, cell, tmp_path, late)
+    record(layout, cell, tmp_path, pause=partial(pauses.append, None))
     assert len(pauses) == 2 * len(STEP_PHASES)
 
 
@@ -73,9 +74,9 @@ def test_a_run_that_is_looked_at_where_steps_end_reads_nothing_else(tmp_path: Pa
         model = workload.model(cell)
         return Seen(workload, cell, model, torch.optim.AdamW(workload.groups(model)))
 
-    ends = Perturbation(ends_only=True)
+    ends = Variant(ends_only=True)
     cell = Cell(sequence="train2")
-    record(layout, cell, tmp_path, ends)
+    record(layout, cell, tmp_path, variant=ends)
     assert {"optimizer_step", "param"} <= {*reads}
     between = {"used_param", "loss", "grad", "reduced_grad", "grad_norm", *STEP_PHASES[:-1]}
     assert not between & {*reads}

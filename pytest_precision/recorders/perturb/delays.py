@@ -67,11 +67,7 @@ def delays(number: int) -> Iterator[Callable[[], None]]:
 
 
 def on_time() -> None:
-    """Do nothing: the delay function of ranks that are not made late.
-
-    It is not None, which no run with delays has: all ranks must agree on whether theirs has, since
-    some of the collectives of a run are called in runs without delays alone.
-    """
+    """Do nothing: the delay function of ranks that are not made late."""
 
 
 def late_rank(number: int, world_size: int) -> int:

@@ -23,7 +23,8 @@ from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.script_recorder import run_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
-from pytest_precision.trace.moment import Moment, Wanted, Window
+from pytest_precision.recorders.variant import Variant
+from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding
 
@@ -34,7 +35,7 @@ def log_script(
     folder: Path,
     window: Window | None,
     segment: Segment | None,
-    part: Wanted,
+    variant: Variant,
 ) -> int:
     """Run a script up to one step or checkpoint load, and log the tensor operations in it.
 
@@ -44,11 +45,13 @@ def log_script(
         folder: an existing one, the same for all ranks.
         window: the steps that are made end with it.
         segment: the operations that it makes; the first ones unless given.
-        part: what is logged.
+        variant: says what is logged.
 
     Returns:
         a number above 0, as `record_script` does.
     """
+    part = variant.logged
+    assert part is not None
     logger = OperationLogger(part)
     log = LoopLog(logger, part.op, cell.operations)
     with logger.installed():

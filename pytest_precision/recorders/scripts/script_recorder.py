@@ -35,6 +35,7 @@ from pytest_precision.recorders.scripts.rules_probe import RulesProbe
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.reader import Header
@@ -160,8 +161,7 @@ def record_script(
     folder: Path,
     window: Window | None,
     segment: Segment | None = None,
-    *,
-    bare: bool = False,
+    variant: Variant = USUAL,
 ) -> int:
     """Run a script's function, and write this rank's trace of its train steps into `folder`.
 
@@ -171,7 +171,7 @@ def record_script(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         segment: the operations that it makes; the first ones unless given.
-        bare: whether nothing but the trace is recorded.
+        variant: how the run differs from the usual one.
 
     Returns:
         the number of observations that were written.
@@ -182,7 +182,7 @@ def record_script(
     """
     products: set[str] = set()
     probes: list[Probe[Steps]] = []
-    if not bare:
+    if not variant.bare:
         measures = window in (None, EVERYTHING)
         probes += [ProductsProbe(products)] if cell.precision in COMPUTED else []
         probes += [LoopUpdates(measures=measures), RulesProbe()]

@@ -17,6 +17,7 @@ from pytest_precision._torch.training import compiled_call
 from pytest_precision.recorders.scripts.logged_script import log_script
 from pytest_precision.recorders.scripts.model_hooks import ToldCall
 from pytest_precision.recorders.scripts.script_recorder import record_script
+from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.moment import EVERYTHING, Wanted
 from pytest_precision.trace.operation_files import read_operations
 from pytest_precision.trace.reader import Trace
@@ -186,7 +187,9 @@ def test_an_optimizer_stays_compiled_while_lines_are_logged(
     torch.compiler.reset()  # its limit counts the compiled loops of other tests, too
     operations: list[str] = []
     loop = step_by_step("update", operations=operations)
-    log_script(loop, Cell(sequence="train2"), tmp_path, EVERYTHING, None, Wanted(1, 2))
+    log_script(
+        loop, Cell(sequence="train2"), tmp_path, EVERYTHING, None, Variant(logged=Wanted(1, 2))
+    )
     assert any("add_" in one for one in operations)
     log = read_operations(tmp_path, 0)
     assert {one.option for one in log.settings} >= {"lr", "momentum"}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pytest_precision import Cell
 from pytest_precision.recorders.scripts.logged_script import log_script
+from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.moment import EVERYTHING, Wanted
 from pytest_precision.trace.operation_files import read_operations
 
@@ -66,7 +67,9 @@ def test_a_held_group_sets_the_rate_that_trains(
     """Logging leaves the bits of the weights alone, and copies of a group are no groups."""
     logged: list[Tensor] = []
     script = holding(held, logged)
-    log_script(script, Cell(sequence="train3"), tmp_path, EVERYTHING, None, Wanted(2, 3))
+    log_script(
+        script, Cell(sequence="train3"), tmp_path, EVERYTHING, None, Variant(logged=Wanted(2, 3))
+    )
     plain = plainly_trained()
     assert [*map(torch.equal, logged, plain)] == [True, True]
     shown = {one.value for one in read_operations(tmp_path, 0).settings if one.option == "lr"}
