@@ -34,12 +34,11 @@ from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.trace.broken_rules import BrokenRules
 from pytest_precision.trace.data_log import write_data
-from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.reader import Header
-from pytest_precision.trace.recording import BROKEN_RULES
-from pytest_precision.trace.segment_folders import folder_of, log_path
+from pytest_precision.trace.segment_folders import folder_of
 
 
 class Record(CurrentRecord):
@@ -216,7 +215,7 @@ def record_script(
             if run is not None:
                 # A rank must not load, or save over, what another has not finished.
                 dist.barrier()
-        write_whole(log_path(place, BROKEN_RULES, trace.rank), broken)
+        BrokenRules.store(place, trace.rank, broken)
         return finished(trace, runs, cell, place, products, way, meter)
 
 
