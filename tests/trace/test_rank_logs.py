@@ -72,10 +72,13 @@ def test_a_recording_reads_any_log_once(recording: Recording, tmp_path: Path) ->
     assert recording.log(Notes) is log
 
 
-def test_a_rank_without_its_log_is_an_error(recording: Recording, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [0, 1])
+def test_a_rank_without_its_log_is_an_error(
+    recording: Recording, tmp_path: Path, ranks: int
+) -> None:
     """Also where another rank has one: half of a log says nothing of the run."""
-    write(Notes, tmp_path, ranks=1)
-    with pytest.raises(FileNotFoundError, match=r"notes1\.json"):
+    write(Notes, tmp_path, ranks)
+    with pytest.raises(FileNotFoundError, match=rf"notes{ranks}\.json"):
         recording.log(Notes)
 
 
