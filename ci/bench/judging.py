@@ -62,9 +62,10 @@ class Clock:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Watch what only then may be imported: before, nothing needs torch."""
-        from pytest_precision.check import case, disagreement
+        from pytest_precision.check import disagreement
         from pytest_precision.check.parity import Parity
         from pytest_precision.parity.explain import required_tolerance
+        from pytest_precision.parity.self_checks import coverage_gaps
         from pytest_precision.parity.self_checks.consistency import Consistency
         from pytest_precision.recorders.lost_updates import UpdateMeter
         from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
@@ -80,7 +81,7 @@ class Clock:
             self.watch(UpdateMeter, name, "lost updates")
         self.watch(UpdateLog, "read", "lost updates")
         self.watch(required_tolerance, "columns", "bounds")
-        self.watch(case, "unexercised", "coverage gaps")
+        self.watch(coverage_gaps, "unexercised", "coverage gaps")
         self.watch(disagreement, "diagnose", "signatures")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

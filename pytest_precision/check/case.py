@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,24 +17,18 @@ from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
-from pytest_precision.parity.explain import curves, required_tolerance
-from pytest_precision.parity.self_checks.consistency import Consistency
-from pytest_precision.parity.self_checks.coverage_gaps import unexercised
-from pytest_precision.parity.self_checks.identities import Contradiction
-from pytest_precision.parity.self_checks.oracle_findings import (
-    gradient_summary,
-    summary_of_rule,
-    wrong_gradients,
-)
+from pytest_precision.parity.exempt import Exempt
+from pytest_precision.parity.figures import FIGURES
+from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.recorders.variant import Variant
-from pytest_precision.trace.gradient_log import GradientBreach
 from pytest_precision.trace.moment import EVERYTHING, Window
-from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
 
 if TYPE_CHECKING:
     from pytest_precision.check.lines import Named
     from pytest_precision.parity.compare.noise import NoiseMeter
+
+_T = TypeVar("_T")
 
 
 class Case:
@@ -65,6 +61,8 @@ class Case:
         self.again = again
         self.window = window
         self._alone = alone
+        self._whole: Case | None = None
+        self._derived: dict[Callable[[RecordedCase], Any], Any] = {}
 
     @classmethod
     def opened(cls, recordings: Recordings, terms: Terms, *, alone: bool = False) -> Case:
@@ -162,36 +160,22 @@ class Case:
         """Return the machine epsilon of the dtype in which the reference computes."""
         return torch.finfo(DTYPE_OF_NAME.get(self.reference.cell.precision, torch.bfloat16)).eps
 
-    @cached_property
-    def consistency(self) -> dict[str, Consistency]:
-        """Check identities, such as weight = cast master, in each run; {} if all are exempt."""
-        exempt = self.terms.exempt
-        if exempt.all:
-            return {}
-        return {s.name: Consistency.of(s, self.logs[s.name], exempt) for s in self.judged}
+    @property
+    def exempt(self) -> Exempt:
+        """Return what the test leaves out of the checks of a run against itself."""
+        return self.terms.exempt
 
-    @cached_property
-    def logs(self) -> dict[str, OracleLog]:
-        """Return for each run the log of checking its weight updates by the optimizer's formula."""
-        return {side.name: side.oracle for side in self.judged}
+    @property
+    def whole(self) -> Case:
+        """Return the check of all steps, which this one looks closer at, or this one."""
+        return self._whole or self
 
-    def contradictions(self) -> list[tuple[str, Contradiction]]:
-        """List the runs in which an identity, as weight = cast master, fails, with the failure."""
-        consistencies = self.consistency.items()
-        return [
-            (name, consistency.breach)
-            for name, consistency in consistencies
-            if consistency.breach is not None
-        ]
-
-    def identities(self) -> dict[str, Any]:
-        """Return for report.json which identities, as weight = cast master, hold in each run."""
-        return {name: consistency.as_dict() for name, consistency in self.consistency.items()}
-
-    def wrong_gradient(self) -> GradientBreach | None:
-        """Return the candidate's first wrong gradient, unless the reference has one, too."""
-        ours, theirs = (wrong_gradients([s], self.terms.exempt) for s in self.sides)
-        return ours[0].breach if ours and not theirs else None
+    def once(self, make: Callable[[RecordedCase], _T]) -> _T:
+        """Return what a function makes of this check, called when first asked for it."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        derived: _T = self._derived[make]
+        return derived
 
     def around(self, step: int) -> Case:
         """Return this check with tensor values around a step; record again if it has only hashes.
@@ -202,7 +186,7 @@ class Case:
             return self
         window = Window.around(step)
         closer = Case(*self.again.both(window), self.terms, self.again, window)
-        closer.logs = self.logs
+        closer._whole = self.whole
         return closer
 
     def otherwise_started(self) -> Case | None:
@@ -243,26 +227,15 @@ class Case:
 
         Those that tell both sides apart are left out where the candidate is alone.
         """
-        of_both = {} if self._alone else self._figures_of_both()
-        return of_both | {
+        makers = {
+            figure.name: figure.maker
+            for figure in FIGURES
+            if figure.maker and not (self._alone and figure.of_both)
+        }
+        return {
             "environment": {side.name: side.trace.header.environment for side in self.sides},
             "observations": self.judgement.observations,
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
-            "needed": required_tolerance.columns(self.judgement),
-            "unexercised": unexercised(
-                self.candidate.trace, self.candidate.cell, self.candidate.data
-            ),
-        }
-
-    def _figures_of_both(self) -> dict[str, Any]:
-        return {
-            "lost_updates": {side.name: curves.summary(side.updates) for side in self.sides},
-            "oracle": {
-                side.name: summary_of_rule(side.oracle, self.terms.exempt)
-                | {"gradients": gradient_summary(side.gradients, self.terms.exempt)}
-                for side in self.sides
-            },
-            "identities": self.identities() or None,
-            "curves": curves.table(*self.sides),
+            **{name: resolve_name(maker)(self) for name, maker in makers.items()},
         }

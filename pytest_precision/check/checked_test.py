@@ -169,7 +169,7 @@ class CheckedTest:
                 criterion=criterion,
                 ruling=ruling,
                 command=again(self.nodeid, options=options) if options else "",
-                **figures,
+                figures=figures,
             )
         )
 

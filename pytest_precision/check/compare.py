@@ -103,7 +103,7 @@ def _compare(
         criterion=str(terms.criteria),
         ruling=replace(ruling, details=(*apart, *ruling.details), brief=brief),
         command=repeat,
-        **figures,
+        figures=figures,
     )
 
 

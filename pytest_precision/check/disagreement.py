@@ -9,11 +9,19 @@ from pytest_precision.check.proposal_lines import proposal_lines
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
+from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose
+from pytest_precision.parity.explain.history import GRADIENTS
 from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
 from pytest_precision.parity.explain.unlike import number_lines
-from pytest_precision.parity.self_checks import identities
-from pytest_precision.parity.self_checks.oracle_findings import breach_lines, gradient_lines
+from pytest_precision.parity.self_checks.contradictions import (
+    contradiction_lines,
+    identities_in_runs,
+)
+from pytest_precision.parity.self_checks.oracle_findings import (
+    breach_lines,
+    gradient_lines,
+    wrong_alone,
+)
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.variant import Variant
 
@@ -40,14 +48,14 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     if finding is None or finding.pair.moment.step != step:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
-    diagnosis = by_rule(diagnose(closer.judgement), case.wrong_gradient())
+    diagnosis = _by_rule(diagnose(closer.judgement), case)
     culprit, unnamed = case.culprit(finding)
     said = (unnamed,) if unnamed else ()
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": histogram_of(diagnosis.finding),
-        "needed": required_tolerance.columns(closer.judgement),
-        "identities": closer.identities() or None,
+        "needed": required_tolerance.needed(closer),
+        "identities": identities_in_runs(closer),
     }
     return Ruling(
         outcome="fail",
@@ -65,6 +73,21 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     )
 
 
+def _by_rule(diagnosis: Diagnosis, case: Case) -> Diagnosis:
+    """Name a wrong way of accumulating gradients as the error if no other is recognized.
+
+    That is what the candidate's gradients differ by from the workload's.
+    """
+    pair = diagnosis.finding.pair
+    if diagnosis.error or pair.kind not in GRADIENTS:
+        return diagnosis
+    breach = wrong_alone(case)
+    if breach is None or not breach.words:
+        return diagnosis
+    same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)
+    return diagnosis._replace(signature=breach.words, error="accumulation") if same else diagnosis
+
+
 def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return lines on a difference: statistics, explanation, and which kinds and steps differ."""
     return (
@@ -74,11 +97,8 @@ def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, 
         *number_lines(diagnosis.finding, closer.judgement),
         *wording.swap_lines(diagnosis.finding, *case.sides),
         *_notes(case, closer, diagnosis.finding),
-        *curves.lost_lines(case.candidate.updates, case.reference.updates),
-        *(
-            f"It contradicts itself: {identities.contradiction_words(b, f'the {n}')}"
-            for n, b in closer.contradictions()
-        ),
+        *curves.lost_lines(*case.sides),
+        *contradiction_lines(closer),
         *(line for side in case.sides for line in breach_lines(side, case.terms.exempt)),
         *(line for s in case.sides for line in gradient_lines(s, case.terms.exempt)),
         "",

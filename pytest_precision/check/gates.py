@@ -15,7 +15,8 @@ from pytest_precision.check.races import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, wording
-from pytest_precision.parity.self_checks import data_check, identities
+from pytest_precision.parity.self_checks import data_check
+from pytest_precision.parity.self_checks.contradictions import contradicted
 from pytest_precision.parity.self_checks.oracle_findings import (
     GRADIENT_ADVICE,
     breach_headline,
@@ -31,6 +32,7 @@ from pytest_precision.parity.self_checks.vacuity import (
 )
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
+from pytest_precision.trace.broken_rules import BrokenRules
 from pytest_precision.trace.reader import Trace
 
 WIDER = {"float32": ("float64", "complex64", "complex128")}
@@ -40,7 +42,7 @@ WIDER = {"float32": ("float64", "complex64", "complex128")}
 @gate
 def same_data(case: Case) -> Ruling | None:
     """Fail the check if the workload gave two ranks or two runs different microbatches."""
-    unlike = data_check.other_data(case.candidate.data, case.reference.data, case.cells)
+    unlike = data_check.unlike_data(case)
     if not unlike:
         return None
     return Ruling(outcome="error", reason=unlike, details=(data_check.ADVICE,))
@@ -157,23 +159,21 @@ def declared_rule(case: Case) -> Ruling | None:
 @gate
 def consistent(case: Case) -> Ruling | None:
     """Fail the check if an identity, such as weight = cast master, fails within one of the runs."""
-    contradictions = case.contradictions()
-    if not contradictions:
+    contradiction = contradicted(case)
+    if contradiction is None:
         return None
-    who = "both sides" if len(contradictions) > 1 else f"the {contradictions[0][0]}"
-    return _failed(
-        identities.contradiction_words(contradictions[0][1], who),
-        [identities.advice_on(contradictions[0][1])],
-    )
+    headline, advice = contradiction
+    return _failed(headline, [advice])
 
 
 @gate
 def loop_rules(case: Case) -> Ruling | None:
     """Fail the check if a training loop makes a mistake, such as adding to old gradients."""
-    broken = {words: kind for side in case.judged for words, kind in side.broken_rules.items()}
+    by_side = {side.name: side.log(BrokenRules).kinds for side in case.judged}
+    broken = {words: kind for kinds in by_side.values() for words, kind in kinds.items()}
     for words, kind in broken.items():
-        if case.terms.exempt.judges(kind, ""):
-            names = [side.name for side in case.judged if words in side.broken_rules]
+        if case.exempt.judges(kind, ""):
+            names = [name for name, kinds in by_side.items() if words in kinds]
             who = "both sides" if len(names) > 1 else f"the {names[0]}"
             advice = f"If that is meant, oracle={{{kind!r}: unchecked(reason=...)}} allows it."
             return _failed(f"{words} in {who}", [advice])
@@ -193,14 +193,13 @@ def workload_gradients(case: Case) -> Ruling | None:
 def lost_updates(case: Case) -> Ruling | None:
     """Fail the check if rounding loses more of the candidate's updates than the test allows."""
     limit = case.terms.max_lost_updates
-    log = case.candidate.updates
     if limit is None:
         return None
-    unknown = curves.unmeasured(log)
+    unknown = curves.unmeasured(case.candidate)
     if unknown is not None:
         return _vacuous(f"{unknown}; leave max_lost_updates out")
-    lost = curves.beyond(log, limit)
-    return None if lost is None else _failed(lost, curves.lost_lines(log, case.reference.updates))
+    lost = curves.beyond(case.candidate, limit)
+    return None if lost is None else _failed(lost, curves.lost_lines(*case.sides))
 
 
 @gate

@@ -29,7 +29,7 @@ from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
 from pytest_precision.trace.segment_folders import folder_of, recorded_segments
 
 if TYPE_CHECKING:
-    from pytest_precision.trace.gradient_log import GradientLog
+    from pytest_precision.trace.rank_log import RankLog
     from pytest_precision.trace.recording import Recording
     from pytest_precision.trace.step_accuracy import StepAccuracy
 
@@ -185,26 +185,27 @@ class Recordings:
     def _candidate_folder(self, side: Side, window: Window | None) -> Path:
         """Record the candidate into a new folder, which `close` deletes; return the folder."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
-            self._record(side, window, folder, self._reference_gradients(window))
+            self._record(side, window, folder, self._reference_log(window))
         self._folders.append(folder)
         return folder
 
-    def _reference_gradients(self, window: Window | None) -> GradientLog:
-        """Return the reference's log of checked gradients; empty if useless for the candidate."""
-        from pytest_precision.trace.gradient_log import GradientLog  # which imports torch
+    def _reference_log(self, window: Window | None) -> RankLog:
+        """Return the log of the reference that its candidate is told; empty if of no use to it."""
+        from pytest_precision.trace.rank_log import shared_log  # which imports torch
 
+        kind = shared_log()
         folder = self._references.get((self.reference, window))
         if folder is None or not self.candidate.judges_as(self.reference):
-            return GradientLog()
+            return kind()
         segments = recorded_segments(self.reference.cell, window)
-        return GradientLog.read(folder, *(segment.world_size for segment in segments))
+        return kind.read(folder, *(segment.world_size for segment in segments))
 
     def _record(
         self,
         side: Side,
         window: Window | None,
         folder: Path,
-        gradient_log: GradientLog | None = None,
+        reference_log: RankLog | None = None,
     ) -> set[ModuleFile]:
         """Record one run, each segment on a group of ranks; return the modules that these imported.
 
@@ -212,7 +213,7 @@ class Recordings:
             side: which.
             window: see `both`.
             folder: where to.
-            gradient_log: see `GradientOracle`.
+            reference_log: see `Side.record`.
 
         Raises:
             RanksSkipped: the sequence goes on in new processes, and there is one process alone.
@@ -237,7 +238,7 @@ class Recordings:
                 str(folder),
                 window,
                 segment,
-                gradient_log,
+                reference_log,
                 timeout=self._timeout,
                 needs=side.needs_of(segment),
                 name=side.layout.name,
@@ -251,7 +252,7 @@ class Recordings:
         from pytest_precision.trace.recording import Recording
 
         side = self.reference if name == "reference" else self.candidate
-        return Recording.read(name, side.cell, folder, window, side.way_in)
+        return Recording.read(name, side.cell, folder, window, side.way_in, bare=side.variant.bare)
 
     @contextmanager
     def _recording(self, side: str) -> Iterator[None]:

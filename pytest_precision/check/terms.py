@@ -13,7 +13,7 @@ from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.calls import Write, in_a_test
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.self_checks.exempt import Exempt
+from pytest_precision.parity.exempt import Exempt
 
 __tracebackhide__ = is_bad_input
 

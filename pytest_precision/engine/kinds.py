@@ -3,7 +3,7 @@
 The order of rows is that of the comparison, and a row says how two sides may differ in a kind.
 State that an optimizer keeps under a name of its own is a kind without a row; see `causal_rank`.
 What one module alone asks of kinds, it lists itself: what is judged in one run
-(`parity/self_checks/exempt.py`, `consistency.py`), what a step shows after its losses
+(`parity/exempt.py`, `consistency.py`), what a step shows after its losses
 (`parity/compare/first_cause.py`), what is listed also where both sides agree
 (`parity/explain/tensor_needs.py`), which kinds have a row in the docs
 (`report/page/doc_links.py`).

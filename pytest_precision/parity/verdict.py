@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.parity.culprit import Culprit
+from pytest_precision.parity.figures import DEFAULT_FIGURES
 from pytest_precision.parity.plain_data import PlainElement, as_plain, plain_element
 
 OUTCOMES = ("pass", "fail", "drift", "vacuous", "skip", "error")
@@ -79,7 +80,7 @@ class Ruling:
         divergence: the first one, where two sides differ.
         culprit: the operation that made the first wrong value, where it was looked for and found.
         brief: those of `details` that show it at a glance.
-        figures: fields of `Figures` that the gate has found, in place of the case's own.
+        figures: those that the gate has found, by name, in place of the check's.
     """
 
     outcome: str = "pass"
@@ -98,65 +99,10 @@ MORE = "-v shows the figures, the bounds that would pass, and what is not compar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What a check counted and measured, such as bytes, seconds and curves, whatever its outcome.
-
-    Attributes:
-        observations: number of tensors compared.
-        bytes: number of bytes that were compared, of one side.
-        seconds: duration of the check.
-        timing: seconds in which `candidate` and `reference` were recorded, again where a failure
-            was looked into; one that was kept from another cell takes none.
-        lost_updates: for `candidate` and `reference` over the whole run, where it was measured:
-            `share` of the updates that left the effective weight as it was, `share_by_size`, where
-            an update counts as much as it would have moved its weight, `absorbed`, the share of the
-            updates' norm that the weights lack, the same of the `worst` tensor with its `name`, and
-            `unmeasured`, tensor to reason.
-        oracle: for `candidate` and `reference`, how their updates follow the rule that the workload
-            declares, as `oracle_findings.summary_of_rule` says it.
-        identities: for `candidate` and `reference`, how many tensors were looked at for each thing
-            that must hold within a run, and the first one that contradicts it, as
-            `Consistency.as_dict` returns it.
-        curves: columns to plot, as long as `step`: `loss`, `lost_updates` and `absorbed`, each of
-            `candidate` and `reference`.
-        environment: of `candidate` and `reference`: versions, pins and variables that decide about
-            the bits.
-        left_out: kinds that were not compared, each with the reason; None where nothing was.
-        spread: columns of the table of kinds by operations in `details`, as `spread.columns` makes
-            them.
-        histogram: elements of the tensor that diverges first, by their distance in units in the
-            last place, as `locate.histogram` counts them.
-        needed: for each kind that is not equal bit for bit, also within its criterion, the smallest
-            bounds that would have let it pass, as `required_tolerance.columns` makes them.
-        unexercised: what the candidate's run never did, so that nothing is proved of it.
-        then: the commit or installation that both sides were compared with: its `name`, the sides
-            that have `moved`, how the `environment` differs and, of a drift, how the `accuracy`
-            does; None where none was asked for.
-        baseline: the kept text that the check was held to: its `file`, and its `state`: `written`,
-            `unchanged`, `moved` or `as kept`; None where none was asked for.
-    """
-
-    observations: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    timing: dict[str, float] | None = None
-    lost_updates: dict[str, Any] | None = None
-    oracle: dict[str, Any] | None = None
-    identities: dict[str, Any] | None = None
-    curves: dict[str, Any] | None = None
-    environment: dict[str, dict[str, str]] | None = None
-    left_out: dict[str, str] | None = None
-    spread: dict[str, Any] | None = None
-    histogram: dict[str, Any] | None = None
-    needed: dict[str, Any] | None = None
-    unexercised: list[str] | None = None
-    then: dict[str, Any] | None = None
-    baseline: dict[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(Figures):
+class Verdict:
     """The result of one `parity.check`: what was compared, the outcome, and what was measured.
+
+    Each figure is an attribute, too: `verdict.curves` is `verdict.figures["curves"]`, or None.
 
     Attributes:
         nodeid: pytest's id of the test.
@@ -168,6 +114,8 @@ class Verdict(Figures):
         ruling: how the check ends.
         command: the command that makes the check again.
         closing: lines that end the failure message; how to repeat the check, unless given.
+        figures: name of what was counted and measured, such as `curves`, to plain data; see
+            `FIGURES`, and `report/schema.json` for what each holds.
     """
 
     nodeid: str
@@ -179,6 +127,13 @@ class Verdict(Figures):
     ruling: Ruling
     command: str = ""
     closing: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a figure by its name, such as `curves`; raise AttributeError for other names."""
+        if name not in DEFAULT_FIGURES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.figures.get(name, DEFAULT_FIGURES[name])
 
     @property
     def outcome(self) -> str:
@@ -257,14 +212,13 @@ class Verdict(Figures):
         """Return the result as plain data for report.json, which xdist can send; see `as_plain`."""
         divergence = None if self.divergence is None else asdict(self.divergence)
         culprit = None if self.culprit is None else self.culprit.as_dict()
-        facts = {name: getattr(self, name) for name in _TOLD}
-        figures = {figure.name: getattr(self, figure.name) for figure in fields(Figures)}
-        findings = {"details": self.details, "divergence": divergence, "culprit": culprit}
-        data = facts | findings | figures
+        facts = {name: getattr(self, name) for name in FACTS}
+        findings = dict(zip(FINDINGS, (self.details, divergence, culprit), strict=True))
+        data = facts | findings | DEFAULT_FIGURES | dict(self.figures)
         return {name: as_plain(value) for name, value in data.items() if value is not None}
 
 
-_TOLD = (
+FACTS = (
     "nodeid",
     "axes",
     "candidate",
@@ -277,7 +231,10 @@ _TOLD = (
     "reason",
     "repeat",
 )
-"""What of a verdict stands in report.json beside its details, what it found and its figures."""
+"""What of a verdict stands in report.json beside what it found and its figures."""
+
+FINDINGS = ("details", "divergence", "culprit")
+"""What a verdict found, as it stands in report.json."""
 
 
 def _indented(lines: Iterable[str]) -> tuple[str, ...]:

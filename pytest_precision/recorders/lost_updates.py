@@ -30,8 +30,7 @@ from pytest_precision.recorders.oracle import claims
 from pytest_precision.recorders.oracle.adam import ADAM_NUMBERS, AdamScalars
 from pytest_precision.recorders.oracle.sgd import SGD_NUMBERS, SgdScalars
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, KeptWeights, Watched, Weight
-from pytest_precision.trace.files import write_whole
-from pytest_precision.trace.segment_folders import log_path
+from pytest_precision.trace.update_log import UpdateLog
 
 Hyperparameters = Mapping[str, Any]
 """Those of a parameter group before the step: a scheduler may have changed them since."""
@@ -197,7 +196,7 @@ class UpdateMeter:
     def write(self, folder: Path, rank: int) -> None:
         """Write this rank's measurements as JSON beside its trace."""
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
-        write_whole(log_path(folder, "updates", rank), part)
+        UpdateLog.store(folder, rank, part)
 
     def _measured(self, optimizer: Optimizer, watched: Watched) -> Iterator[tuple[float, ...]]:
         weight = watched.weight

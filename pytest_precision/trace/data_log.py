@@ -9,7 +9,7 @@ gives no line to what runs below a recorder (`recorders/lines/frames.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,15 @@ from torch import Tensor
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.trace.digests import bytes_of, in_order
-from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.segment_folders import holders, log_path
+from pytest_precision.trace.rank_log import RankPart, SealedLog
+from pytest_precision.trace.sound import (
+    LARGEST_COUNT,
+    sound_integer,
+    sound_list,
+    sound_object,
+    texts,
+    unsound,
+)
 from pytest_precision.workloads.base import Workload
 
 Given = Mapping[int, Sequence[str]]
@@ -30,7 +37,7 @@ Given = Mapping[int, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class DataLog:
+class DataLog(SealedLog):
     """The digests of the microbatches that a workload gave to each rank of a run.
 
     Attributes:
@@ -39,25 +46,20 @@ class DataLog:
         tokens: of all ranks, step to the numbers of tokens that its microbatches have.
     """
 
+    stem = "data"
+
     digests: tuple[Given, ...]
     unsteady: tuple[tuple[int, ...], ...]
     tokens: Mapping[int, Set[int]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
-        """Read the microbatch digests of all ranks, from every part of a run between restarts.
-
-        Of a bare cell there are none.
-        """
+    def merged(cls, parts: Iterable[RankPart]) -> DataLog:
+        """Make one log of the digests of all ranks, from every part of a run between restarts."""
         of_ranks: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
-        for _, place, rank in holders(folder, world_sizes):
+        for _, rank, log in parts:
             before = of_ranks.setdefault(rank, {})
-            path = log_path(place, "data", rank)
-            if not files.has(path):
-                continue
-            log = files.data(path)
             steps = {int(step): digests for step, digests in log["given"].items()}
             other = [step for step in steps.keys() & before.keys() if steps[step] != before[step]]
             unsteady.setdefault(rank, []).extend([*log["unsteady"], *sorted(other)])
@@ -65,6 +67,29 @@ class DataLog:
             for step, counts in log["tokens"].items():
                 tokens.setdefault(int(step), set()).update(counts)
         return cls(tuple(of_ranks.values()), tuple(map(tuple, unsteady.values())), tokens)
+
+    @classmethod
+    def expect_sound(cls, content: Any) -> None:
+        """Raise unless a rank's parsed log of microbatch digests is well formed.
+
+        Raises:
+            ValueError: it names what cannot be.
+        """
+        sound_object("a log of data", content, ("given", "unsteady", "tokens"))
+        for digests in _by_step(content["given"]):
+            texts("digests of data", digests)
+        for counts in _by_step(content["tokens"]):
+            for count in sound_list("numbers of tokens", counts):
+                sound_integer("a number of tokens", count)
+        for step in sound_list("unsteady", content["unsteady"]):
+            sound_integer("a step", step)
+
+
+def _by_step(counted: Any) -> Iterable[Any]:
+    for step in sound_object("what steps have", counted):
+        if not (step.isascii() and step.isdecimal() and len(step) < len(str(LARGEST_COUNT))):
+            raise unsound("the number of a step", step)
+    return list(counted.values())
 
 
 class DataWatch:
@@ -116,10 +141,8 @@ def write_data(
 ) -> None:
     """Write a rank's digests of microbatches as JSON; an empty log if none are given."""
     counts = {step: sorted(numbers) for step, numbers in (tokens or {}).items()}
-    write_whole(
-        log_path(folder, "data", rank),
-        {"given": digests or {}, "unsteady": unsteady, "tokens": counts},
-    )
+    content = {"given": digests or {}, "unsteady": unsteady, "tokens": counts}
+    DataLog.store(folder, rank, content)
 
 
 def data_digest(microbatch: Any) -> str:

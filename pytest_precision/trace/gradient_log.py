@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.segment_folders import holders
+from pytest_precision.trace.rank_log import RankLog, RankPart
 
 RightSteps = dict[str, tuple[int, float]]
 """Digest of a step to the number of its losses and gradients, and their largest error."""
@@ -37,8 +36,10 @@ class GradientBreach:
 
 
 @dataclass
-class GradientLog:
+class GradientLog(RankLog):
     """The result of comparing a run's losses and gradients with recomputed ones.
+
+    Rank 0 judges those of all ranks.
 
     Attributes:
         judged: number of losses and gradients.
@@ -51,6 +52,9 @@ class GradientLog:
             gives the same to another run that starts from the same. A log on disk has names.
     """
 
+    stem = "gradients"
+    of_rank_0 = True
+
     judged: int = 0
     worst: float = 0.0
     silent: str = ""
@@ -59,20 +63,20 @@ class GradientLog:
     sums: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> GradientLog:
-        """Read how losses and gradients of a whole run compare with recomputed ones."""
+    def merged(cls, parts: Iterable[RankPart]) -> GradientLog:
+        """Make one log of how losses and gradients of each part of a run compare."""
         log = cls()
-        for _, place, rank in holders(folder, world_sizes):
-            if rank == 0:
-                path = _path(place)
-                if not files.has(path):
-                    return cls(silent="a script has no workload to compute its gradients by")
-                data = files.data(path)
-                breaches = [GradientBreach(**breach) for breach in data["breaches"]]
-                right = {step: (judged, worst) for step, (judged, worst) in data["right"].items()}
-                sums = {start: str(place / name) for start, name in data["sums"].items()}
-                log.add(cls(**data | {"breaches": breaches, "right": right, "sums": sums}))
+        for folder, _, content in parts:
+            breaches = [GradientBreach(**breach) for breach in content["breaches"]]
+            right = {step: (judged, worst) for step, (judged, worst) in content["right"].items()}
+            sums = {start: str(folder / name) for start, name in content["sums"].items()}
+            log.add(cls(**content | {"breaches": breaches, "right": right, "sums": sums}))
         return log
+
+    @classmethod
+    def absent(cls) -> GradientLog:
+        """Return the log of a script, whose gradients nobody has recomputed."""
+        return cls(silent="a script has no workload to compute its gradients by")
 
     def add(self, other: GradientLog) -> None:
         """Merge the comparison of later steps into this log."""
@@ -85,14 +89,10 @@ class GradientLog:
 
     def write(self, folder: Path) -> None:
         """Write the comparison of losses and gradients as JSON into a folder."""
-        write_whole(_path(folder), asdict(self))
+        self.store(folder, 0, asdict(self))
 
     def first(self, judges: Callable[[str, str], bool]) -> GradientBreach | None:
         """Return the first wrong loss or gradient that the test compares; None if there is none."""
         return next(
             (b for b in self.breaches if judges(b.kind, b.name) and judges("grad", b.name)), None
         )
-
-
-def _path(folder: Path) -> Path:
-    return folder / "gradients.json"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pytest_precision.trace.files import OWN_FILES, TraceFiles, write_whole
-from pytest_precision.trace.segment_folders import holders, log_path
+from pytest_precision.trace.rank_log import RankLog, RankPart
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ReadBack:
 
 
 @dataclass
-class OracleLog:
+class OracleLog(RankLog):
     """The result of checking a run's weight updates against the optimizer's rule in fp64.
 
     Attributes:
@@ -90,6 +90,8 @@ class OracleLog:
         read_back: those that were that, rounded; the first of each name.
     """
 
+    stem = "oracle"
+
     rule: str = ""
     shown_by: str = "phases"
     by_l2: bool = True
@@ -109,26 +111,27 @@ class OracleLog:
     read_back: list[ReadBack] = field(default_factory=list)
 
     @classmethod
-    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> OracleLog:
-        """Read how all ranks' weight updates were checked; for a script, return an empty log."""
-        paths = [log_path(place, "oracle", rank) for _, place, rank in holders(folder, world_sizes)]
-        if not files.has(paths[0]):
-            return cls(silent="a script declares no optimizer_rule", shown_by="script")
+    def merged(cls, parts: Iterable[RankPart]) -> OracleLog:
+        """Make one log of how all ranks' weight updates were checked."""
         log = cls()
-        for path in paths:
-            log.add(cls._of(files.data(path)))
+        for part in parts:
+            log.add(cls._of(part.content))
         return log
 
     @classmethod
-    def _of(cls, data: dict[str, object]) -> OracleLog:
-        log = cls(**data)  # type: ignore[arg-type]
-        log.breaches = [Breach(**breach) for breach in log.breaches]  # type: ignore[arg-type]
-        log.read_back = [ReadBack(**weight) for weight in log.read_back]  # type: ignore[arg-type]
-        return log
+    def absent(cls) -> OracleLog:
+        """Return the log of a script, whose updates nobody has checked."""
+        return cls(silent="a script declares no optimizer_rule", shown_by="script")
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> OracleLog:
+        breaches = [Breach(**breach) for breach in content["breaches"]]
+        read_back = [ReadBack(**weight) for weight in content["read_back"]]
+        return cls(**content | {"breaches": breaches, "read_back": read_back})
 
     def write(self, folder: Path, rank: int) -> None:
         """Write one rank's comparison of weight updates as JSON into a folder."""
-        write_whole(log_path(folder, "oracle", rank), asdict(self))
+        self.store(folder, rank, asdict(self))
 
     def add(self, other: OracleLog) -> None:
         """Merge the log of another rank, or of a later part of the run, into this one."""

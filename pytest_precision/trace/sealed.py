@@ -22,6 +22,7 @@ from pytest_precision._within import path_within
 from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.files import TraceFiles, mapped, no_regular, regular, write_whole
+from pytest_precision.trace.rank_log import sealed_logs
 
 __tracebackhide__ = is_bad_input
 
@@ -34,7 +35,8 @@ SEAL_BYTES = 16 << 20
 
 def files_of(rank: int) -> tuple[str, ...]:
     """Return the names of the files that a rank writes into every recording."""
-    return f"rank{rank}.json", f"rank{rank}.bin", f"data{rank}.json", f"updates{rank}.json"
+    logs = (log.file_of(rank) for log in sealed_logs())
+    return f"rank{rank}.json", f"rank{rank}.bin", *logs
 
 
 def log_of(rank: int) -> str:

@@ -26,8 +26,3 @@ def holders(folder: Path, world_sizes: tuple[int, ...]) -> Iterator[tuple[int, P
     """Yield (part number, folder, rank) for each rank of each part of a run between restarts."""
     for number, world_size in enumerate(world_sizes):
         yield from ((number, folder_of(folder, number), rank) for rank in range(world_size))
-
-
-def log_path(folder: Path, kind: str, rank: int) -> Path:
-    """Return the path of a rank's JSON file of some kind, such as `oracle0.json`."""
-    return folder / f"{kind}{rank}.json"

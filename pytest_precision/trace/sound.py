@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ def sound_integer(subject: str, value: Any, least: int = 0, most: int = LARGEST_
         ValueError: `value` is none.
     """
     if type(value) is not int or not least <= value <= most:
-        raise _wrong(f"{subject} to be a whole number from {least} to {most}", value)
+        raise unsound(f"{subject} to be a whole number from {least} to {most}", value)
     return value
 
 
@@ -53,7 +53,7 @@ def sound_flag(subject: str, value: Any) -> bool:
         ValueError: `value` is neither.
     """
     if type(value) is not bool:
-        raise _wrong(f"{subject} to be true or false", value)
+        raise unsound(f"{subject} to be true or false", value)
     return value
 
 
@@ -64,7 +64,7 @@ def sound_dtype(subject: str, value: Any) -> torch.dtype:
         ValueError: `value` names none.
     """
     if sound_text(subject, value) not in TORCH_DTYPES:
-        raise _wrong(f"{subject} to be a dtype that this torch has, such as bfloat16,", value)
+        raise unsound(f"{subject} to be a dtype that this torch has, such as bfloat16,", value)
     return TORCH_DTYPES[value]
 
 
@@ -75,7 +75,7 @@ def sound_text(subject: str, value: Any) -> str:
         ValueError: `value` is none.
     """
     if type(value) is not str:
-        raise _wrong(f"{subject} to be a text", value)
+        raise unsound(f"{subject} to be a text", value)
     return value
 
 
@@ -95,7 +95,7 @@ def sound_list(subject: str, value: Any, length: int | None = None) -> list[Any]
         ValueError: `value` is none.
     """
     if type(value) is not list or (length is not None and len(value) != length):
-        raise _wrong(
+        raise unsound(
             f"{subject} to be a list" + (f" of {length}" if length is not None else ""), value
         )
     return value
@@ -108,7 +108,7 @@ def sound_object(subject: str, value: Any, names: Collection[str] | None = None)
         ValueError: `value` is none.
     """
     if type(value) is not dict or (names is not None and value.keys() != set(names)):
-        raise _wrong(f"{subject} to be an object" + (f" of {', '.join(names or ())}"), value)
+        raise unsound(f"{subject} to be an object" + (f" of {', '.join(names or ())}"), value)
     return value
 
 
@@ -169,9 +169,9 @@ def _expect_course(moments: list[Any]) -> None:
     for moment, right in zip(moments, expected, strict=False):
         sound_list("a moment", moment, len(right))
         if moment != right or [*map(type, moment)] != [*map(type, right)]:
-            raise _wrong(f"the moment {right}", moment)
+            raise unsound(f"the moment {right}", moment)
     if len(moments) != len(expected) or not steps:
-        raise _wrong("the moments of whole train steps", f"{len(moments)} moments")
+        raise unsound("the moments of whole train steps", f"{len(moments)} moments")
 
 
 class _Extent(NamedTuple):
@@ -230,7 +230,7 @@ def sound_place(subject: str, place: list[Any], piece: list[int], shape: list[in
     else:
         fits = False
     if not fits:
-        raise _wrong(f"{subject} to be the place of a piece {piece} in {shape}", place)
+        raise unsound(f"{subject} to be the place of a piece {piece} in {shape}", place)
 
 
 def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
@@ -242,60 +242,14 @@ def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:
             continue
         sound_integer("an offset", at, 0, nbytes - slot.nbytes)
         if at % slot.element:
-            raise _wrong(f"an offset that is a multiple of {slot.element}", at)
-
-
-def expect_data(log: Any) -> None:
-    """Raise unless a rank's parsed log of microbatch digests is well formed.
-
-    Raises:
-        ValueError: it names what cannot be.
-    """
-    sound_object("a log of data", log, ("given", "unsteady", "tokens"))
-    for digests in _by_step(log["given"]):
-        texts("digests of data", digests)
-    for counts in _by_step(log["tokens"]):
-        for count in sound_list("numbers of tokens", counts):
-            sound_integer("a number of tokens", count)
-    for step in sound_list("unsteady", log["unsteady"]):
-        sound_integer("a step", step)
-
-
-def _by_step(value: Any) -> Iterable[Any]:
-    for step in sound_object("what steps have", value):
-        if not (step.isascii() and step.isdecimal() and len(step) < len(str(LARGEST_COUNT))):
-            raise _wrong("the number of a step", step)
-    return list(value.values())
-
-
-def expect_updates(log: Any) -> None:
-    """Raise unless a rank's parsed log of lost updates is well formed.
-
-    Raises:
-        ValueError: it names what cannot be.
-    """
-    sound_object("a log of updates", log, ("pieces", "steps", "unmeasured"))
-    sound_texts("unmeasured", log["unmeasured"])
-    pieces = [
-        texts("a piece", sound_list("a piece", piece, 2))
-        for piece in sound_list("pieces", log["pieces"])
-    ]
-    for step, rows in (sound_list("a step", pair, 2) for pair in sound_list("steps", log["steps"])):
-        sound_integer("a step", step)
-        for number, updates, lost, *sums in (
-            sound_list("counts", row, 7) for row in sound_list("rows", rows)
-        ):
-            sound_integer("the number of a piece", number, 0, len(pieces) - 1)
-            sound_integer("lost updates", lost, 0, sound_integer("updates", updates))
-            for figure in sums:
-                if type(figure) is not float or not 0 <= figure < math.inf:
-                    raise _wrong("a sum to be a number that is finite and not negative", figure)
+            raise unsound(f"an offset that is a multiple of {slot.element}", at)
 
 
 def _one_of(subject: str, value: Any, choices: Collection[Any]) -> None:
     if not any(value is choice for choice in choices):
-        raise _wrong(f"{subject} to be one of {', '.join(map(str, choices))}", value)
+        raise unsound(f"{subject} to be one of {', '.join(map(str, choices))}", value)
 
 
-def _wrong(subject: str, value: Any) -> ValueError:
+def unsound(subject: str, value: Any) -> ValueError:
+    """Return the error for a value that cannot be, after words on what is expected instead."""
     return ValueError(expected_but_got(subject, reprlib.repr(value)))

@@ -5,11 +5,20 @@ It lies next to the trace of each rank; agreement of the two sides does not depe
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
-from pytest_precision.trace.files import OWN_FILES, TraceFiles
-from pytest_precision.trace.segment_folders import holders, log_path
+from pytest_precision.trace.rank_log import RankPart, SealedLog
+from pytest_precision.trace.sound import (
+    sound_integer,
+    sound_list,
+    sound_object,
+    sound_texts,
+    texts,
+    unsound,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class Counts:
 
 
 @dataclass
-class UpdateLog:
+class UpdateLog(SealedLog):
     """How many weight updates rounding lost in a run, per step and tensor.
 
     Attributes:
@@ -77,33 +86,47 @@ class UpdateLog:
         unmeasured: logical tensor to the reason why its updates cannot be measured.
     """
 
+    stem = "updates"
+
     steps: dict[int, dict[str, Counts]] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> UpdateLog:
-        """Read the lost updates of all ranks; a shard that several ranks hold counts once.
-
-        Of a bare cell there are none.
-        """
+    def merged(cls, parts: Iterable[RankPart]) -> UpdateLog:
+        """Make one log of what all ranks have lost; a shard that several ranks hold counts once."""
         log = cls()
         counted: set[tuple[int, str, str]] = set()
-        for _, place, rank in holders(folder, world_sizes):
-            path = log_path(place, "updates", rank)
-            if not files.has(path):
-                continue
-            part = files.data(path)
-            log.unmeasured |= part["unmeasured"]
+        for _, _, content in parts:
+            log.unmeasured |= content["unmeasured"]
             counted_of_rank = set()
-            for step, rows in part["steps"]:
+            for step, rows in content["steps"]:
                 names = log.steps.setdefault(step, {})
                 for number, *counts in rows:
-                    name, place = part["pieces"][number]
+                    name, place = content["pieces"][number]
                     if (step, name, place) not in counted:
                         names[name] = names.get(name, Counts()) + Counts(*counts)
                         counted_of_rank.add((step, name, place))
             counted |= counted_of_rank
         return log
+
+    @classmethod
+    def expect_sound(cls, content: Any) -> None:
+        """Raise unless a rank's parsed log of lost updates is well formed.
+
+        Raises:
+            ValueError: it names what cannot be.
+        """
+        sound_object("a log of updates", content, ("pieces", "steps", "unmeasured"))
+        sound_texts("unmeasured", content["unmeasured"])
+        pieces = [
+            texts("a piece", sound_list("a piece", piece, 2))
+            for piece in sound_list("pieces", content["pieces"])
+        ]
+        for pair in sound_list("steps", content["steps"]):
+            step, rows = sound_list("a step", pair, 2)
+            sound_integer("a step", step)
+            for row in sound_list("rows", rows):
+                _expect_counts(row, len(pieces))
 
     def totals(self) -> dict[str, Counts]:
         """Return, per tensor, how many updates were lost over the whole run."""
@@ -112,3 +135,12 @@ class UpdateLog:
             for name, counts in names.items():
                 totals[name] = totals.get(name, Counts()) + counts
         return totals
+
+
+def _expect_counts(row: Any, pieces: int) -> None:
+    number, updates, lost, *sums = sound_list("counts", row, 7)
+    sound_integer("the number of a piece", number, 0, pieces - 1)
+    sound_integer("lost updates", lost, 0, sound_integer("updates", updates))
+    for figure in sums:
+        if type(figure) is not float or not 0 <= figure < math.inf:
+            raise unsound("a sum to be a number that is finite and not negative", figure)

@@ -8,10 +8,11 @@ from pytest_precision.errors import RecordingError, expected_but_got, is_bad_inp
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.trace.manifest import Manifest, damaged
+from pytest_precision.trace.rank_log import sealed_logs
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import SealedFiles, files_of
-from pytest_precision.trace.sound import expect_data, expect_index, expect_updates
+from pytest_precision.trace.sound import expect_index
 
 __tracebackhide__ = is_bad_input
 
@@ -42,11 +43,11 @@ def _sound(name: str, folder: Path, manifest: Manifest) -> Recording:
     files = SealedFiles(folder, manifest.files)
     ranks = range(manifest.world_size)
     for rank in ranks:
-        index, tensors, data, updates = (folder / name for name in files_of(rank))
+        index, tensors, *_ = (folder / name for name in files_of(rank))
         fields = Header.__dataclass_fields__
         expect_index(files.data(index), fields, len(ranks), files.bytes(tensors).numel())
-        expect_data(files.data(data))
-        expect_updates(files.data(updates))
+        for log in sealed_logs():
+            log.expect_sound(files.data(folder / log.file_of(rank)))
     trace = Trace(folder, manifest.world_size, files=files)
     cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=manifest.world_size)
     return Recording(name, cell, trace, manifest, RECORDING)

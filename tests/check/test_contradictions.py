@@ -20,11 +20,12 @@ from pytest_precision import (
     unchecked,
     workloads,
 )
+from pytest_precision.parity.exempt import Exempt
 from pytest_precision.parity.self_checks.consistency import FROZEN, Consistency
-from pytest_precision.parity.self_checks.exempt import Exempt
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.trace.moment import EVERYTHING
+from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
 
 ParityIn = Callable[[Cell], Parity]
@@ -64,7 +65,7 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         segment = cell.segments[0]
         record_engine(LayoutJob(layout, layout, workload, cell, tmp_path, segment, EVERYTHING))
         side = Recording.read("candidate", cell, tmp_path, EVERYTHING)
-        return Consistency.of(side, side.oracle, Exempt())
+        return Consistency.of(side, side.log(OracleLog), Exempt())
 
     return look
 

@@ -18,6 +18,7 @@ from pytest_precision.check.side import Side
 from pytest_precision.errors import SideFailed
 from pytest_precision.ranks import ImportPath, RankPool
 from pytest_precision.trace.cache import TraceCache
+from pytest_precision.trace.gradient_log import GradientLog
 
 
 def side(layout: object, cell: Cell = Cell()) -> Side:  # noqa: B008 (cells do not change)
@@ -91,5 +92,5 @@ def test_right_gradients_of_the_reference_hold_in_the_same_cell(
             found = json.loads(log.read_text())
             planted = dict.fromkeys(found["right"], (1_000_000, 0.5))
             log.write_text(json.dumps(found | {"right": planted}))
-            judged = recordings.ours(None).gradients.judged
+            judged = recordings.ours(None).log(GradientLog).judged
     assert (judged == 1_000_000) == same

@@ -378,7 +378,7 @@ def test_five_lines_say_what_was_not_compared() -> None:
         workload="",
         criterion="bitwise",
         ruling=Ruling(),
-        left_out=names,
+        figures={"left_out": names},
     )
     assert len(lines(verdict)) == 1 + FEW + 1
     assert lines(verdict)[-1] == "  and 3 more; -v shows all"

@@ -69,9 +69,12 @@ of the row call it: the method of an operation, the module of a format.
 
 WITHOUT_EXAMPLE = {
     "a defect or a variation of the catalogue",
+    "a figure",
     "a framework whose loop is a script",
+    "a log of the ranks",
 }
-"""Rows without an example: the first is not of the package, and of the second few need all."""
+"""Rows without an example: the first is not of the package, figures and logs have readers beside
+what the row names, and of a framework few need all."""
 
 
 @cache

@@ -63,7 +63,9 @@ def verdict_on(kind: str, candidate: torch.Tensor, reference: torch.Tensor) -> V
         figures = case.figures() | dict(ruling.figures)
         sides_in_words = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "")
         axes = {"world_size": 1, "sequence": "train1"}
-        return Verdict(nodeid="t.py::t", axes=axes, ruling=ruling, **sides_in_words | figures)
+        return Verdict(
+            nodeid="t.py::t", axes=axes, ruling=ruling, figures=figures, **sides_in_words
+        )
 
 
 def expect_plain(found: Verdict) -> dict[str, Any]:

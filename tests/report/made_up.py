@@ -11,6 +11,7 @@ import pytest
 
 from pytest_precision import Verdict
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following, ModuleErrors, SourceLine
+from pytest_precision.parity.figures import DEFAULT_FIGURES
 from pytest_precision.parity.verdict import Divergence, Ruling
 from pytest_precision.report.cell_result import CellResult, CheckResult
 
@@ -75,7 +76,9 @@ def culprit(
 
 
 def verdict(outcome: str = "pass", reason: str = "", **changes: Any) -> dict[str, Any]:
-    """A verdict as it crosses processes; `changes` are of its ruling or of its own fields."""
+    """A verdict as it crosses processes; `changes` are of its ruling, figures or other fields."""
+    measured = {"observations": 96, "bytes": 4096, "seconds": 0.25}
+    measured |= {name: changes.pop(name) for name in changes.keys() & DEFAULT_FIGURES.keys()}
     ruled = {name: changes.pop(name) for name in changes.keys() & RULED}
     own: dict[str, Any] = {
         "nodeid": NODEID,
@@ -84,13 +87,10 @@ def verdict(outcome: str = "pass", reason: str = "", **changes: Any) -> dict[str
         "reference": "layouts:discrete",
         "workload": "workloads:moe",
         "criterion": "bitwise",
-        "observations": 96,
-        "bytes": 4096,
-        "seconds": 0.25,
     } | changes
     less = outcome == "pass" and own["criterion"] != "bitwise"
     ruling = Ruling(outcome=outcome, reason=reason, **{"in_part": less} | ruled)
-    return Verdict(ruling=ruling, **own).as_dict() | {"reason": reason}
+    return Verdict(ruling=ruling, figures=measured, **own).as_dict() | {"reason": reason}
 
 
 def reports(

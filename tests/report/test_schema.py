@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 from jsonschema import ValidationError
 from made_up import culprit, divergence, verdict
-from written import read_report, validator
+from written import SCHEMA, read_report, validator
 
+from pytest_precision.parity.figures import DEFAULT_FIGURES
+from pytest_precision.parity.verdict import FACTS, FINDINGS
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.provenance import environment
+
+OF_THE_TEST = {
+    *("pytest", "xfail", "number", "line", "worker", "test_seconds", "reruns", "unread"),
+}
+"""What the report adds to a verdict."""
+
+
+FORMER = {"mutants"}
+"""Keys that are no longer written, and mean nothing else."""
+
+
+def test_each_figure_has_its_piece_and_none_more() -> None:
+    """A figure of a verdict is a key of report.json, and readers learn what it holds."""
+    described = json.loads(SCHEMA.read_text())["$defs"]["check"]["properties"]
+    assert described.keys() - OF_THE_TEST - FORMER - {*FACTS, *FINDINGS} == DEFAULT_FIGURES.keys()
 
 
 @pytest.fixture

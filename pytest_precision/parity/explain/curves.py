@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.parity.self_checks.vacuity import entries_of
 from pytest_precision.parity.words import percent
 from pytest_precision.trace.reader import Trace
@@ -13,10 +14,21 @@ from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
+def shares_lost(case: RecordedCase) -> dict[str, Any]:
+    """Return as a dict for each run how many of its updates rounding lost, see `summary`."""
+    return {side.name: summary(side.log(UpdateLog)) for side in case.sides}
+
+
 def summary(log: UpdateLog) -> dict[str, Any]:
     """Return as a dict the share of updates lost to rounding: in all tensors, and in the worst one.
 
     If no update was measured, only the reasons are returned.
+
+    Returns:
+        `share` of the updates that left the effective weight as it was; `share_by_size`, where an
+        update counts as much as it would have moved its weight; `absorbed`, the share of the
+        updates' norm that the weights lack; the same of the `worst` tensor with its `name`; and
+        `unmeasured`, tensor to reason.
     """
     totals = log.totals()
     if not totals:
@@ -29,19 +41,20 @@ def summary(log: UpdateLog) -> dict[str, Any]:
     }
 
 
-def table(*sides: Recording) -> dict[str, Any]:
+def table(case: RecordedCase) -> dict[str, Any]:
     """Return the curves of each run to plot: loss, gradient norm, updates lost to rounding.
 
     A step's loss is the sum of its microbatches' observed losses.
     """
-    losses = {side.name: _losses(side.trace) for side in sides}
-    norms = {side.name: _norms(side.trace) for side in sides}
+    losses = {side.name: _losses(side.trace) for side in case.sides}
+    norms = {side.name: _norms(side.trace) for side in case.sides}
     steps = sorted({step for curve in losses.values() for step in curve})
     sums = {
         side.name: {
-            step: sum(counts.values(), Counts()) for step, counts in side.updates.steps.items()
+            step: sum(counts.values(), Counts())
+            for step, counts in side.log(UpdateLog).steps.items()
         }
-        for side in sides
+        for side in case.sides
     }
 
     def column(figure: Callable[[Counts], float]) -> dict[str, list[float | None]]:
@@ -59,12 +72,12 @@ def table(*sides: Recording) -> dict[str, Any]:
     }
 
 
-def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
+def lost_lines(candidate: Recording, reference: Recording) -> list[str]:
     """Return one line if rounding loses more weight updates in the candidate than in the reference.
 
     The tensor that loses most decides, and shares are compared in whole percent.
     """
-    ours, theirs = candidate.totals(), reference.totals()
+    ours, theirs = (side.log(UpdateLog).totals() for side in (candidate, reference))
     if not ours:
         return []
     name, counts = worst(ours)
@@ -77,12 +90,13 @@ def lost_lines(candidate: UpdateLog, reference: UpdateLog) -> list[str]:
     return [f"{_share(counts)} of updates lost in {name} (reference: {beside})"]
 
 
-def beyond(log: UpdateLog, limit: float) -> str | None:
+def beyond(side: Recording, limit: float) -> str | None:
     """Return words on how far a tensor's updates lost to rounding exceed `limit`; None if none do.
 
     The figure is `Counts.lost_by_size` of a tensor over the whole run. The share of a single step,
     or by number, does not tell runs apart: where a schedule ends, fp32 loses 80 % of its updates.
     """
+    log = side.log(UpdateLog)
     totals = log.totals()
     name = max(totals, key=lambda tensor: totals[tensor].lost_by_size)
     counts = totals[name]
@@ -99,8 +113,9 @@ def beyond(log: UpdateLog, limit: float) -> str | None:
     )
 
 
-def unmeasured(log: UpdateLog) -> str | None:
+def unmeasured(side: Recording) -> str | None:
     """Return why it is not known how many updates a run lost to rounding; None if it is."""
+    log = side.log(UpdateLog)
     for name, reason in log.unmeasured.items():
         return f"the updates of {name} cannot be measured: {reason}"
     if not any(counts.updates for counts in log.totals().values()):

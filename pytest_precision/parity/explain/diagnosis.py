@@ -42,7 +42,6 @@ from pytest_precision.parity.explain.history import (
     of_history,
 )
 from pytest_precision.parity.explain.unlike import other_number, other_weights
-from pytest_precision.trace.gradient_log import GradientBreach
 
 ALONE = frozenset({"decision"} | {name for name, kind in KINDS.items() if kind.lasts == "setting"})
 """Kinds of single numbers and choices, which say more than what they have in common."""
@@ -120,20 +119,6 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     which = "each of" if len(same) == len(diagnoses) - 1 else f"{len(same) + 1} of"
     words = f"{chosen.signature} in {which} {len(diagnoses)} tensors that differ"
     return chosen._replace(signature=words, likewise=tuple(same))
-
-
-def by_rule(diagnosis: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
-    """Name a wrong way of accumulating gradients (`breach`) as the error if no other is recognized.
-
-    Args:
-        diagnosis: of the first divergence.
-        breach: what the candidate's gradients were held to the workload's own for; None for none.
-    """
-    pair = diagnosis.finding.pair
-    if breach is None or diagnosis.error or not breach.words or pair.kind not in GRADIENTS:
-        return diagnosis
-    same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)
-    return diagnosis._replace(signature=breach.words, error="accumulation") if same else diagnosis
 
 
 def _diagnoses(alike: list[Compared]) -> list[Diagnosis]:

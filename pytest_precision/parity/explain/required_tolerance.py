@@ -10,6 +10,7 @@ from typing import Any
 from pytest_precision.engine.kinds import causal_rank, lasting
 from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
 from pytest_precision.parity.compare.statistics import Statistics
+from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.parity.words import aligned
 
 ROOM = 2
@@ -112,6 +113,11 @@ def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
 def _measured(finding: Finding) -> Statistics | None:
     """Return a differing tensor's error statistics; None unless only its values differ."""
     return finding.statistics if finding.problem == "values" else None
+
+
+def needed(case: RecordedCase) -> dict[str, Any] | None:
+    """Return the tolerances that each kind of tensor of a check needs; see `columns`."""
+    return columns(case.judgement)
 
 
 def columns(judgement: Judgement) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from pytest_precision.engine.decisions import CLIPPED
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.trace.data_log import DataLog
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import WARN_ONLY, Trace
@@ -162,6 +163,12 @@ GAP_CHECKS: tuple[Callable[[Exercised], str], ...] = (
     loads,
     determinism,
 )
+
+
+def gaps(case: RecordedCase) -> list[str]:
+    """List what the candidate's run never did, so that nothing is proved of it."""
+    side = case.candidate
+    return unexercised(side.trace, side.cell, side.log(DataLog))
 
 
 def unexercised(trace: Trace, cell: Cell, data: DataLog) -> list[str]:

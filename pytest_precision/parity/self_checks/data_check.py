@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_precision.matrix.cell import Cell, axes_of
+from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.trace.data_log import DataLog, Given
 
 ADVICE = (
@@ -10,6 +11,12 @@ ADVICE = (
     "from torch.Generator().manual_seed(step)"
 )
 """Advice for the author of a workload that does not always give the same data."""
+
+
+def unlike_data(case: RecordedCase) -> str | None:
+    """Return words on which ranks or runs of a check received unequal microbatches, or None."""
+    ours, theirs = case.sides
+    return other_data(ours.log(DataLog), theirs.log(DataLog), (ours.cell, theirs.cell))
 
 
 def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell]) -> str | None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from pytest_precision.parity.self_checks.exempt import Exempt
+from pytest_precision.parity.exempt import Exempt
+from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.trace.gradient_log import GradientBreach, GradientLog
 from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.trace.recording import Recording
@@ -48,6 +49,15 @@ class Broken(NamedTuple):
         return "; ".join(filter(None, causes)) or UNKNOWN
 
 
+def oracle(case: RecordedCase) -> dict[str, Any]:
+    """Return as a dict for each run how updates and gradients follow what the workload declares."""
+    return {
+        side.name: summary_of_rule(side.log(OracleLog), case.exempt)
+        | {"gradients": gradient_summary(side.log(GradientLog), case.exempt)}
+        for side in case.sides
+    }
+
+
 def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
     """Return as a dict how a run's updates follow the optimizer rule that the workload declares.
 
@@ -79,10 +89,9 @@ def summary_of_rule(log: OracleLog, exempt: Exempt) -> dict[str, Any]:
 
 def breached(sides: Iterable[Recording], exempt: Exempt) -> list[Broken]:
     """Return, for each run that has one, the first update that breaks the optimizer rule."""
-    breaches = ((side, side.oracle.first(exempt.judges)) for side in sides)
-    return [
-        Broken(side.name, side.oracle, breach) for side, breach in breaches if breach is not None
-    ]
+    logs = ((side.name, side.log(OracleLog)) for side in sides)
+    breaches = ((name, log, log.first(exempt.judges)) for name, log in logs)
+    return [Broken(name, log, breach) for name, log, breach in breaches if breach is not None]
 
 
 def breach_headline(sides: Sequence[Broken]) -> str:
@@ -173,8 +182,14 @@ class WrongGradient(NamedTuple):
 
 def wrong_gradients(sides: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
     """Return each run's first loss or gradient that differs from the workload's recomputation."""
-    breaches = ((side.name, side.gradients.first(exempt.judges)) for side in sides)
+    breaches = ((side.name, side.log(GradientLog).first(exempt.judges)) for side in sides)
     return [WrongGradient(name, breach) for name, breach in breaches if breach is not None]
+
+
+def wrong_alone(case: RecordedCase) -> GradientBreach | None:
+    """Return the candidate's first wrong gradient, unless the reference has one, too."""
+    ours, theirs = (wrong_gradients([side], case.exempt) for side in case.sides)
+    return ours[0].breach if ours and not theirs else None
 
 
 def gradient_headline(wrong: Sequence[WrongGradient]) -> str:

@@ -9,9 +9,7 @@ from pathlib import Path
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.scripts.loop_rules import LoopRules
 from pytest_precision.recorders.scripts.steps import Steps
-from pytest_precision.trace.files import write_whole
-from pytest_precision.trace.recording import BROKEN_RULES
-from pytest_precision.trace.segment_folders import log_path
+from pytest_precision.trace.broken_rules import BrokenRules
 
 
 class RulesProbe(Probe[Steps]):
@@ -36,4 +34,4 @@ class RulesProbe(Probe[Steps]):
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the broken rules."""
-        write_whole(log_path(folder, BROKEN_RULES, rank), self._broken)
+        BrokenRules.store(folder, rank, self._broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from variations.unusual_loops import LOOPS
 from variations.unusual_loops import side as unusual
 
 from pytest_precision import Cell, unchecked
+from pytest_precision.trace.broken_rules import BrokenRules
 from pytest_precision.trace.recording import Recording
 
 WORDS = {
@@ -27,13 +29,13 @@ WORDS = {
 """A loop that breaks a rule, and what is said of it."""
 
 
-def rules_of(recorded: Recorded, tmp_path: Path, name: str) -> dict[str, str]:
+def rules_of(recorded: Recorded, tmp_path: Path, name: str) -> Mapping[str, str]:
     recorded(partial(ruled_loops.one, name=name), steps=4)
     return broken_rules(tmp_path)
 
 
-def broken_rules(folder: Path) -> dict[str, str]:
-    return Recording.read("loop", Cell(), folder, None).broken_rules
+def broken_rules(folder: Path) -> Mapping[str, str]:
+    return Recording.read("loop", Cell(), folder, None).log(BrokenRules).kinds
 
 
 @pytest.mark.parametrize("name", ruled_loops.BROKEN)
