@@ -202,6 +202,8 @@ def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
+    if candidate.numel() == 1 and not float(torch.frexp(candidate)[0]) % 0.5:
+        return None  # a power of two is a number of every grid, and is often chosen
     for grid in COARSER.get(candidate.dtype, ()):
         if not has_all(grid, candidate) or has_all(grid, reference):
             continue

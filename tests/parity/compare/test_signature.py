@@ -91,6 +91,15 @@ def test_a_power_of_two_is_no_rounding_of_what_is_far_from_it() -> None:
     assert signature(torch.tensor([1.0]), torch.tensor([1.86e-11])) == "values"
 
 
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [(2.0, "values"), (-0.5, "values"), (1.9921875, "rounded to bfloat16")],
+)
+def test_a_power_of_two_is_no_rounding_of_what_is_near_it(ours: float, words: str) -> None:
+    """A rate of 0.5 was chosen; another number of few bits has them by a rounding."""
+    assert signature(torch.tensor([ours]), torch.tensor([ours * 1.0005])) == words
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-40, 3e38])
 def test_truncation_is_a_rounding(scale: float) -> None:
     """Of whatever size and in whatever direction, by less than a step."""
@@ -183,7 +192,15 @@ def noisy(tensor: torch.Tensor, size: float) -> torch.Tensor:
         (noisy(REFERENCE / 3, 7e-2), torch.bfloat16, "values"),
         (noisy(REFERENCE * 1.02, 6e-3), torch.bfloat16, "values"),
     ],
-    ids=["fp32", "far", "near 1", "as small as rounding", "bf16", "far in bf16", "as small as bf16's"],
+    ids=[
+        "fp32",
+        "far",
+        "near 1",
+        "as small as rounding",
+        "bf16",
+        "far in bf16",
+        "as small as bf16's",
+    ],
 )
 def test_a_factor_up_to_rounding(
     candidate: torch.Tensor, products: torch.dtype, words: str
