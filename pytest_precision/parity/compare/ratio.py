@@ -125,6 +125,12 @@ def words_of(ratio: float, *, exact: bool = True) -> str:
     return f"{'-' * (ratio < 0)}{power}" if power else f"{ratio:.{digits}g}"
 
 
+def words_unlike_1(ratio: float, *, exact: bool = True) -> str:
+    """Format a factor that is not 1 as `words_of` does, or with the digits that tell it from 1."""
+    words = words_of(ratio, exact=exact)
+    return repr(1 + float(f"{ratio - 1:.2g}")) if words == "1" else words
+
+
 def unit_of(dtype: torch.dtype) -> float:
     """Return the unit roundoff of a floating dtype."""
     return float(torch.finfo(dtype).eps) / 2

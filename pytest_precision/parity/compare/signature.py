@@ -18,6 +18,7 @@ from pytest_precision.parity.compare.ratio import (
     simple_ratio,
     stretch_of,
     words_of,
+    words_unlike_1,
 )
 
 NO_PATTERN = "values"
@@ -132,8 +133,8 @@ def _said(error: str, words: str) -> Signature | None:
 
 
 def factor(ratio: float, *, exact: bool = True) -> Signature:
-    """Return the error pattern of a constant factor, with the factor in words."""
-    return Signature("factor", times(ratio, exact=exact), ratio)
+    """Return the error pattern of a constant factor other than 1, with the factor in words."""
+    return Signature("factor", f"{words_unlike_1(ratio, exact=exact)} times the reference", ratio)
 
 
 def times(ratio: float, *, exact: bool = True) -> str:
@@ -178,8 +179,8 @@ def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
 
 def fitted(fit: Fit) -> Signature:
     """Return the error pattern of a least-squares factor, with the error that it leaves."""
-    words = f"{times(fit.factor, exact=False)} up to {fit.residual:.1g}"
-    return Signature("factor", words, fit.factor)
+    signature = factor(fit.factor, exact=False)
+    return signature._replace(words=f"{signature.words} up to {fit.residual:.1g}")
 
 
 def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
@@ -201,6 +202,8 @@ def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
 
 
 def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
+    if candidate.numel() == 1 and not float(torch.frexp(candidate)[0]) % 0.5:
+        return None  # a power of two is a number of every grid, and is often chosen
     for grid in COARSER.get(candidate.dtype, ()):
         if not has_all(grid, candidate) or has_all(grid, reference):
             continue

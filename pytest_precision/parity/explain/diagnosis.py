@@ -211,7 +211,7 @@ def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
 def scaled(pair: Pair, signature: Signature) -> Signature:
     """Name a factor `the loss scale` where it equals the reference's loss scale."""
     scale = loss_scale(pair) if signature.ratio else None
-    if scale is None or scale == 1 or signature.ratio is None:
+    if not scale or scale == 1 or signature.ratio is None:  # many overflows make it 0
         return signature
     for value, words in ((scale, "the loss scale"), (1 / scale, "1 over the loss scale")):
         if abs(signature.ratio / value - 1) <= COARSEST:
@@ -241,8 +241,6 @@ def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | Non
     parts: dict[tuple[int | None, int | None], list[Compared]] = {}
     for tensor in compared:
         parts.setdefault(tensor.part, []).append(tensor)
-    if len(parts) < 2:
-        return None
     # A sum over microbatches has none from the second on, where each has a factor of its own.
     first = {part: tensors for part, tensors in parts.items() if part[1] == next(iter(parts))[1]}
     fits = {part: _fit(tensors) for part, tensors in first.items()}

@@ -26,6 +26,7 @@ from pytest_precision.parity.compare.ratio import (
     place,
     unit_of,
     words_of,
+    words_unlike_1,
 )
 from pytest_precision.parity.compare.signature import Signature, is_measured
 from pytest_precision.parity.compare.tensors import same_bytes
@@ -149,7 +150,7 @@ def _multiple(fit: Fit, rounding: float, *, is_number: bool) -> Signature | None
         return None
     if near and whole == -1:
         return Signature("update", "moved the other way")
-    said = str(whole) if near and whole else words_of(fit.factor, exact=False)
+    said = str(whole) if near and whole not in (0, 1) else words_unlike_1(fit.factor, exact=False)
     return Signature("update", f"moved by {said} times the reference's update")
 
 

@@ -28,6 +28,7 @@ def signature(
         (UNRELATED, "values"),
         (REFERENCE * 2, "2 times the reference"),
         (REFERENCE / 3, "0.333333 times the reference"),
+        (REFERENCE * (1 + 2**-20), "1.00000095 times the reference"),
         (REFERENCE * 2**22, "2^22 times the reference"),
         (REFERENCE / -(2**16), "-2^-16 times the reference"),
         (REFERENCE * 1025, "1025 times the reference"),
@@ -60,6 +61,7 @@ def signature(
         "nothing",
         "doubled",
         "third",
+        "near 1",
         "loss scale",
         "unscaled",
         "no power",
@@ -87,6 +89,15 @@ def test_the_sign_of_zero_is_a_signature() -> None:
 def test_a_power_of_two_is_no_rounding_of_what_is_far_from_it() -> None:
     """All grids have it; only what a rounding can have moved so far looks rounded."""
     assert signature(torch.tensor([1.0]), torch.tensor([1.86e-11])) == "values"
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [(2.0, "values"), (-0.5, "values"), (1.9921875, "rounded to bfloat16")],
+)
+def test_a_power_of_two_is_no_rounding_of_what_is_near_it(ours: float, words: str) -> None:
+    """A rate of 0.5 was chosen; another number of few bits has them by a rounding."""
+    assert signature(torch.tensor([ours]), torch.tensor([ours * 1.0005])) == words
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-40, 3e38])
@@ -175,12 +186,21 @@ def noisy(tensor: torch.Tensor, size: float) -> torch.Tensor:
     [
         (noisy(REFERENCE / 3, 2e-7), torch.float32, "0.333 times the reference up to 2e-07"),
         (noisy(REFERENCE / 3, 2e-2), torch.float32, "values"),
+        (noisy(REFERENCE * 1.0005, 2e-7), torch.float32, "1.0005 times the reference up to 2e-07"),
         (noisy(REFERENCE * 1.000001, 2e-7), torch.float32, "values"),
         (noisy(REFERENCE / 3, 6e-3), torch.bfloat16, "0.333 times the reference up to 0.007"),
         (noisy(REFERENCE / 3, 7e-2), torch.bfloat16, "values"),
         (noisy(REFERENCE * 1.02, 6e-3), torch.bfloat16, "values"),
     ],
-    ids=["fp32", "far", "as small as rounding", "bf16", "far in bf16", "as small as bf16's"],
+    ids=[
+        "fp32",
+        "far",
+        "near 1",
+        "as small as rounding",
+        "bf16",
+        "far in bf16",
+        "as small as bf16's",
+    ],
 )
 def test_a_factor_up_to_rounding(
     candidate: torch.Tensor, products: torch.dtype, words: str

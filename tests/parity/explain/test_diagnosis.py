@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from pytest_precision import whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose
+from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import locate
+from pytest_precision.trace.gradient_log import GradientBreach
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
 
@@ -104,6 +107,21 @@ def test_a_tensor_of_another_name_is_named(look) -> None:
     assert look(up=SECOND["down"])[0].signature == "the reference's down"
 
 
+def test_a_later_phase_of_the_step_is_not_looked_at(write_trace: Write) -> None:
+    """What differs there follows from what differs first."""
+    phases = [MOMENTS[0]._replace(phase=phase) for phase in ("forward_backward", "reduce_grads")]
+    sides = [
+        write_trace(
+            [
+                (phase, [whole("grad", name, scale * noise(n)) for n, name in enumerate(names)])
+                for phase, names in zip(phases, (["up"], ["up", "down"]), strict=True)
+            ]
+        )
+        for scale in (2, 1)
+    ]
+    assert diagnose(judge(*sides, Criteria.of(None))).signature == "2 times the reference"
+
+
 def test_the_microbatch_in_which_gradients_part_is_named(write_trace: Write) -> None:
     """Its last tensor stands for the others, and not the last of the sum over all microbatches."""
     moment = Moment(0, "train", 1, "forward_backward")
@@ -114,3 +132,62 @@ def test_the_microbatch_in_which_gradients_part_is_named(write_trace: Write) -> 
     )
     found = diagnose(judge(ours, theirs, Criteria.of(None)))
     assert found.finding.pair.name == "microbatch 0: down"
+
+
+def loss(number: int) -> list[Any]:
+    """A step with so many microbatches, of which each has a loss."""
+    losses = [whole("loss", f"microbatch{n}", torch.tensor(float(number))) for n in range(number)]
+    return [(Moment(0, "train", 1, "forward_backward"), losses)]
+
+
+def test_another_number_of_microbatches_is_an_error(write_trace: Write) -> None:
+    """Whatever the losses look like, each of which is a mean of more or fewer samples."""
+    for ours, theirs, error in ((4, 2, "microbatches"), (2, 2, "")):
+        reference = loss(theirs)
+        if ours == theirs:
+            reference[0][1][0] = whole("loss", "microbatch0", torch.tensor(2.001))
+        sides = write_trace(loss(ours)), write_trace(reference)
+        assert diagnose(judge(*sides, Criteria.of(None))).error == error
+
+
+def test_other_weights_are_an_error(write_trace: Write) -> None:
+    """Rates that only one side has, of weights that both have; no rate is missing by itself."""
+    weights = [whole("param", name, torch.ones(2)) for name in "ab"]
+    ours, theirs = (
+        write_trace([(MOMENTS[0], [*weights, whole("lr", name, torch.tensor(0.5))])])
+        for name in "ab"
+    )
+    assert diagnose(judge(ours, theirs, Criteria.of(None))).error == "weights"
+    neither = write_trace([(MOMENTS[0], weights)])
+    assert diagnose(judge(neither, theirs, Criteria.of(None))).error == "missing"
+
+
+BREACH = GradientBreach(2, "reduced_grad", "up", None, 0.5, 1e-6, "it is a mean of means")
+
+
+@pytest.mark.parametrize(
+    ("breach", "signature"),
+    [
+        (BREACH, "it is a mean of means"),
+        (None, "values"),
+        (replace(BREACH, words=""), "values"),
+        (replace(BREACH, step=1), "values"),
+        (replace(BREACH, kind="grad"), "values"),
+    ],
+    ids=["rule", "no breach", "no rule fits", "another step", "another kind"],
+)
+def test_a_wrong_rule_of_accumulation_names_gradients_that_tell_nothing(
+    look, breach: GradientBreach | None, signature: str
+) -> None:
+    """If it is of the same step and kind; what another pattern has named keeps its name."""
+    ruled = by_rule(look(up=noise(7), down=noise(8))[0], breach)
+    assert (ruled.signature, ruled.error) == (signature, "accumulation" * (signature != "values"))
+    doubled, _ = look(up=SECOND["up"] * 2)
+    assert by_rule(doubled, breach) == doubled
+
+
+def test_a_state_follows_no_rule_of_accumulation(write_trace: Write) -> None:
+    """Its gradients do, in a step of their own."""
+    sides = (write_trace([(MOMENTS[1], [whole("exp_avg", "up", noise(n))])]) for n in (1, 2))
+    state = diagnose(judge(*sides, Criteria.of(None)))
+    assert by_rule(state, replace(BREACH, kind="exp_avg")) == state
