@@ -248,7 +248,7 @@ def tolerances(case: Case) -> Ruling | None:
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
     """Return the outcome of the first gate that fails the check; None if all let it pass.
 
-    Of a bare cell those are left out that need what a probe has recorded.
+    Those that need what a bare cell does not record are left out of one.
     """
     left_out = OF_PROBES if case.terms.bare else ()
     rulings = (ask(case) for ask in gates if ask not in left_out)
@@ -290,8 +290,8 @@ GATES: tuple[Gate, ...] = (
 HELD_TO_RULES = (consistent, loop_rules, workload_gradients, declared_rule)
 """Those that hold a side to rules (identities, a loop's, a workload's), not to the other side."""
 
-OF_PROBES = (same_data, *HELD_TO_RULES, lost_updates)
-"""Those that read what was recorded beside the traces."""
+OF_PROBES = (*HELD_TO_RULES, lost_updates)
+"""Those that read what a bare cell does not record."""
 
 OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
 """Those that ask how two sides are compared."""
@@ -299,7 +299,9 @@ OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
 ALONE_GATES = tuple(one for one in GATES if one not in OF_TWO_SIDES)
 """The gates of a layout that is compared with further runs of itself."""
 
-RECORDED_GATES = tuple(one for one in GATES if one not in (undisturbed, *OF_PROBES, races))
+RECORDED_GATES = tuple(
+    one for one in GATES if one not in (same_data, undisturbed, *OF_PROBES, races)
+)
 """The gates of two recordings of scripts, which are of train steps alone."""
 
 MUTANT_GATES = tuple(one for one in GATES if one not in (agreement, races))

@@ -50,7 +50,7 @@ class Side:
             place of a trace.
         gradients: whether losses and gradients are computed once more, by the workload itself.
         updates: whether weight updates are measured and judged.
-        bare: whether nothing but the trace is recorded.
+        bare: whether nothing is recorded by which it is judged alone.
         then: the commit or installation whose code runs, in words; empty for this one.
     """
 

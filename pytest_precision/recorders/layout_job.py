@@ -88,7 +88,7 @@ class LayoutJob(NamedTuple):
         gradients: whether losses and gradients of a whole run are computed once more.
         other_log: of the other side's gradients, see `GradientOracle`.
         updates: whether weight updates of a whole run are measured and judged.
-        bare: whether nothing but the trace is recorded.
+        bare: whether nothing is recorded by which the run is judged alone.
     """
 
     layout: Layout

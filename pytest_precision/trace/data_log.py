@@ -45,19 +45,13 @@ class DataLog:
 
     @classmethod
     def read(cls, folder: Path, *world_sizes: int, files: TraceFiles = OWN_FILES) -> DataLog:
-        """Read the microbatch digests of all ranks, from every part of a run between restarts.
-
-        Of a bare cell there are none.
-        """
+        """Read the microbatch digests of all ranks, from every part of a run between restarts."""
         given: dict[int, dict[int, Sequence[str]]] = {}
         unsteady: dict[int, list[int]] = {}
         tokens: dict[int, set[int]] = {}
         for _, place, rank in holders(folder, world_sizes):
+            log = files.data(log_path(place, "data", rank))
             before = given.setdefault(rank, {})
-            path = log_path(place, "data", rank)
-            if not files.has(path):
-                continue
-            log = files.data(path)
             now = {int(step): digests for step, digests in log["given"].items()}
             other = [step for step in now.keys() & before.keys() if now[step] != before[step]]
             unsteady.setdefault(rank, []).extend([*log["unsteady"], *sorted(other)])

@@ -171,7 +171,7 @@ def record_script(
         folder: an existing one, the same for all ranks.
         window: the train steps whose values are kept; None is the whole run.
         segment: the operations that it makes; the first ones unless given.
-        bare: whether nothing but the trace is recorded.
+        bare: whether nothing is recorded by which the run is judged alone.
 
     Returns:
         the number of observations that were written.
