@@ -97,7 +97,7 @@ def contents(copies: Path, package: Path) -> dict[str, bytes]:
     files = [file for file in sorted(copies.rglob("*")) if file.is_file()]
     raw = {str(file.relative_to(copies)): file.read_bytes() for file in files}
     return {
-        name: OWN_LINE.sub(b"line", content.replace(bytes(package), b""))
+        name: OWN_LINE.sub(b"line", content.replace(bytes(package / "pytest_precision"), b""))
         if name.endswith(".json")
         else content
         for name, content in raw.items()

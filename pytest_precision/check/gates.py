@@ -248,7 +248,7 @@ def tolerances(case: Case) -> Ruling | None:
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
     """Return the outcome of the first gate that fails the check; None if all let it pass.
 
-    Of a bare cell those are left out that need what a probe has recorded.
+    Those that need what a bare cell does not record are left out of one.
     """
     left_out = OF_PROBES if case.terms.bare else ()
     rulings = (gate_function(case) for gate_function in gates if gate_function not in left_out)
@@ -290,8 +290,8 @@ GATES: tuple[Gate, ...] = (
 HELD_TO_RULES = (consistent, loop_rules, workload_gradients, declared_rule)
 """Those that hold a side to rules (identities, a loop's, a workload's), not to the other side."""
 
-OF_PROBES = (same_data, *HELD_TO_RULES, lost_updates)
-"""Those that read what was recorded beside the traces."""
+OF_PROBES = (*HELD_TO_RULES, lost_updates)
+"""Those that read what a bare cell does not record."""
 
 OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
 """Those that ask how two sides are compared."""
@@ -302,6 +302,6 @@ ALONE_GATES = tuple(gate_function for gate_function in GATES if gate_function no
 RECORDED_GATES = tuple(
     gate_function
     for gate_function in GATES
-    if gate_function not in (undisturbed, *OF_PROBES, races)
+    if gate_function not in (same_data, undisturbed, *OF_PROBES, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
-from pytest_precision.check.gates import ALONE_GATES, refused, ruled, same_data
+from pytest_precision.check.gates import ALONE_GATES, ruled, same_data
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
@@ -108,7 +108,7 @@ def repeated(
             recordings.append(stack.enter_context(closing(record(run.side, first, names=names))))
             case = Case.opened(recordings[-1], terms)
             where = f"in run {number} of {len(runs) + 1}, {run.words}"
-            ruling = refused(case, (same_data,)) or repeats(case, where)
+            ruling = same_data(case) or repeats(case, where)
             if ruling is not None:
                 break
         else:

@@ -30,7 +30,7 @@ class Terms(NamedTuple):
         lines: whether a failure is run once more to name the line of the first wrong value.
         root: the folder that files are named from: pytest's root, or where a command runs.
         jitter: how many runs of the candidate with delays must have the bits of the one without.
-        bare: whether nothing but the traces of both sides was recorded.
+        bare: whether nothing was recorded by which a side is judged alone.
     """
 
     criteria: Criteria
@@ -70,7 +70,7 @@ class Terms(NamedTuple):
 
     @property
     def bared(self) -> Terms:
-        """Return these terms without what needs more than the traces of both sides."""
+        """Return these terms for a bare cell, in which no side is judged alone."""
         return self._replace(bare=True, max_lost_updates=None, exempt=Exempt(BARE))
 
 

@@ -1,4 +1,8 @@
-"""Log digests of the microbatches that the workload gives to a run."""
+"""Log digests of the microbatches that the workload gives to a run.
+
+Every run of an engine has this probe: a workload may yield its microbatches one by one, and all
+runs of a side must draw them at the same time, before the step.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Engine probes: choose what is recorded beside the trace of an engine's run."""
+"""Engine probes: choose by what an engine's run is judged beside its trace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from pytest_precision.matrix.precisions import COMPUTED
-from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.gradient_probe import GradientProbe
 from pytest_precision.recorders.layout_job import LayoutJob
@@ -16,7 +15,7 @@ from pytest_precision.trace.moment import EVERYTHING
 
 
 def probes_of(job: LayoutJob, dtypes: set[str]) -> Iterator[Probe[EngineRun]]:
-    """Yield the probes that record something beside the trace, the outermost first.
+    """Yield the probes by which a side is judged by itself, the outermost first.
 
     Updates and gradients are judged of whole runs: what is recorded again explains something.
 
@@ -30,6 +29,5 @@ def probes_of(job: LayoutJob, dtypes: set[str]) -> Iterator[Probe[EngineRun]]:
         yield ProductsProbe(dtypes)
     if is_whole and variant.updates:
         yield UpdateProbe(explains=not variant.is_perturbed)
-    yield DataProbe()
     if is_whole and not variant.is_perturbed:
         yield GradientProbe(judges=variant.gradients, other_log=job.other_log)

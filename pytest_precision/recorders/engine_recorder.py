@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
+from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.engine_trace import EngineTrace
 from pytest_precision.recorders.layout_job import LayoutJob
@@ -25,7 +26,7 @@ def record_engine(job: LayoutJob) -> int:
         from pytest_precision.recorders.engine_probes import probes_of
 
         probes = [*probes_of(job, products), *probes]
-    run = EngineRun(job, probes)
+    run = EngineRun(job, [DataProbe(), *probes])
     folder, rank = job.place(), dist.get_rank()
     with trace.opened(run, folder, rank):
         run.run()

@@ -15,6 +15,7 @@ from torch import Tensor
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.gradient_probe import GradientProbe
 from pytest_precision.recorders.gradients.pieces import ShownStep, joined
@@ -41,7 +42,7 @@ def record_first_step(job: LayoutJob) -> int:
     """
     rank = dist.get_rank()
     probe = FirstStepProbe()
-    run = EngineRun(job._replace(window=FIRST_STEP), (probe, PerturbationProbe()))
+    run = EngineRun(job._replace(window=FIRST_STEP), (DataProbe(), probe, PerturbationProbe()))
     run.run()
     ranks = probe.oracle.gathered(rank)
     folder = job.place()

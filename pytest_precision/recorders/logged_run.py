@@ -14,6 +14,7 @@ from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.modules.state import quantized_state
+from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
@@ -39,7 +40,7 @@ def log_layout(job: LayoutJob) -> int:
     stop = min(job.segment.stop, part.op + 1)
     job = job._replace(window=Window(part.step, part.step), segment=job.segment._replace(stop=stop))
     with logger.installed():
-        run = EngineRun(job, (EngineLog(logger, part.op), PerturbationProbe()))
+        run = EngineRun(job, (DataProbe(), EngineLog(logger, part.op), PerturbationProbe()))
         run.capture = Capture(snapshot=lambda observation: observation)
         run.run()
         logger.leave(state_of_engine(run.engine))

@@ -34,7 +34,7 @@ class Variant:
         gradients: whether losses and gradients of a whole run are computed once more, by the
             workload itself.
         updates: whether weight updates of a whole run are measured and judged.
-        bare: whether nothing but the trace is recorded.
+        bare: whether nothing is recorded by which the run is judged alone.
     """
 
     delays: int = 0

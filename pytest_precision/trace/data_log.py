@@ -47,6 +47,7 @@ class DataLog(SealedLog):
     """
 
     stem = "data"
+    in_bare = True
 
     digests: tuple[Given, ...]
     unsteady: tuple[tuple[int, ...], ...]

@@ -29,10 +29,12 @@ class RankLog(ABC):
     Attributes:
         stem: begins the name of each rank's file, as `oracle` does that of `oracle0.json`.
         of_rank_0: whether rank 0 writes for all ranks, into a file without a number.
+        in_bare: whether a bare run has it, too.
     """
 
     stem: ClassVar[str]
     of_rank_0: ClassVar[bool] = False
+    in_bare: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

@@ -29,7 +29,7 @@ class Recording:
         trace: digests or values of everything observed.
         manifest: how it was made, if it is one that outlives its session.
         way_in: what its author can change.
-        bare: whether nothing but its trace was recorded.
+        bare: whether nothing was recorded by which it is judged alone.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Recording:
     def log(self, kind: type[LogT]) -> LogT:
         """Return a log of the whole run, such as `DataLog`; it is read when first asked for.
 
-        Of a bare run it is empty.
+        One that a bare run does not have is empty.
         """
         log = self._logs.get(kind)
         if not isinstance(log, kind):
             trace = self.trace
             log = (
                 kind.absent() or kind.merged(())
-                if self.bare
+                if self.bare and not kind.in_bare
                 else kind.read(trace.folder, *trace.world_sizes, files=trace.files)
             )
             self._logs[kind] = log

@@ -111,11 +111,34 @@ def test_a_limit_of_lost_updates_is_no_judgement_of_a_bare_cell(
     assert verdict.status == "partial"
 
 
+class Yields(workloads.mlp):
+    """A workload that makes its microbatches one by one."""
+
+    def microbatches(self, cell: Cell, step: int) -> Any:
+        yield from super().microbatches(cell, step)
+
+
+def test_a_bare_cell_makes_its_data_as_a_full_one(parity_by: Callable[..., Parity]) -> None:
+    """All microbatches before the step, although nobody judges what the workload gives."""
+    parity = parity_by(CELL, ranks="inline", probes="none")
+    assert verdict_of(parity, twin, layouts.adamw, workload=Yields).status == "partial"
+
+
+@pytest.mark.parametrize("layout", [twin, doubled])
+def test_a_red_cell_is_logged_with_data_that_a_workload_yields(
+    parity_by: Callable[..., Parity], layout: Any
+) -> None:
+    """What runs once more is told the same as the run that it repeats."""
+    parity = parity_by(Cell(sequence="train1"), ranks="inline")
+    verdict = verdict_of(parity, layout, layouts.adamw, workload=Yields)
+    assert (verdict.ruling.culprit is None) is (layout is twin)
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"checkpoint"}
 
 
-def test_a_bare_recording_is_the_trace_alone(one_rank: None, tmp_path: Path) -> None:
+def test_a_bare_recording_is_the_trace_and_the_data(one_rank: None, tmp_path: Path) -> None:
     """Its bytes are those of a full one, which has logs beside it."""
     cell = Cell(sequence="train2", precision="bf16", primary_weight="bf16")
     sides = layouts.adamw, layouts.adamw
@@ -126,7 +149,7 @@ def test_a_bare_recording_is_the_trace_alone(one_rank: None, tmp_path: Path) -> 
         record_engine(
             LayoutJob(*sides, workloads.mlp, cell, folder, segment, variant=Variant(bare=bare))
         )
-    assert names(folders[True]) == {"rank0.bin", "rank0.json"}
+    assert names(folders[True]) == {"rank0.bin", "rank0.json", "data0.json"}
     assert {"oracle0.json", "updates0.json", "data0.json"} <= names(folders[False])
     bytes_of_both = [(folder / "rank0.bin").read_bytes() for folder in folders.values()]
     assert bytes_of_both[0] == bytes_of_both[1]

@@ -55,7 +55,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "a check of the audit": ("output-rounded", "auditing/checks/policies.py"),
     "a gate": ("vacuity", "check/gates.py"),
     "a criterion": ("Ulp", "parity/compare/bounds.py"),
-    "what is recorded beside a trace": ("DataProbe", "recorders/data_probe.py", "same_data"),
+    "what is recorded beside a trace": (
+        "UpdateProbe",
+        "recorders/update_watcher.py",
+        "lost_updates",
+    ),
     "an operation of a sequence": ("'restart'", "matrix/sequence.py", "load"),
     "a number format": ("nvfp4_1d_row_4over6", "formats/nvfp4.py", "nvfp4"),
     "a precision": ("fp8_block", "matrix/precisions.py"),
