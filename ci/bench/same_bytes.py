@@ -35,7 +35,7 @@ COPIES, SAMPLE = "SAME_BYTES_COPIES", "SAME_BYTES_SAMPLE"
 NO_RECORDING = "checkpoint"
 """Folder beside a trace in which engines save what they like."""
 
-OWN_LINE = re.compile(rb'\["[a-z_]+/[a-z_/]+\.py", \d+\]')
+OWN_LINE = re.compile(rb'\["(PACKAGE/)?[a-z_]+/[a-z_/]+\.py", \d+')
 """A line of this package in a log of operations; files of others have absolute paths."""
 
 SHOWN = 20
@@ -97,7 +97,9 @@ def contents(copies: Path, package: Path) -> dict[str, bytes]:
     files = [file for file in sorted(copies.rglob("*")) if file.is_file()]
     raw = {str(file.relative_to(copies)): file.read_bytes() for file in files}
     return {
-        name: OWN_LINE.sub(b"line", content.replace(bytes(package / "pytest_precision"), b""))
+        name: OWN_LINE.sub(
+            b"line", content.replace(bytes(package / "pytest_precision"), b"PACKAGE")
+        )
         if name.endswith(".json")
         else content
         for name, content in raw.items()
