@@ -14,7 +14,6 @@ from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
-from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
 from pytest_precision.parity.exempt import Exempt
@@ -124,11 +123,6 @@ class Case:
         assert self.again is not None
         sides = self.again.candidate, self.again.reference
         return list(zip(sides[: len(self.judged)], self.judged, strict=True))
-
-    @property
-    def cells(self) -> tuple[Cell, Cell]:
-        """Return the configurations in which the candidate and the reference ran."""
-        return self.candidate.cell, self.reference.cell
 
     @property
     def compared(self) -> set[str]:
