@@ -184,7 +184,7 @@ def test_advice_on_numbers_stands_below_the_first_line(
             "losses of step 1: 2 here, 0 in the reference",
         ),
         (losses(1, 0, read="rr"), losses(1, 1), ""),
-        (losses(0, 0, read="r."), losses(1, 1), ""),
+        (losses(0, 0, read=".r"), losses(1, 1), ""),
         (losses(1, 1), losses(1, 2), ""),
     ],
     ids=["again", "at once", "with a forward", "no loss at all", "another number"],
