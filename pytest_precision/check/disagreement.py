@@ -9,8 +9,7 @@ from pytest_precision.check.proposal_lines import proposal_lines
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis, diagnose
-from pytest_precision.parity.explain.history import GRADIENTS
+from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
 from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks.contradictions import (
@@ -48,7 +47,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     if finding is None or finding.pair.moment.step != step:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
-    diagnosis = _by_rule(diagnose(closer.judgement), case)
+    diagnosis = by_rule(diagnose(closer.judgement), wrong_alone(case))
     culprit, unnamed = case.culprit(finding)
     said = (unnamed,) if unnamed else ()
     figures = {
@@ -71,21 +70,6 @@ def disagreement(case: Case, first: Finding) -> Ruling:
         ),
         figures={name: figure for name, figure in figures.items() if figure is not None},
     )
-
-
-def _by_rule(diagnosis: Diagnosis, case: Case) -> Diagnosis:
-    """Name a wrong way of accumulating gradients as the error if no other is recognized.
-
-    That is what the candidate's gradients differ by from the workload's.
-    """
-    pair = diagnosis.finding.pair
-    if diagnosis.error or pair.kind not in GRADIENTS:
-        return diagnosis
-    breach = wrong_alone(case)
-    if breach is None or not breach.words:
-        return diagnosis
-    same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)
-    return diagnosis._replace(signature=breach.words, error="accumulation") if same else diagnosis
 
 
 def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ where it is the cause. What a backward rounds otherwise is a small share of the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +42,9 @@ from pytest_precision.parity.explain.history import (
     of_history,
 )
 from pytest_precision.parity.explain.unlike import other_number, other_weights
+
+if TYPE_CHECKING:
+    from pytest_precision.trace.gradient_log import GradientBreach
 
 ALONE = frozenset({"decision"} | {name for name, kind in KINDS.items() if kind.lasts == "setting"})
 """Kinds of single numbers and choices, which say more than what they have in common."""
@@ -119,6 +122,20 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     which = "each of" if len(same) == len(diagnoses) - 1 else f"{len(same) + 1} of"
     words = f"{chosen.signature} in {which} {len(diagnoses)} tensors that differ"
     return chosen._replace(signature=words, likewise=tuple(same))
+
+
+def by_rule(diagnosis: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
+    """Name a wrong way of accumulating gradients as the error if no other is recognized.
+
+    Args:
+        diagnosis: of the first difference.
+        breach: what the candidate's gradients differ by from the workload's, if they do.
+    """
+    pair = diagnosis.finding.pair
+    if diagnosis.error or pair.kind not in GRADIENTS or breach is None or not breach.words:
+        return diagnosis
+    same = (breach.step, breach.kind) == (pair.moment.step, pair.kind)
+    return diagnosis._replace(signature=breach.words, error="accumulation") if same else diagnosis
 
 
 def _diagnoses(alike: list[Compared]) -> list[Diagnosis]:

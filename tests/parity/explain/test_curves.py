@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from pytest_precision.parity.explain import curves
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.segment_folders import log_path
 from pytest_precision.trace.update_log import Counts, UpdateLog
 
 Write = Callable[..., Trace]
@@ -64,8 +61,7 @@ def recording(write_trace: Write) -> Callable[..., Recording]:
         steps = [(step, [[0, 10, n, 1.0, 0.5, 4.0, 1.0]]) for step, n in lost_of_10.items()]
         for rank in range(len(ranks)):
             data = {"unmeasured": {}, "pieces": [["w", f"part {rank}"]], "steps": steps}
-            path: Path = log_path(trace.folder, "updates", rank)
-            path.write_text(json.dumps(data), encoding="utf-8")
+            UpdateLog.store(trace.folder, rank, data)
         return Recording(name, Cell(world_size=len(ranks)), trace)
 
     return recording
