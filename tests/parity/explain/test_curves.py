@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,6 +18,24 @@ from pytest_precision.trace.update_log import Counts, UpdateLog
 Write = Callable[..., Trace]
 
 FORWARD = Moment(0, "train", 1, "forward_backward")
+
+
+class Sides(NamedTuple):
+    """What a table is made of."""
+
+    sides: Sequence[Recording]
+
+
+class Logged(NamedTuple):
+    """A run of which its updates alone are asked for."""
+
+    updates: UpdateLog
+
+    def log(self, kind: type[UpdateLog]) -> UpdateLog:
+        """Return the log of updates."""
+        return self.updates
+
+
 EXACT = Counts(updates=100, size=10.0, exact=4.0)
 
 
@@ -76,7 +95,7 @@ def test_a_table_has_a_row_per_step_of_either_run(recording: Callable[..., Recor
         recording("candidate", long, lost_of_10={1: 4, 2: 5}),
         recording("reference", long[:1], lost_of_10={1: 0}),
     )
-    assert curves.table(*sides) == {
+    assert curves.table(Sides(sides)) == {
         "step": [1, 2],
         "loss": {"candidate": [2.0, 1.5], "reference": [2.0, None]},
         "grad_norm": {"candidate": [None, 3.0], "reference": [None, None]},
@@ -97,7 +116,7 @@ def test_a_loss_is_the_sum_of_its_microbatches_in_training_alone(
         (FORWARD._replace(phase="optimizer_step"), [number("grad_norm", 5.0), number("loss", 9.0)]),
         (evaluation, [number("loss", 8.0), number("grad_norm", 8.0)]),
     ]
-    table = curves.table(recording("candidate", steps, lost_of_10={}))
+    table = curves.table(Sides([recording("candidate", steps, lost_of_10={})]))
     assert (table["step"], table["loss"]) == ([1], {"candidate": [7.0]})
     assert table["grad_norm"] == {"candidate": [3.0]}  # the first one, before it is clipped
     assert table["lost_updates"] == {"candidate": [None]}
@@ -115,7 +134,7 @@ def test_a_loss_that_ranks_share_counts_once(recording: Callable[..., Recording]
 
     for way, expected in (("shared", 3.0), ("parts", 3.0), ("local", 6.0)):
         side = recording("candidate", loss(0, way), loss(1, way), lost_of_10={})
-        assert curves.table(side)["loss"] == {"candidate": [expected]}, way
+        assert curves.table(Sides([side]))["loss"] == {"candidate": [expected]}, way
 
 
 @pytest.mark.parametrize(
@@ -138,7 +157,7 @@ def test_lost_updates_are_said_where_the_candidate_loses_more(
     """What the reference loses, too, is no news, and a part of a percent is none either."""
     reference = lines.strip("()")
     expected = [f"40 % of updates lost in head (reference: {reference})"] if lines else []
-    assert curves.lost_lines(log(ours), log(theirs)) == expected
+    assert curves.lost_lines(Logged(log(ours)), Logged(log(theirs))) == expected
 
 
 def test_updates_lost_beyond_a_limit_are_said_with_their_step() -> None:
@@ -148,8 +167,8 @@ def test_updates_lost_beyond_a_limit_are_said_with_their_step() -> None:
         {"large": lost(1, 3.0)},
         {"many": lost(99, 0.1)},
     )
-    assert curves.beyond(log(*steps), 0.2) is None
-    assert curves.beyond(log(*steps), 0.199) == (
+    assert curves.beyond(Logged(log(*steps)), 0.2) is None
+    assert curves.beyond(Logged(log(*steps)), 0.199) == (
         "20 % of the updates of large lost by size, over max_lost_updates=0.199; "
         "the most at step 2, 30 %"
     )
@@ -157,9 +176,9 @@ def test_updates_lost_beyond_a_limit_are_said_with_their_step() -> None:
 
 def test_an_unmeasured_run_says_why() -> None:
     """A tensor's reason is given first; without one, that there was no update at all."""
-    assert curves.unmeasured(log({"w": EXACT})) is None
-    assert curves.unmeasured(log({"w": EXACT}, norm="it is sharded")) == (
+    assert curves.unmeasured(Logged(log({"w": EXACT}))) is None
+    assert curves.unmeasured(Logged(log({"w": EXACT}, norm="it is sharded"))) == (
         "the updates of norm cannot be measured: it is sharded"
     )
     for empty in (log(), log({"w": Counts()})):
-        assert curves.unmeasured(empty) == "no update was measured"
+        assert curves.unmeasured(Logged(empty)) == "no update was measured"
