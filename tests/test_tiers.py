@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,28 @@ def contract() -> dict[str, list[str]]:
 def test_ignored_imports_only_become_fewer() -> None:
     """So that a new judgement does not go the old way, through the core."""
     assert len(contract()["ignore_imports"]) == IGNORED_AT_MOST
+
+
+@cache
+def owned() -> dict[str, str]:
+    """Return each path of the table of owners to the heading that it stands under."""
+    tiers = re.split(r"^## ", (ROOT / "guides" / "owners.md").read_text(), flags=re.MULTILINE)[1:]
+    return {
+        path: tier.partition("\n")[0].lower()
+        for tier in tiers
+        for path in re.findall(r"`([\w/]+(?:/|\.py)|tests/[\w/]+)`", tier)
+    }
+
+
+def test_each_probe_and_extra_has_an_owner() -> None:
+    """The table has the modules of the contract, each under its tier, and names what is there."""
+    for tier in ("probes", "extras"):
+        for module in contract()[tier]:
+            path = module.partition(".")[2].replace(".", "/")
+            names = owned().keys() & {f"{path}/", f"{path}.py"}
+            assert [owned()[name] for name in names] == [tier], module
+    for path in owned():
+        assert (ROOT / "pytest_precision" / path).exists() or (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize(("imported", "kept"), [("core.b", True), ("probe.log", False)])
