@@ -294,4 +294,7 @@ def _agreed(moment: Moment, judgement: Judgement) -> str:
         kind for (kind, op), t in judgement.spread.items() if op == moment.op and not t.findings
     }
     same_op = [kind for kind in sorted(kinds, key=causal_rank) if causal_rank(kind) < position]
-    return f"; {', '.join(same_op)} agreed" if same_op else "; the start agreed"
+    if same_op:
+        return f"; {', '.join(same_op)} agreed"
+    start = judgement.moments[0].op
+    return "; the start agreed" if start < 0 and start not in differ else ""
