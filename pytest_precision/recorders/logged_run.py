@@ -18,7 +18,7 @@ from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
-from pytest_precision.trace.operations import Holding
+from pytest_precision.trace.operations import Holding, StepEnd
 
 
 def log_layout(job: LayoutJob, wanted: Wanted) -> int:
@@ -42,7 +42,7 @@ def log_layout(job: LayoutJob, wanted: Wanted) -> int:
 
 
 class LoggedRun(EngineRecorder):
-    """Runs an engine, and logs the tensor operations of a single step, load or save of the run."""
+    """Runs an engine, and logs the tensor operations of one step, load or save, or all up to it."""
 
     def __init__(self, logger: OperationLogger, wanted: Wanted, job: LayoutJob) -> None:
         self._logger = logger
@@ -51,9 +51,14 @@ class LoggedRun(EngineRecorder):
         self.capture = Capture(snapshot=lambda seen: seen)
         self.engine.capture = self.capture
 
+    @property
+    def is_logged(self) -> bool:
+        """Return whether the current operation of the sequence is logged."""
+        return self._wanted.whole or self.op == self._wanted.op
+
     def build(self, seed: int) -> Engine:
         """Build the engine, and log its tensor operations if the build is to be logged."""
-        with self._logger.on(self.op == self._wanted.op):
+        with self._logger.on(self.is_logged):
             engine = super().build(seed)
         self._logger.settings.watch(engine.optimizer)
         self._logger.settings.name(engine.model)
@@ -61,16 +66,19 @@ class LoggedRun(EngineRecorder):
 
     def restore(self) -> None:
         """Load the checkpoint, and log its tensor operations if this load is to be logged."""
-        with self._logger.on(self.op == self._wanted.op):
+        with self._logger.on(self.is_logged):
             super().restore()
 
     def run_operation(self) -> None:
         """Run the next operation, such as a step or save, unless it comes after the one to log."""
-        if self.op == self._wanted.op:
+        log = self._logger.log
+        if self.is_logged and not log.initial_values:
             self._logger.give(state_of_engine(self.engine))
         if self.op <= self._wanted.op:
-            with self._logger.on(self.op == self._wanted.op):
+            with self._logger.on(self.is_logged):
                 super().run_operation()
+            if self.is_logged and self.operation == "train":
+                log.steps.append(StepEnd(self.step, len(log.operations)))
 
     def observe(self, phase: str) -> None:
         """Do nothing; earlier runs have recorded the engine's tensors."""

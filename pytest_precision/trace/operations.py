@@ -224,6 +224,13 @@ class Holding(NamedTuple):
         return f"{self.kind} of {self.name}"
 
 
+class StepEnd(NamedTuple):
+    """The number of a train step, and how many operations had been logged when it was over."""
+
+    step: int
+    operations: int
+
+
 @dataclass
 class OperationLog:
     """The tensor operations that a rank logged, with the tensors before and after them.
@@ -238,6 +245,7 @@ class OperationLog:
         entries: in the order of their calls.
         cut: the limit after which operations were left out; 0 where none were.
         pieces: see `Wanted`.
+        steps: where the logged train steps end.
     """
 
     operations: list[LoggedOperation] = field(default_factory=list)
@@ -248,3 +256,4 @@ class OperationLog:
     entries: list[UserCall] = field(default_factory=list)
     cut: int = 0
     pieces: int = 1
+    steps: list[StepEnd] = field(default_factory=list)

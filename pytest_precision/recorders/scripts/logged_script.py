@@ -26,7 +26,7 @@ from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
-from pytest_precision.trace.operations import Holding
+from pytest_precision.trace.operations import Holding, StepEnd
 from pytest_precision.trace.segment_folders import folder_of
 
 
@@ -55,7 +55,7 @@ def log_script(
     runs: list[LoggedSteps] = []
 
     def made(*arguments: Any) -> LoggedSteps:
-        runs.append(LoggedSteps(logger, wanted.op, cell.operations, *arguments))
+        runs.append(LoggedSteps(logger, wanted, cell.operations, *arguments))
         return runs[-1]
 
     with logger.installed():
@@ -70,7 +70,7 @@ class LoggedSteps(Steps):
 
     Args:
         logger: logs.
-        op: index of the operation that is logged; None for the whole script.
+        wanted: which operation is logged; None for the whole script.
         operations: of the sequence.
         reader, trace, schedule, meter: see `Steps`.
 
@@ -81,7 +81,7 @@ class LoggedSteps(Steps):
     def __init__(
         self,
         logger: OperationLogger,
-        op: int | None,
+        wanted: Wanted | None,
         operations: tuple[str, ...],
         reader: LoopReader,
         trace: LoopTrace,
@@ -91,10 +91,11 @@ class LoggedSteps(Steps):
         super().__init__(reader, trace, schedule, meter)
         self.trace = trace
         self._logger = logger
-        self._op = op
+        self._op = None if wanted is None else wanted.op
         self._operations = operations
+        self._whole = wanted is None or wanted.whole
         self.ends.ended = self._over
-        if op is None or schedule.load <= op <= schedule.op:
+        if self._whole or schedule.load <= self._op <= schedule.op:
             logger.start()
             logger.settings.restores = schedule.load >= 0
 
@@ -115,13 +116,16 @@ class LoggedSteps(Steps):
         if not in_compiled_call():
             self._logger.settings.watch(optimizer)
         op = self.schedule.op
-        if self._op is not None and op < self._op:
+        if not self._whole and op < self._op:
             between = self._operations[op + 1 : self._op]
             if not STEPS_OF_LOOPS.intersection(between):
                 self._logger.start()
 
     def _over(self, op: int) -> None:
         """End the log if the operation that has just ended is the one to log."""
+        log = self._logger.log
+        if self._logger.active:
+            log.steps.append(StepEnd(self.schedule.done, len(log.operations)))
         if self._logger.active and (self._op is None or op >= self._op):
             self._logger.leave(state_of_loop(self.reader))
             self._logger.active = self._op is None

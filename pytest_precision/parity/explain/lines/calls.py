@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from pytest_precision.trace.operations import (
+    GENERATOR,
     CodeLine,
     Constant,
     Holding,
@@ -60,6 +61,7 @@ class SingleCall(NamedTuple):
         arguments: of this call; of a foreach, those of one element.
         read: the values that it depends on.
         results: what it returned or wrote.
+        step: the train step that it belongs to; 0 where that is not known.
     """
 
     number: int
@@ -67,6 +69,7 @@ class SingleCall(NamedTuple):
     arguments: tuple[LoggedArgument, ...]
     read: tuple[Value, ...]
     results: tuple[Value, ...]
+    step: int = 0
 
     @property
     def base(self) -> str:
@@ -84,6 +87,11 @@ class SingleCall(NamedTuple):
         return "" if self.line is None else f" at {short(self.line)}"
 
     @property
+    def draws(self) -> bool:
+        """Return whether the operation draws random numbers."""
+        return any(value.storage == GENERATOR for value in self.read)
+
+    @property
     def constants(self) -> tuple[Constant, ...]:
         """Return the call's arguments that are not tensors."""
         return tuple(argument for argument in self.arguments if isinstance(argument, Constant))
@@ -94,11 +102,15 @@ def short(line: CodeLine | Site) -> str:
     return f"{os.path.basename(line.file)}:{line.line}"
 
 
-def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:
+def calls(log: OperationLog) -> Iterator[SingleCall]:
     """Yield the calls on single tensors of which logged operations consist, in order."""
-    for number, operation in enumerate(operations):
+    ends = [*log.steps]
+    for number, operation in enumerate(log.operations):
+        while ends and number >= ends[0].operations:
+            del ends[0]
+        step = ends[0].step if ends else 0
         whole = SingleCall(
-            number, operation, operation.arguments, operation.read, operation.results
+            number, operation, operation.arguments, operation.read, operation.results, step
         )
         yield from _calls_of_elements(whole) or (whole,)
 
@@ -173,6 +185,11 @@ def is_same(value: Value, other: Value) -> bool:
     return same or value.digest in other.pieces or other.digest in value.pieces
 
 
+def is_place(value: Value, other: Value) -> bool:
+    """Return whether two logged values are equal and lie in the same memory."""
+    return (value.digest, value.storage) == (other.digest, other.storage)
+
+
 def moves(call: SingleCall) -> bool:
     """Return whether an operation only copies values, as `cat` does, with no arithmetic or cast."""
     dtypes = {value.dtype for value in (*call.read, *call.results)}
@@ -192,6 +209,7 @@ class ReferenceLookup:
         self.shapes = shapes_of(logs)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
+        self.last_step = max((end.step for log in logs for end in log.steps), default=0)
         self._pieces: set[str] = set()
         self._wholes: set[str] = set()
         for log in logs:
@@ -204,7 +222,7 @@ class ReferenceLookup:
         for value in chain(log.initial_values.values(), log.left.values()):
             self._wholes.add(value.digest)
             self._pieces |= {*value.pieces}
-        for call in calls(log.operations):
+        for call in calls(log):
             self.calls.append(call)
             for calls_by_digest, values in ((self.readers, call.read), (self.makers, call.results)):
                 for value in values:

@@ -20,6 +20,7 @@ from pytest_precision.parity.explain.lines.calls import (
 )
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.misplaced import misplaced, not_restored
+from pytest_precision.parity.explain.lines.other_data import drawn_or_fetched
 from pytest_precision.parity.explain.lines.user_code import (
     SetOtherwise,
     only_other,
@@ -130,7 +131,10 @@ def _suspicion(
     if chosen:
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
+        chosen = drawn_or_fetched(chosen, wrong, lookup)
         leading = [origin for origin in wrong if origin.reaches_observed] or wrong
+        if chosen[0].draws and chosen[0] not in leading:
+            leading = [chosen[0], *leading]
         unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
         if unrestored is not None:
             call, line, error = unrestored

@@ -9,6 +9,7 @@ from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
     SingleCall,
     is_common,
+    is_place,
     is_same,
     is_telling,
     last_maker,
@@ -25,6 +26,7 @@ from pytest_precision.parity.explain.lines.counterparts import (
     nearest_call,
     readers_between,
     reads,
+    repeated,
     rivals,
     unlike_constants,
 )
@@ -90,11 +92,11 @@ def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
         return ErrorKind("unknown", IN_GRAPH.format(name=name, at=at), blamed=replayed)
     if wrong.source:
         return _outside_input(wrong, lookup)
-    if any(value.storage == GENERATOR for value in wrong.unlike):
+    if wrong.draws and not _draws_alike(wrong.call, lookup):
         return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, lookup))
     if wrong.call.operation.is_region:
         return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, lookup))
-    for explain in (_same_inputs, _lacking, _other_inputs, _lacking_at_start):
+    for explain in (_same_inputs, _of_other_step, _lacking, _other_inputs, _lacking_at_start):
         error_kind = explain(wrong, lookup)
         if error_kind is not None:
             return error_kind
@@ -106,6 +108,15 @@ def _replayed(wrong: Wrong) -> SingleCall | None:
     before = (call for call in reversed(wrong.calls) if call.number < wrong.call.number)
     graph = next((call for call in before if call.operation.name == GRAPH), None)
     return graph if wrong.unlike else None
+
+
+def _draws_alike(call: SingleCall, lookup: ReferenceLookup) -> bool:
+    """Return whether the reference draws in this step from the same random state, as it does."""
+    states = {value.digest for value in call.read if value.storage == GENERATOR}
+    return any(
+        rival.step == call.step and states.intersection(value.digest for value in rival.read)
+        for rival in rivals(call, lookup)
+    )
 
 
 def _outside_input(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
@@ -160,6 +171,29 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
     return ErrorKind("unknown", SAME_CALL, other)
 
 
+def _of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
+    """Return the error kind of a call that reads what the reference reads in another step."""
+    call = wrong.call
+    again = repeated(call, lookup)
+    if again is None:
+        return None
+    step = f"that of step {again.earlier.step}"
+    if not again.is_state(lookup):
+        tensor_words = f"{again.value.dtype} tensor of shape {[*again.value.shape]}"
+        words = f"the {tensor_words} that it reads at step {call.step} is {step} in the reference"
+        return ErrorKind("data", words, most_alike(call, lookup))
+    maker = last_maker(wrong.calls, call.number, lambda output: is_place(output, again.value))
+    if maker is None:
+        words = f"what it reads at step {call.step} is stale: {step} in the reference"
+        return ErrorKind("inputs", words, most_alike(call, lookup))
+    by_user = maker.line is not None and maker.line.is_users
+    words = (
+        f"what it makes at step {maker.step} is stale where {call.operation.name}{call.at} reads "
+        f"it at step {call.step}: the reference makes it anew"
+    )
+    return ErrorKind("inputs", words, most_alike(call, lookup), None, maker if by_user else None)
+
+
 def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """Return the error kind if the reference first runs another operation on an input; or None."""
     for value in wrong.call.read:
@@ -199,10 +233,7 @@ def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     between = [maker for maker in lookup.makers.get(theirs.digest, ()) if reads(maker, mine)]
     if between:
         return _missing(between[0], nearest_call(between[0], wrong), lookup)
-    place = mine.digest, mine.storage
-    our_maker = last_maker(
-        wrong.calls, call.number, lambda output: (output.digest, output.storage) == place
-    )
+    our_maker = last_maker(wrong.calls, call.number, lambda output: is_place(output, mine))
     if our_maker is not None and reads(our_maker, theirs):
         words = f"the reference has no such operation on this value{_then(other)}"
         return ErrorKind("extra", words, other, None, our_maker)
