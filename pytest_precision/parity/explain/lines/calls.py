@@ -205,6 +205,7 @@ class ReferenceLookup:
 
     def __init__(self, logs: Sequence[OperationLog]) -> None:
         self.calls: list[SingleCall] = []
+        self._ranks: list[list[SingleCall]] = []
         self.names_at_start: dict[str, str] = {}
         self.shapes = shapes_of(logs)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
@@ -222,7 +223,8 @@ class ReferenceLookup:
         for value in chain(log.initial_values.values(), log.left.values()):
             self._wholes.add(value.digest)
             self._pieces |= {*value.pieces}
-        for call in calls(log):
+        self._ranks.append([*calls(log)])
+        for call in self._ranks[-1]:
             self.calls.append(call)
             for calls_by_digest, values in ((self.readers, call.read), (self.makers, call.results)):
                 for value in values:
@@ -234,6 +236,11 @@ class ReferenceLookup:
     def __contains__(self, value: Value) -> bool:
         parts = [part for part in value.pieces if not is_zero(part)]  # a buffer may be padded
         return self._has(value.digest) or (bool(parts) and all(map(self._has, parts)))
+
+    def writer_of(self, value: Value, reader: SingleCall) -> SingleCall | None:
+        """Return the last operation that wrote to the memory of what an operation reads."""
+        rank_calls = next(calls for calls in self._ranks if any(c is reader for c in calls))
+        return last_maker(rank_calls, reader.number, lambda out: out.storage == value.storage)
 
     def has_whole(self, value: Value) -> bool:
         """Return whether the reference has a value as a whole, and not only as part of another."""

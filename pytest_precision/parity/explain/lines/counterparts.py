@@ -187,19 +187,21 @@ class Repeated(NamedTuple):
         value: that both read.
         earlier: the operation of the reference that reads it.
         instead: what the reference reads in its place in the step of the other.
+        reader: that reads it there.
     """
 
     value: Value
     earlier: SingleCall
     instead: Value
+    reader: SingleCall
 
     def is_state(self, lookup: ReferenceLookup) -> bool:
         """Return whether the value is one that steps go on with, in place of a batch of data."""
         place = next(v for v in self.earlier.read if is_same(v, self.value))
         if (place.storage, place.span) == (self.instead.storage, self.instead.span):
             return True
-        makers = lookup.makers.get(self.instead.digest, ())
-        return any(maker.read and not _fetches(maker) for maker in makers)
+        writer = lookup.writer_of(self.instead, self.reader)
+        return writer is not None and not _fetches(writer)
 
 
 def repeated(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:
@@ -212,7 +214,7 @@ def repeated(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:
             continue
         for reader in lookup.readers[mine.digest]:
             if (reader.base, reader.line) == (call.base, call.line) and reader.step != call.step:
-                return Repeated(mine, reader, theirs)
+                return Repeated(mine, reader, theirs, other)
     return None
 
 

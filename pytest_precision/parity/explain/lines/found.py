@@ -132,9 +132,7 @@ def _suspicion(
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
         chosen = drawn_or_fetched(chosen, wrong, lookup)
-        leading = [origin for origin in wrong if origin.reaches_observed] or wrong
-        if chosen[0].draws and chosen[0] not in leading:
-            leading = [chosen[0], *leading]
+        leading = [*chosen[: chosen[0].draws], *_leading(wrong)]
         unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
         if unrestored is not None:
             call, line, error = unrestored
@@ -151,6 +149,11 @@ def _suspicion(
         return _Suspicion(culprit, call.number, (culprit.file, culprit.line) in lines)
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
     return _set_by(users[0], root) if users else _Suspicion(None)
+
+
+def _leading(wrong: list[Wrong]) -> list[Wrong]:
+    """Return the operations that lead to the tensor that differs first; all if none does."""
+    return [origin for origin in wrong if origin.reaches_observed] or wrong
 
 
 def _wrong_of(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
     SingleCall,
@@ -31,56 +28,20 @@ from pytest_precision.parity.explain.lines.counterparts import (
     unlike_constants,
 )
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.trace.operations import GENERATOR, GRAPH, Constant, Value
+from pytest_precision.parity.explain.lines.kind_words import (
+    A_REGION,
+    IN_GRAPH,
+    IN_REGION,
+    MIXED,
+    OTHER_DRAWS,
+    OTHER_ORDER,
+    SAME_CALL,
+    ErrorKind,
+    constant_words,
+)
+from pytest_precision.trace.operations import GENERATOR, GRAPH, Value
 
 CASTS = frozenset({"_to_copy", "copy"})
-
-MIXED = (
-    "what this rank gives is right: other ranks, or another reduction, made the value wrong; a sum "
-    "in another order, as of buckets of another size, is no error"
-)
-
-OTHER_ORDER = "the reference adds the same values in another order"
-
-SAME_CALL = (
-    "the reference made other bits of the same values and constants: kernels, threads, flags or "
-    "memory layouts differ"
-)
-
-A_REGION = "a compiled region, which is counted as one operation,"
-
-OTHER_DRAWS = (
-    "it draws from another random state than the reference: another seed, or another number of "
-    "draws before"
-)
-
-IN_REGION = (
-    f"{A_REGION} makes it of values that the reference "
-    'has, too; compile with backend="aot_eager" to see the operations inside'
-)
-
-IN_GRAPH = (
-    "it counts as one operation, and may have made what {name} reads{at} and the reference has "
-    "not; run the step without the graph to see the operations inside"
-)
-
-
-class ErrorKind(NamedTuple):
-    """How an operation that made a wrong value differs from the reference's: a kind and a phrase.
-
-    Attributes:
-        kind: one of `culprit.CULPRIT_KINDS`.
-        words: what the two sides did, after the place.
-        reference: what the reference did, if it did something like it.
-        constants: of both sides, those that differ, by name.
-        blamed: the operation of the candidate to name in place of the one that was found.
-    """
-
-    kind: str
-    words: str
-    reference: SingleCall | None = None
-    constants: Mapping[str, Mapping[str, str]] | None = None
-    blamed: SingleCall | None = None
 
 
 def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
@@ -152,7 +113,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
         }
         for side, side_constants in (("candidate", ours), ("reference", theirs))
     }
-    words = _constant_words(call, other, theirs, ours)
+    words = constant_words(call, other, theirs, ours)
     return ErrorKind("cast" if dtypes else "constant", words, other, named)
 
 
@@ -182,7 +143,9 @@ def _of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
         tensor_words = f"{again.value.dtype} tensor of shape {[*again.value.shape]}"
         words = f"the {tensor_words} that it reads at step {call.step} is {step} in the reference"
         return ErrorKind("data", words, most_alike(call, lookup))
-    maker = last_maker(wrong.calls, call.number, lambda output: is_place(output, again.value))
+    maker = last_maker(
+        wrong.calls, call.number, lambda output: output.storage == again.value.storage
+    )
     if maker is None:
         words = f"what it reads at step {call.step} is stale: {step} in the reference"
         return ErrorKind("inputs", words, most_alike(call, lookup))
@@ -304,24 +267,3 @@ def _whose(value: Value, lookup: ReferenceLookup) -> str:
     if value.uniform:
         return "a constant"
     return "a value that it alone has" if value not in lookup else "another value"
-
-
-VERBS = {
-    "mul": "multiplied by",
-    "div": "divided by",
-    "add": "added",
-    "sub": "subtracted",
-    "pow": "took the power of",
-}
-
-
-def _constant_words(
-    call: SingleCall, other: SingleCall, theirs: tuple[Constant, ...], ours: tuple[Constant, ...]
-) -> str:
-    place = "here"
-    if other.line is not None and call.line is not None and other.line.called != call.line.called:
-        place = f"in {other.line.called}" if other.line.called else other.at.strip()
-    verb = VERBS.get(call.base, "gave")
-    by = "by " if call.base in ("mul", "div") else ""
-    their_words, our_words = (", ".join(each.text for each in side) for side in (theirs, ours))
-    return f"the reference {verb} {their_words} {place}, this {by}{our_words}"

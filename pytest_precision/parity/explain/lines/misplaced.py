@@ -14,13 +14,13 @@ from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
     SingleCall,
     calls,
-    is_place,
     last_maker,
     short,
 )
 from pytest_precision.parity.explain.lines.counterparts import repeated
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
+from pytest_precision.parity.explain.lines.kind_words import ErrorKind
+from pytest_precision.parity.explain.lines.kinds import kind_of
 from pytest_precision.trace.operations import GENERATOR, CodeLine, Holding, OperationLog, Value
 
 
@@ -178,7 +178,9 @@ def _kept_from_before(
             continue
         value = again.value
         maker = last_maker(
-            origin.calls, origin.call.number, lambda output, value=value: is_place(output, value)
+            origin.calls,
+            origin.call.number,
+            lambda output, value=value: output.storage == value.storage,
         )
         if maker is not None and maker.number < candidate[origin.rank].restores[-1].before:
             yield REPLACES_NOTHING, again.earlier, replace(origin, call=maker)

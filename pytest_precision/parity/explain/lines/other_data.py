@@ -8,7 +8,6 @@ from dataclasses import replace
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
     SingleCall,
-    is_place,
     last_maker,
 )
 from pytest_precision.parity.explain.lines.counterparts import repeated
@@ -58,7 +57,9 @@ def _draw_behind(value: Value, wrong: Wrong) -> SingleCall | None:
 
 
 def _maker(value: Value, wrong: Wrong) -> SingleCall | None:
-    return last_maker(wrong.calls, wrong.call.number, lambda output: is_place(output, value))
+    return last_maker(
+        wrong.calls, wrong.call.number, lambda output: output.storage == value.storage
+    )
 
 
 def _is_like(call: SingleCall, other: SingleCall) -> bool:
