@@ -17,9 +17,10 @@ from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of, hold_other_pieces
 from pytest_precision.parity.explain.lines.growth import growth_of
+from pytest_precision.parity.explain.lines.steps import up_to
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.digests import content_digest, in_order
-from pytest_precision.trace.moment import Wanted, Window
+from pytest_precision.trace.moment import INIT, Moment, Wanted, Window
 from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog
 from pytest_precision.trace.recording import Recording
@@ -30,6 +31,8 @@ NOTHING_STANDS_OUT = "No line is named: the error grows at no operation more tha
 UNFOLLOWED = ("unknown", "order")
 """Kinds of what is no error by itself, but rounds otherwise, so that nothing later is followed."""
 
+
+FIRST_STEP = Moment(0, "train", 1, "optimizer_step")
 
 Logs = tuple[list[OperationLog], list[OperationLog]]
 """What the ranks of the candidate have logged, and those of the reference."""
@@ -67,15 +70,17 @@ def culprit_named(
         tolerates: whether values may differ, so that they cannot be followed.
     """
     moment = finding.pair.moment
+    if moment == INIT and recordings.candidate.workload is None:
+        moment = FIRST_STEP  # a script shows its optimizer at its first update
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
     log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
+
+    def logs_with(**changes: bool) -> Logs:
+        return _logs(recordings, sides, log_request._replace(**changes))
+
     try:
         return _named_operation(
-            _logs(recordings, sides, log_request),
-            finding,
-            root.absolute(),
-            tolerates=tolerates,
-            sketched=lambda: _logs(recordings, sides, log_request._replace(sketches=True)),
+            logs_with(), finding, root.absolute(), tolerates=tolerates, logs_with=logs_with
         )
     except Exception as error:  # whatever it is, both sides differ
         reason = (
@@ -91,7 +96,7 @@ def _logs(recordings: Recordings, sides: tuple[Recording, Recording], log_reques
 
 
 def _named_operation(
-    logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
+    logs: Logs, finding: Finding, root: Path, *, tolerates: bool, logs_with: Callable[..., Logs]
 ) -> Named:
     """Name the operation that caused the error, from the operation logs of both runs.
 
@@ -100,17 +105,24 @@ def _named_operation(
         finding: where they part.
         root: the absolute folder that files are named from.
         tolerates: whether values may differ, so that they cannot be followed.
-        sketched: returns logs that tell how large errors are.
+        logs_with: returns logs with more in them: with sketches, which tell how large errors are,
+            or whole ones, which tell what an earlier step has made.
     """
     if tolerates:
         grown = growth_of(*logs, root)
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)
     pair = finding.pair
-    operation = pair.moment.operation
-    culprit = culprit_of(*logs, root, pair.kind, pair.name, operation, _observed_digest(pair))
+    operation, step = pair.moment.operation, pair.moment.step
+    told = (root, pair.kind, pair.name, operation, _observed_digest(pair))
+    logs = up_to(step, logs)
+    culprit = culprit_of(*logs, *told)
+    if culprit is not None and culprit.kind == "data" and step > 1:
+        whole = up_to(step, logs_with(whole=True))
+        if not any(log.cut for side in whole for log in side):
+            logs, culprit = whole, culprit_of(*whole, *told) or culprit
     if culprit is None:
         return Named(None, unnamed(*logs, operation))
-    grown = growth_of(*sketched(), root) if culprit.kind in UNFOLLOWED else None
+    grown = growth_of(*logs_with(sketches=True), root) if culprit.kind in UNFOLLOWED else None
     if grown is not None:
         text = f"{culprit.text}; {grown.text}"
         culprit = replace(culprit, text=text, modules=grown.modules)
@@ -157,7 +169,7 @@ def recorded_lines(
             if whole:
                 return Named(None, _to_record(whole, ranks))
         return _named_operation(
-            logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs
+            logs, finding, root.absolute(), tolerates=tolerates, logs_with=lambda **_: logs
         )
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")

@@ -57,8 +57,17 @@ class UserCall(NamedTuple):
     settings: tuple[int, int]
 
 
+ZEROES, UPDATES = "zero_grad", "step"
+"""Methods whose calls are logged among the settings."""
+
+CALLED = "called"
+"""The value of such a call."""
+
+
 class Setting(NamedTuple):
     """A logged assignment of a value to an optimizer option or attribute, with its source line.
+
+    So is a call that zeroes gradients or updates weights.
 
     Attributes:
         before: number of operations that had been logged by then.
@@ -75,6 +84,11 @@ class Setting(NamedTuple):
     value: str
     line: CodeLine | None
     sites: tuple[Site, ...] = ()
+
+    @property
+    def is_call(self) -> bool:
+        """Return whether this is a call in place of an assignment."""
+        return self.option in (ZEROES, UPDATES) and self.value == repr(CALLED)
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +25,16 @@ from pytest_precision.parity.explain.lines.other_data import drawn_or_fetched
 from pytest_precision.parity.explain.lines.user_code import (
     SetOtherwise,
     only_other,
+    set_earlier,
     set_otherwise,
     too_little,
+    zeroed_by_reference,
 )
 from pytest_precision.parity.explain.lines.worded import shown_file
 from pytest_precision.trace.operations import OperationLog
+
+RATES = ("lr", "hyper", "policy")
+"""Kinds of which each tensor is an option of a parameter group."""
 
 OPTIONS_ACT_IN = ("init", "train")
 """Operations in which options act: they explain nothing that a load or an evaluation changes."""
@@ -113,6 +119,10 @@ def _suspicion(
     telling = [setting for setting in settings if _shows(kind, name, setting.setting.option)]
     if telling:
         return _set_by(telling[0], root)
+    if kind in RATES:
+        moved = set_earlier(candidate, reference, partial(_shows, kind, name))
+        if moved is not None:
+            return _set_by(moved, root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
     lookup = ReferenceLookup(reference)
@@ -132,6 +142,9 @@ def _suspicion(
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
         chosen = drawn_or_fetched(chosen, wrong, lookup)
+        zeroed = _not_zeroed(chosen[0], candidate, reference)
+        if zeroed is not None:
+            return _set_by(zeroed, root, worded.of_operations(chosen, len(candidate), lookup, root))
         leading = [*chosen[: chosen[0].draws], *_leading(wrong)]
         unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
         if unrestored is not None:
@@ -149,6 +162,14 @@ def _suspicion(
         return _Suspicion(culprit, call.number, (culprit.file, culprit.line) in lines)
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
     return _set_by(users[0], root) if users else _Suspicion(None)
+
+
+def _not_zeroed(
+    wrong: Wrong, candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
+) -> SetOtherwise | None:
+    """Return the reference's zeroing of gradients that a wrong sum of them lacks, if any."""
+    adds = wrong.call.operation.backward and wrong.call.base == "add"
+    return zeroed_by_reference(candidate, reference, wrong.call.step) if adds else None
 
 
 def _leading(wrong: list[Wrong]) -> list[Wrong]:
@@ -210,6 +231,8 @@ def _shows(kind: str, name: str, option: str) -> bool:
         return option in ("lr", "initial_lr")
     if kind == "hyper":
         return option == TensorKey.of(kind, name).option
+    if kind == "policy":
+        return option == "lr" and "last_lr" in name
     return kind == "flag" and (option == "training" or f" {option}=" in name)
 
 
