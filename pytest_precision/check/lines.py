@@ -55,8 +55,7 @@ def culprit_named(
     finding: Finding,
     sides: tuple[Recording, Recording],
     root: Path,
-    *,
-    tolerates: bool,
+    bound: float | None,
 ) -> Named:
     """Run candidate and reference again with operation logs, and name the operation at fault.
 
@@ -67,21 +66,20 @@ def culprit_named(
         finding: where they part.
         sides: as they were recorded.
         root: the folder that files are named from.
-        tolerates: whether values may differ, so that they cannot be followed.
+        bound: share of a tensor's norm by which it may differ, so that values cannot be followed;
+            None where bytes must be equal.
     """
     moment = finding.pair.moment
     if moment == INIT and recordings.candidate.workload is None:
         moment = FIRST_STEP  # a script shows its optimizer at its first update
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
-    log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
+    log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=bound is not None)
 
     def logs_with(**changes: bool) -> Logs:
         return _logs(recordings, sides, log_request._replace(**changes))
 
     try:
-        return _named_operation(
-            logs_with(), finding, root.absolute(), tolerates=tolerates, logs_with=logs_with
-        )
+        return _named_operation(logs_with(), finding, root.absolute(), bound, logs_with=logs_with)
     except Exception as error:  # whatever it is, both sides differ
         reason = (
             error.reason if isinstance(error, SideFailed) else f"{type(error).__name__}: {error}"
@@ -96,7 +94,12 @@ def _logs(recordings: Recordings, sides: tuple[Recording, Recording], log_reques
 
 
 def _named_operation(
-    logs: Logs, finding: Finding, root: Path, *, tolerates: bool, logs_with: Callable[..., Logs]
+    logs: Logs,
+    finding: Finding,
+    root: Path,
+    bound: float | None,
+    *,
+    logs_with: Callable[..., Logs],
 ) -> Named:
     """Name the operation that caused the error, from the operation logs of both runs.
 
@@ -104,12 +107,13 @@ def _named_operation(
         logs: of both.
         finding: where they part.
         root: the absolute folder that files are named from.
-        tolerates: whether values may differ, so that they cannot be followed.
+        bound: share of a tensor's norm by which it may differ, so that values cannot be followed;
+            None where bytes must be equal.
         logs_with: returns logs with more in them: with sketches, which tell how large errors are,
             or whole ones, which tell what an earlier step has made.
     """
-    if tolerates:
-        grown = growth_of(*logs, root)
+    if bound is not None:
+        grown = growth_of(*logs, root, bound)
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)
     pair = finding.pair
     operation, step = pair.moment.operation, pair.moment.step
@@ -138,7 +142,7 @@ def _observed_digest(pair: Pair) -> str:
 
 
 def recorded_lines(
-    finding: Finding, sides: tuple[Recording, Recording], root: Path, *, tolerates: bool
+    finding: Finding, sides: tuple[Recording, Recording], root: Path, bound: float | None
 ) -> Named:
     """Name the operation that caused the error, from logs recorded along with both runs.
 
@@ -146,7 +150,8 @@ def recorded_lines(
         finding: where they part.
         sides: the recordings.
         root: the folder that files are named from.
-        tolerates: whether values may differ, so that they cannot be followed.
+        bound: share of a tensor's norm by which it may differ, so that values cannot be followed;
+            None where bytes must be equal.
     """
     lacking = [side for side in sides if not _has_logs(side)]
     imported = [s.name for s in lacking if s.manifest is not None and s.manifest.is_imported]
@@ -168,9 +173,7 @@ def recorded_lines(
             ]
             if whole:
                 return Named(None, _to_record(whole, ranks))
-        return _named_operation(
-            logs, finding, root.absolute(), tolerates=tolerates, logs_with=lambda **_: logs
-        )
+        return _named_operation(logs, finding, root.absolute(), bound, logs_with=lambda **_: logs)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
 
