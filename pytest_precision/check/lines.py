@@ -13,10 +13,11 @@ from typing import NamedTuple
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
-from pytest_precision.parity.compare.pairs import Pair
+from pytest_precision.parity.compare.pairs import LogicalTensor
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of, hold_other_pieces
+from pytest_precision.parity.explain.lines.found import Unnamed, culprit_of
 from pytest_precision.parity.explain.lines.growth import growth_of
+from pytest_precision.parity.explain.lines.pieces import hold_other_pieces
 from pytest_precision.parity.explain.lines.steps import up_to
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.digests import content_digest, in_order
@@ -117,15 +118,18 @@ def _named_operation(
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)
     pair = finding.pair
     operation, step = pair.moment.operation, pair.moment.step
-    told = (root, pair.kind, pair.name, operation, _observed_digest(pair))
+    digests = _digest(pair.candidate), _digest(pair.reference)
+    told = (root, pair.kind, pair.name, operation, digests[0])
     logs = up_to(step, logs)
     culprit = culprit_of(*logs, *told)
-    if culprit is not None and culprit.kind == "data" and step > 1:
+    if isinstance(culprit, Culprit) and culprit.kind == "data" and step > 1:
         whole = up_to(step, logs_with(whole=True))
         if not any(log.cut for side in whole for log in side):
             logs, culprit = whole, culprit_of(*whole, *told) or culprit
+    if isinstance(culprit, Unnamed):
+        return Named(None, f"No line is named: {culprit.reason}")
     if culprit is None:
-        return Named(None, unnamed(*logs, operation))
+        return Named(None, unnamed(*logs, operation, f"{pair.kind} of {pair.name}", digests))
     grown = growth_of(*logs_with(sketches=True), root) if culprit.kind in UNFOLLOWED else None
     if grown is not None:
         text = f"{culprit.text}; {grown.text}"
@@ -133,9 +137,9 @@ def _named_operation(
     return Named(culprit)
 
 
-def _observed_digest(pair: Pair) -> str:
-    """Return the digest that a log has of the candidate's tensor; empty if its values are gone."""
-    tensor = None if pair.candidate is None else pair.candidate.tensor
+def _digest(logical: LogicalTensor | None) -> str:
+    """Return the digest that a log has of a side's tensor; empty if its values are gone."""
+    tensor = None if logical is None else logical.tensor
     if tensor is None or not tensor.numel():
         return ""
     return content_digest(in_order(tensor), 0, tensor.numel())

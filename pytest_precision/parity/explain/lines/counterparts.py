@@ -201,7 +201,7 @@ class Repeated(NamedTuple):
         if (place.storage, place.span) == (self.instead.storage, self.instead.span):
             return True
         writer = lookup.writer_of(self.instead, self.reader)
-        return writer is not None and not _fetches(writer)
+        return writer is not None and not fetches(writer)
 
 
 def repeated(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:
@@ -218,7 +218,7 @@ def repeated(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:
     return None
 
 
-def _fetches(call: SingleCall) -> bool:
+def fetches(call: SingleCall) -> bool:
     """Return whether an operation draws numbers, or takes rows from where they lie."""
     drawn = all(value.storage == GENERATOR for value in call.read)
     return drawn or moves(call) or call.base == "index"

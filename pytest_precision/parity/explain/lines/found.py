@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,16 +11,16 @@ from typing import NamedTuple
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
+from pytest_precision.parity.explain.lines.batching import batched_otherwise
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
-    SingleCall,
     is_common,
     moves,
-    shapes_of,
 )
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.misplaced import misplaced, not_restored
 from pytest_precision.parity.explain.lines.other_data import drawn_or_fetched
+from pytest_precision.parity.explain.lines.pieces import hold_other_pieces, tellable
 from pytest_precision.parity.explain.lines.user_code import (
     SetOtherwise,
     only_other,
@@ -48,7 +47,7 @@ def culprit_of(
     name: str = "",
     operation: str = "train",
     observed: str = "",
-) -> Culprit | None:
+) -> Culprit | Unnamed | None:
     """Return the operation that made the candidate's first wrong value; None if not known.
 
     Where the sides hold other pieces of the tensors, a value that has only been put elsewhere is
@@ -73,10 +72,20 @@ def culprit_of(
     if lacking is None and suspicion.culprit is not None:
         lacking = only_other(candidate, reference, suspicion.before)
     if lacking is None:
-        return suspicion.culprit
+        return suspicion.culprit or (Unnamed(suspicion.reason) if suspicion.reason else None)
     only_sets = suspicion.culprit is not None and suspicion.culprit.kind == "setting"
     kind = "setting" if only_sets and lacking.lacking is None else "missing"
     return worded.of_user_code(lacking, kind, root, suspicion.culprit, lacking.rank)
+
+
+class Unnamed(NamedTuple):
+    """Why no operation can be named although values differ.
+
+    Attributes:
+        reason: in words.
+    """
+
+    reason: str
 
 
 class _Suspicion(NamedTuple):
@@ -86,11 +95,13 @@ class _Suspicion(NamedTuple):
         culprit: that they name, if any.
         before: number of its operation; None where it has none.
         is_shared: whether its line runs in the reference, too.
+        reason: why no operation is named; empty where one is, or where nothing is known.
     """
 
     culprit: Culprit | None
     before: int | None = None
     is_shared: bool = False
+    reason: str = ""
 
     @property
     def is_sure(self) -> bool:
@@ -141,6 +152,9 @@ def _suspicion(
     if chosen:
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
+        reason = batched_otherwise(chosen[0], lookup)
+        if reason:
+            return _Suspicion(None, chosen[0].call.number, reason=reason)
         chosen = drawn_or_fetched(chosen, wrong, lookup)
         zeroed = _not_zeroed(chosen[0], candidate, reference)
         if zeroed is not None:
@@ -267,63 +281,3 @@ def is_beyond(wrong: Wrong, lookup: ReferenceLookup, cut: int) -> bool:
     telling = [value for value in wrong.call.read if value in lookup and not is_common(value)]
     unread = any(not lookup.readers[value.digest] for value in telling)
     return unread or wrong.call.number >= cut
-
-
-def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
-    """Return whether candidate and reference split weights or optimizer state into different
-    pieces.
-
-    They do if a tensor has another shape there, or weights have other names, as flat ones do.
-
-    Args:
-        candidate: the logs of its ranks.
-        reference: the logs of the reference's ranks.
-    """
-    ours, theirs = shapes_of(candidate), shapes_of(reference)
-    unlike = any(ours[holding] != theirs[holding] for holding in ours.keys() & theirs.keys())
-    alone = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
-    return unlike or all(any(holding.kind == "param" for holding in side) for side in alone)
-
-
-def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
-    """Return only those wrong operations that cannot be explained by the runs' different sharding.
-
-    What is right up to there comes first. Where operations have no counterpart, one of them is
-    named if they belong to one line, since nothing tells which of them is right.
-    """
-    origins = []
-    for origin in sorted(wrong, key=lambda origin: bool(origin.suspects or origin.cut_otherwise)):
-        if origin.suspects or origin.cut_otherwise:
-            suspect = None if origin.cut_otherwise else _only_line(origin)
-            if suspect is not None:
-                origins.append(replace(origin, call=suspect, unlike=(), source=False))
-        elif not _is_of_pieces(origin):
-            origins.append(origin)
-    return origins
-
-
-def _only_line(wrong: Wrong) -> SingleCall | None:
-    """Return the first suspected operation if all of them belong to one source line; else None.
-
-    Where all of them only move values, the last one has put a value where it does not belong.
-    What a library does for a line of the user's belongs to that line; what it does by itself is not
-    held against it where there is one.
-    """
-    computed = [call for call in wrong.suspects if not moves(call)] or [wrong.call]
-    by_users = [call for call in computed if call.line is not None and call.line.is_users]
-    computed = by_users or computed
-    places = {call.line and call.line[:2] for call in computed}
-    return computed[0] if len(places) == 1 else None
-
-
-def _is_of_pieces(wrong: Wrong) -> bool:
-    """Return whether the reference may lack a value only because it shards tensors differently.
-
-    It was put into a buffer, it is what a collective made, or it lies in memory that no operation
-    has written, as a flat buffer does that shards are views of. A library does so in its own code;
-    where a line of the user's does, that line is worth a look.
-    """
-    line = wrong.call.operation.line
-    if line is not None and line.is_users and not line.called:
-        return False
-    return wrong.source or wrong.call.operation.is_collective or moves(wrong.call)

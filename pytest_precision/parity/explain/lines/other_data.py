@@ -10,7 +10,7 @@ from pytest_precision.parity.explain.lines.calls import (
     SingleCall,
     last_maker,
 )
-from pytest_precision.parity.explain.lines.counterparts import repeated
+from pytest_precision.parity.explain.lines.counterparts import fetches, repeated
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.trace.operations import Value
 
@@ -31,7 +31,7 @@ def drawn_or_fetched(
         lookup: values of the reference.
     """
     first = chosen[0]
-    if first.moved:
+    if first.moved and _is_data(first.moved[-1], first):
         draws = (origin for origin in wrong if origin.draws)
         before = next((o for o in draws if o.call.number < first.call.number), None)
         fetched = replace(first, call=first.moved[-1], unlike=(), source=False, moved=())
@@ -41,6 +41,12 @@ def drawn_or_fetched(
     if draw is None or not any(_is_like(draw, call) for call in lookup.calls):
         return chosen
     return [replace(first, call=draw, unlike=()), *chosen]
+
+
+def _is_data(fetch: SingleCall, wrong: Wrong) -> bool:
+    """Return whether what an operation takes rows from is data, and not computed in this run."""
+    makers = [_maker(value, replace(wrong, call=fetch)) for value in fetch.read]
+    return all(maker is None or fetches(maker) for maker in makers)
 
 
 def _draw_behind(value: Value, wrong: Wrong) -> SingleCall | None:
