@@ -49,8 +49,8 @@ def test_no_line_is_named(
     """Products of other shapes round otherwise, and the embedding's rows are equal."""
     file = tmp_path / "scored.py"
     file.write_text(SCORED)
+    sides = (followed(file, form, trained) for form in ("packed", "single"))
     with pytest.raises(ParityError) as failure:
-        sides = (followed(file, form, trained) for form in ("packed", "single"))
         parity_here(Cell(sequence="train2")).check(*sides)
     verdict = failure.value.verdict
     assert verdict.culprit is None
