@@ -14,49 +14,46 @@ sys.path.append(str(Path(__file__).parents[2] / "fixtures" / "planted"))
 from named_lines import (
     COMPUTES_IN,
     DEFECTS,
-    EFFECT,
     RIGHT,
     WAYS,
+    WRONG,
     culprit_in,
     outcome_of,
 )
 
 from pytest_precision import Cell, Parity
 
-SHOWN_BY_EFFECT = {"residual", "microbatch", "lost"}
-"""Defects that leave a tensor out of the backward or of a list, by a line without an operation."""
-
-BY_DAY = {
+BY_DAY = [
     ("engine", "bf16", "zero"),
     ("script", "autocast", "stale"),
-    ("script", "fp32", "early"),
     ("record", "fp32", "schedule"),
     ("command", "fp32", "clip"),
-}
-
-CASES = [
-    pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.nightly)
-    for case in (
-        (way, where, defect) for way in WAYS for where in COMPUTES_IN for defect in DEFECTS
-    )
 ]
 
-
-@pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of the right loop, made once for all defects."""
-    return tmp_path_factory.mktemp("recordings")
+LEAST = 0.85
+"""Share of planted lines that each column names."""
 
 
-@pytest.mark.parametrize(("way", "precision", "defect"), CASES)
+@pytest.mark.parametrize(("way", "precision", "defect"), BY_DAY)
 def test_the_planted_line_is_named(
-    parity_here: Callable[[Cell], Parity],
-    recordings: Path,
-    way: str,
-    precision: str,
-    defect: str,
+    parity_here: Callable[[Cell], Parity], tmp_path: Path, way: str, precision: str, defect: str
 ) -> None:
     """Each line is one that stacks had wrong; `python ci/bench/catalogue.py loops` counts them."""
-    culprit = culprit_in(way, defect, precision, parity_here, recordings)
-    text = "" if culprit is None else culprit.text
-    assert outcome_of(culprit, defect) in (RIGHT, EFFECT * (defect in SHOWN_BY_EFFECT)), text
+    culprit = culprit_in(way, defect, precision, parity_here, tmp_path)
+    assert outcome_of(culprit, defect) == RIGHT, culprit
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", COMPUTES_IN)
+@pytest.mark.parametrize("way", WAYS)
+def test_most_planted_lines_are_named(
+    parity_here: Callable[[Cell], Parity], tmp_path: Path, way: str, precision: str
+) -> None:
+    """The same lines in each column: no precision and no way in names fewer."""
+    outcomes = {
+        defect: outcome_of(culprit_in(way, defect, precision, parity_here, tmp_path), defect)
+        for defect in DEFECTS
+    }
+    named = sum(outcome == RIGHT for outcome in outcomes.values())
+    assert named >= LEAST * len(outcomes), outcomes
+    assert WRONG not in outcomes.values(), outcomes

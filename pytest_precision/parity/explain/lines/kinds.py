@@ -143,9 +143,7 @@ def _of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
         tensor_words = f"{again.value.dtype} tensor of shape {[*again.value.shape]}"
         words = f"the {tensor_words} that it reads at step {call.step} is {step} in the reference"
         return ErrorKind("data", words, most_alike(call, lookup))
-    maker = last_maker(
-        wrong.calls, call.number, lambda output: output.storage == again.value.storage
-    )
+    maker = _maker_before(again.value, wrong)
     if maker is None:
         words = f"what it reads at step {call.step} is stale: {step} in the reference"
         return ErrorKind("inputs", words, most_alike(call, lookup))
@@ -155,6 +153,19 @@ def _of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
         f"it at step {call.step}: the reference makes it anew"
     )
     return ErrorKind("inputs", words, most_alike(call, lookup), None, maker if by_user else None)
+
+
+def _maker_before(value: Value, wrong: Wrong) -> SingleCall | None:
+    """Return the candidate's operation of an earlier step that made a value, before any casts."""
+    step, number = wrong.call.step, wrong.call.number
+    while True:
+        storage = value.storage
+        maker = last_maker(wrong.calls, number, lambda out, storage=storage: out.storage == storage)
+        if maker is None or maker.step != step:
+            return maker
+        if len(maker.read) != 1:
+            return None
+        value, number = maker.read[0], maker.number
 
 
 def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
