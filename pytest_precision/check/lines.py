@@ -15,10 +15,10 @@ from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.compare.pairs import LogicalTensor
 from pytest_precision.parity.culprit import Culprit
+from pytest_precision.parity.explain.lines.first_difference import up_to
 from pytest_precision.parity.explain.lines.found import Unnamed, culprit_of
 from pytest_precision.parity.explain.lines.growth import growth_of
 from pytest_precision.parity.explain.lines.pieces import hold_other_pieces
-from pytest_precision.parity.explain.lines.steps import up_to
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.digests import content_digest, in_order
 from pytest_precision.trace.moment import INIT, Moment, Wanted, Window
@@ -33,7 +33,7 @@ UNFOLLOWED = ("unknown", "order")
 """Kinds of what is no error by itself, but rounds otherwise, so that nothing later is followed."""
 
 
-FIRST_STEP = Moment(0, "train", 1, "optimizer_step")
+FIRST_UPDATE = Moment(0, "train", 1, "optimizer_step")
 
 Logs = tuple[list[OperationLog], list[OperationLog]]
 """What the ranks of the candidate have logged, and those of the reference."""
@@ -72,7 +72,7 @@ def culprit_named(
     """
     moment = finding.pair.moment
     if moment == INIT and recordings.candidate.workload is None:
-        moment = FIRST_STEP  # a script shows its optimizer at its first update
+        moment = FIRST_UPDATE  # a script shows its optimizer at its first update
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
     log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=bound is not None)
 

@@ -6,7 +6,7 @@ from pytest_precision.parity.explain.lines.calls import ReferenceLookup, SingleC
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kinds import kind_of
 
-FOLLOWS_ROWS = ("inputs", "unknown", "extra")
+FOLLOWS_ROWS = ("inputs", "unknown")
 """Kinds of error that another batch of the same rows looks like."""
 
 

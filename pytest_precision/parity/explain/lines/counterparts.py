@@ -51,10 +51,10 @@ def rivals(call: SingleCall, lookup: ReferenceLookup) -> list[SingleCall]:
         for other in lookup.readers[value.digest]:
             if other.base == call.base:
                 calls_by_id[id(other)] = other
-    return of_step(call.step, [*calls_by_id.values()])
+    return in_step(call.step, [*calls_by_id.values()])
 
 
-def of_step(step: int, others: Sequence[SingleCall]) -> list[SingleCall]:
+def in_step(step: int, others: Sequence[SingleCall]) -> list[SingleCall]:
     """Return those of the reference's operations that belong to a train step; all if none do."""
     return [other for other in others if other.step == step] or [*others]
 
@@ -95,7 +95,7 @@ def readers_between(
 ) -> Iterator[SingleCall]:
     """Yield the reference's operations on `value` that lead to its counterpart of `call`."""
     rest = [read_value for read_value in call.read if read_value.digest != value.digest]
-    reached = [(first, first) for first in of_step(call.step, lookup.readers[value.digest])]
+    reached = [(first, first) for first in in_step(call.step, lookup.readers[value.digest])]
     for _ in range(STEPS_BETWEEN):
         following = []
         for first, last in reached:
@@ -204,7 +204,7 @@ class Repeated(NamedTuple):
         return writer is not None and not fetches(writer)
 
 
-def repeated(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:
+def read_again(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:
     """Return what an operation reads again that the reference has read in another step."""
     other = most_alike(call, lookup)
     if other is None or not call.step or len(other.read) != len(call.read):

@@ -127,13 +127,9 @@ def _suspicion(
     """
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
-    telling = [setting for setting in settings if _shows(kind, name, setting.setting.option)]
-    if telling:
-        return _set_by(telling[0], root)
-    if kind in RATES:
-        moved = set_earlier(candidate, reference, partial(_shows, kind, name))
-        if moved is not None:
-            return _set_by(moved, root)
+    telling = _shown(settings, (candidate, reference), kind, name)
+    if telling is not None:
+        return _set_by(telling, root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
     lookup = ReferenceLookup(reference)
@@ -152,18 +148,11 @@ def _suspicion(
     if chosen:
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
-        reason = batched_otherwise(chosen[0], lookup)
-        if reason:
+        if reason := batched_otherwise(chosen[0], lookup):
             return _Suspicion(None, chosen[0].call.number, reason=reason)
         chosen = drawn_or_fetched(chosen, wrong, lookup)
-        zeroed = _not_zeroed(chosen[0], candidate, reference)
-        if zeroed is not None:
-            return _set_by(zeroed, root, worded.of_operations(chosen, len(candidate), lookup, root))
-        leading = [*chosen[: chosen[0].draws], *_leading(wrong)]
-        unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
-        if unrestored is not None:
-            call, line, error = unrestored
-            return _Suspicion(worded.of_operation(call, error, root, rank=None, named=line))
+        if cause := _cause_of(chosen, wrong, (candidate, reference), lookup, root, kind):
+            return cause
         culprit = worded.of_operations(chosen, len(candidate), lookup, root)
         if culprit.outside and set_here:
             return _set_by(set_here[0], root, culprit)
@@ -176,6 +165,39 @@ def _suspicion(
         return _Suspicion(culprit, call.number, (culprit.file, culprit.line) in lines)
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
     return _set_by(users[0], root) if users else _Suspicion(None)
+
+
+def _shown(
+    settings: Sequence[SetOtherwise],
+    sides: tuple[Sequence[OperationLog], Sequence[OperationLog]],
+    kind: str,
+    name: str,
+) -> SetOtherwise | None:
+    """Return the option set otherwise, or earlier, that the differing tensor shows; else None."""
+    shows = partial(_shows, kind, name)
+    telling = next((setting for setting in settings if shows(setting.setting.option)), None)
+    return set_earlier(*sides, shows) if telling is None and kind in RATES else telling
+
+
+def _cause_of(
+    chosen: Sequence[Wrong],
+    wrong: list[Wrong],
+    sides: tuple[Sequence[OperationLog], Sequence[OperationLog]],
+    lookup: ReferenceLookup,
+    root: Path,
+    kind: str,
+) -> _Suspicion | None:
+    """Return what operations lack that compute right: zeroed gradients, or state of before."""
+    candidate, reference = sides
+    zeroed = _not_zeroed(chosen[0], candidate, reference)
+    if zeroed is not None:
+        return _set_by(zeroed, root, worded.of_operations(chosen, len(candidate), lookup, root))
+    leading = [*chosen[: chosen[0].draws], *_leading(wrong)]
+    unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
+    if unrestored is None:
+        return None
+    call, line, error = unrestored
+    return _Suspicion(worded.of_operation(call, error, root, rank=None, named=line))
 
 
 def _not_zeroed(

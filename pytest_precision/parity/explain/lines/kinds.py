@@ -21,9 +21,9 @@ from pytest_precision.parity.explain.lines.counterparts import (
     maker_of_number,
     most_alike,
     nearest_call,
+    read_again,
     readers_between,
     reads,
-    repeated,
     rivals,
     unlike_constants,
 )
@@ -135,7 +135,7 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
 def _of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """Return the error kind of a call that reads what the reference reads in another step."""
     call = wrong.call
-    again = repeated(call, lookup)
+    again = read_again(call, lookup)
     if again is None:
         return None
     step = f"that of step {again.earlier.step}"

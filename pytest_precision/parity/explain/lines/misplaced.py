@@ -17,7 +17,7 @@ from pytest_precision.parity.explain.lines.calls import (
     last_maker,
     short,
 )
-from pytest_precision.parity.explain.lines.counterparts import repeated
+from pytest_precision.parity.explain.lines.counterparts import read_again
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kind_words import ErrorKind
 from pytest_precision.parity.explain.lines.kinds import kind_of
@@ -161,7 +161,7 @@ def _is_of_data(first: Wrong, lookup: ReferenceLookup) -> bool:
     if first.draws:
         likes = [call for call in lookup.calls if _key(call) == _key(first.call)]
         return bool(likes) and all(call.step != lookup.last_step for call in likes)
-    again = repeated(first.call, lookup)
+    again = read_again(first.call, lookup)
     return again is not None and not again.is_state(lookup)
 
 
@@ -173,7 +173,7 @@ def _kept_from_before(
     The reference has read it in an earlier step.
     """
     for origin in wrong:
-        again = repeated(origin.call, lookup)
+        again = read_again(origin.call, lookup)
         if again is None or not again.is_state(lookup):
             continue
         value = again.value

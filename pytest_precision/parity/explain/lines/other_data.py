@@ -10,7 +10,7 @@ from pytest_precision.parity.explain.lines.calls import (
     SingleCall,
     last_maker,
 )
-from pytest_precision.parity.explain.lines.counterparts import fetches, repeated
+from pytest_precision.parity.explain.lines.counterparts import fetches, read_again
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.trace.operations import Value
 
@@ -36,7 +36,7 @@ def drawn_or_fetched(
         before = next((o for o in draws if o.call.number < first.call.number), None)
         fetched = replace(first, call=first.moved[-1], unlike=(), source=False, moved=())
         return [before or fetched, *chosen]
-    again = repeated(first.call, lookup)
+    again = read_again(first.call, lookup)
     draw = None if again is None else _draw_behind(again.value, first)
     if draw is None or not any(_is_like(draw, call) for call in lookup.calls):
         return chosen
@@ -45,27 +45,25 @@ def drawn_or_fetched(
 
 def _is_data(fetch: SingleCall, wrong: Wrong) -> bool:
     """Return whether what an operation takes rows from is data, and not computed in this run."""
-    makers = [_maker(value, replace(wrong, call=fetch)) for value in fetch.read]
+    makers = [_maker(value, fetch, wrong) for value in fetch.read]
     return all(maker is None or fetches(maker) for maker in makers)
 
 
 def _draw_behind(value: Value, wrong: Wrong) -> SingleCall | None:
     """Return the candidate's draw in the same step that a value is made of; None if it is none."""
-    reached = [value]
+    reached = [(value, wrong.call)]
     for _ in range(MAKERS_BACK):
-        makers = [_maker(value, wrong) for value in reached]
-        here = [maker for maker in makers if maker and maker.step == wrong.call.step]
-        draw = next((maker for maker in here if maker.draws), None)
+        makers = [_maker(read_value, reader, wrong) for read_value, reader in reached]
+        of_step = [maker for maker in makers if maker and maker.step == wrong.call.step]
+        draw = next((maker for maker in of_step if maker.draws), None)
         if draw is not None:
             return draw
-        reached = [value for maker in here for value in maker.read]
+        reached = [(read_value, maker) for maker in of_step for read_value in maker.read]
     return None
 
 
-def _maker(value: Value, wrong: Wrong) -> SingleCall | None:
-    return last_maker(
-        wrong.calls, wrong.call.number, lambda output: output.storage == value.storage
-    )
+def _maker(value: Value, reader: SingleCall, wrong: Wrong) -> SingleCall | None:
+    return last_maker(wrong.calls, reader.number, lambda output: output.storage == value.storage)
 
 
 def _is_like(call: SingleCall, other: SingleCall) -> bool:
