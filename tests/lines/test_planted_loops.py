@@ -30,8 +30,8 @@ BY_DAY = [
     ("command", "fp32", "clip"),
 ]
 
-LEAST = 0.85
-"""Share of planted lines that each column names."""
+LEAST = {"fp32": 0.85, "bf16": 0.85, "autocast": 0.85, "fp16": 0.7}
+"""Share of planted lines that each column names, by precision: a scaler unscales all at once."""
 
 
 @pytest.mark.parametrize(("way", "precision", "defect"), BY_DAY)
@@ -55,5 +55,5 @@ def test_most_planted_lines_are_named(
         for defect in DEFECTS
     }
     named = sum(outcome == RIGHT for outcome in outcomes.values())
-    assert named >= LEAST * len(outcomes), outcomes
+    assert named >= LEAST[precision] * len(outcomes), outcomes
     assert WRONG not in outcomes.values(), outcomes

@@ -113,8 +113,9 @@ def set_earlier(
                 continue
             if mine.is_call == theirs.is_call:
                 break
-            both = (None, theirs) if mine.is_call else (mine, None)
-            return SetOtherwise(*both, " before the update")
+            if mine.is_call:
+                return SetOtherwise(None, theirs, " before the update")
+            return SetOtherwise(mine, None, " before the update")
     return None
 
 
