@@ -8,9 +8,12 @@ from dataclasses import replace
 from pytest_precision.trace.operations import OperationLog
 
 
-def up_to(step: int, sides: Sequence[Sequence[OperationLog]]) -> tuple[list[OperationLog], ...]:
+def up_to(
+    step: int, sides: tuple[Sequence[OperationLog], Sequence[OperationLog]]
+) -> tuple[list[OperationLog], list[OperationLog]]:
     """Return the logs of both sides up to the end of a train step, where they say where that is."""
-    return tuple([_cut(log, step) for log in logs] for logs in sides)
+    ours, theirs = ([_cut(log, step) for log in logs] for logs in sides)
+    return ours, theirs
 
 
 def _cut(log: OperationLog, step: int) -> OperationLog:
