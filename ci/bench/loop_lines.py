@@ -1,7 +1,7 @@
 """Write what docs/reference/catalogue.md says of lines that are planted in a training loop.
 
 `python ci/bench/catalogue.py loops` runs them all, which takes an hour, or the defects that are
-named. Each column has the same defects.
+named.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ an engine, as a script of a test, as a command, and as two recordings with `--li
 weights in bf16, under autocast, and in fp16 with a scaler. *Right* is a failure that names the
 planted line, or of what is left out the line of the reference. *Effect* is a later line, which
 computes right from what is wrong; *refused* is no line, and *wrong* one before the planted line.
-`python ci/bench/catalogue.py loops` writes this section."""
+*Defects* is how many of them a column was run with. `python ci/bench/catalogue.py loops` writes
+this section."""
 
 SETTINGS = Settings(device="cpu", timeout=120, pure=True, ranks="inline")
 

@@ -119,13 +119,16 @@ def _named_operation(
     pair = finding.pair
     operation, step = pair.moment.operation, pair.moment.step
     digests = _digest(pair.candidate), _digest(pair.reference)
-    told = (root, pair.kind, pair.name, operation, digests[0])
+
+    def culprit_in(sides: Logs) -> Culprit | Unnamed | None:
+        return culprit_of(*sides, root, pair.kind, pair.name, operation, digests[0])
+
     logs = up_to(step, logs)
-    culprit = culprit_of(*logs, *told)
+    culprit = culprit_in(logs)
     if isinstance(culprit, Culprit) and culprit.kind == "data" and step > 1:
         whole = up_to(step, logs_with(whole=True))
         if not any(log.cut for side in whole for log in side):
-            logs, culprit = whole, culprit_of(*whole, *told) or culprit
+            logs, culprit = whole, culprit_in(whole) or culprit
     if isinstance(culprit, Unnamed):
         return Named(None, f"No line is named: {culprit.reason}")
     if culprit is None:

@@ -95,7 +95,7 @@ class LoggedSteps(Steps):
         self._operations = operations
         self._whole = wanted is None or wanted.whole
         self.ends.ended = self._over
-        if self._whole or schedule.load <= self._op <= schedule.op:
+        if self._whole or (self._op is not None and schedule.load <= self._op <= schedule.op):
             logger.start()
             logger.settings.restores = schedule.load >= 0
 
@@ -116,7 +116,7 @@ class LoggedSteps(Steps):
         if not in_compiled_call():
             self._logger.settings.watch(optimizer)
         op = self.schedule.op
-        if not self._whole and op < self._op:
+        if self._op is not None and not self._whole and op < self._op:
             between = self._operations[op + 1 : self._op]
             if not STEPS_OF_LOOPS.intersection(between):
                 self._logger.start()

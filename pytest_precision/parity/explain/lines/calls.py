@@ -163,6 +163,11 @@ def last_maker(
     return next((call for call in earlier if any(map(is_meant, call.results))), None)
 
 
+def last_writer(rank_calls: Sequence[SingleCall], before: int, storage: int) -> SingleCall | None:
+    """Return the last call before operation `before` that wrote to a memory."""
+    return last_maker(rank_calls, before, lambda output: output.storage == storage)
+
+
 def is_telling(value: Value) -> bool:
     """Return whether a number is distinctive enough to recognize: not a common one like 0 or 1."""
     few = value.elements == 1 and 2 * value.element.count(0) < len(value.element)
@@ -240,7 +245,7 @@ class ReferenceLookup:
     def writer_of(self, value: Value, reader: SingleCall) -> SingleCall | None:
         """Return the last operation that wrote to the memory of what an operation reads."""
         rank_calls = next(calls for calls in self._ranks if any(c is reader for c in calls))
-        return last_maker(rank_calls, reader.number, lambda out: out.storage == value.storage)
+        return last_writer(rank_calls, reader.number, value.storage)
 
     def has_whole(self, value: Value) -> bool:
         """Return whether the reference has a value as a whole, and not only as part of another."""

@@ -32,7 +32,7 @@ from pytest_precision.parity.explain.lines.user_code import (
 from pytest_precision.parity.explain.lines.worded import shown_file
 from pytest_precision.trace.operations import OperationLog
 
-GROUP_OPTIONS = ("lr", "hyper", "policy")
+SHOW_OPTIONS = ("lr", "hyper", "policy")
 """Kinds of which each tensor is an option of a parameter group."""
 
 OPTIONS_ACT_IN = ("init", "train")
@@ -176,7 +176,7 @@ def _shown(
     """Return the option set otherwise, or earlier, that the differing tensor shows; else None."""
     shows = partial(_shows, kind, name)
     telling = next((setting for setting in settings if shows(setting.setting.option)), None)
-    return set_earlier(*sides, shows) if telling is None and kind in GROUP_OPTIONS else telling
+    return set_earlier(*sides, shows) if telling is None and kind in SHOW_OPTIONS else telling
 
 
 def _cause_of(

@@ -10,6 +10,7 @@ from pytest_precision.parity.explain.lines.calls import (
     is_same,
     is_telling,
     last_maker,
+    last_writer,
     moves,
 )
 from pytest_precision.parity.explain.lines.counterparts import (
@@ -159,8 +160,7 @@ def _maker_before(value: Value, wrong: Wrong) -> SingleCall | None:
     """Return the candidate's operation of an earlier step that made a value, before any casts."""
     step, number = wrong.call.step, wrong.call.number
     while True:
-        storage = value.storage
-        maker = last_maker(wrong.calls, number, lambda out, storage=storage: out.storage == storage)
+        maker = last_writer(wrong.calls, number, value.storage)
         if maker is None or maker.step != step:
             return maker
         if len(maker.read) != 1:

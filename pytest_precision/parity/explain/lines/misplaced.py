@@ -15,6 +15,7 @@ from pytest_precision.parity.explain.lines.calls import (
     SingleCall,
     calls,
     last_maker,
+    last_writer,
     short,
 )
 from pytest_precision.parity.explain.lines.counterparts import read_again
@@ -176,12 +177,7 @@ def _kept_from_before(
         again = read_again(origin.call, lookup)
         if again is None or not again.is_state(lookup):
             continue
-        value = again.value
-        maker = last_maker(
-            origin.calls,
-            origin.call.number,
-            lambda output, value=value: output.storage == value.storage,
-        )
+        maker = last_writer(origin.calls, origin.call.number, again.value.storage)
         if maker is not None and maker.number < candidate[origin.rank].restores[-1].before:
             yield REPLACES_NOTHING, again.earlier, replace(origin, call=maker)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
     SingleCall,
-    last_maker,
+    last_writer,
 )
 from pytest_precision.parity.explain.lines.counterparts import fetches, read_again
 from pytest_precision.parity.explain.lines.following import Wrong
@@ -63,7 +63,7 @@ def _draw_behind(value: Value, wrong: Wrong) -> SingleCall | None:
 
 
 def _maker(value: Value, reader: SingleCall, wrong: Wrong) -> SingleCall | None:
-    return last_maker(wrong.calls, reader.number, lambda output: output.storage == value.storage)
+    return last_writer(wrong.calls, reader.number, value.storage)
 
 
 def _is_like(call: SingleCall, other: SingleCall) -> bool:
