@@ -1,9 +1,10 @@
 """Write docs/reference/catalogue.md: what comes of every defect and variation that is known.
 
     python ci/bench/catalogue.py
+    python ci/bench/catalogue.py loops [DEFECT …]   the section on training loops alone
 
-`tests/check/test_catalogue.py` compares the page with what comes of them now. Its last section is
-that of `stack_lines.py`, and stays.
+`tests/check/test_catalogue.py` compares the page with what comes of them now. Its last sections
+are that of `loop_lines.py` and that of `stack_lines.py`, and stay.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from examined import (  # noqa: E402
     variation_found,
     without_lines,
 )
-from stack_lines import HEADING  # noqa: E402
+from loop_lines import LOOPS, write_loops  # noqa: E402
 
 from pytest_precision import Cell, Parity  # noqa: E402
 from pytest_precision.options import Settings  # noqa: E402
@@ -249,7 +250,10 @@ def row_found(entry: Defect, parity_in: ParityIn) -> Row:
 
 
 def main() -> None:
-    """Run everything, and write the page."""
+    """Run everything, and write the page; or the section on training loops."""
+    if sys.argv[1:2] == ["loops"]:
+        write_loops(sys.argv[2:])
+        return
     resources = Resources()
 
     def parity_in(cell: Cell) -> Parity:
@@ -260,9 +264,9 @@ def main() -> None:
         of_variations = [shown(variation_found(entry, parity_in)) for entry in VARIATIONS]
     finally:
         resources.close()
-    _, heading, of_frameworks = PAGE.read_text().partition(HEADING)
+    _, heading, later = PAGE.read_text().partition(LOOPS)
     text = page(of_defects, of_variations)
-    PAGE.write_text(f"{text}{heading}{of_frameworks}")
+    PAGE.write_text(f"{text}{heading}{later}")
 
 
 if __name__ == "__main__":

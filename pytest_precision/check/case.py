@@ -202,10 +202,10 @@ class Case:
         if not self.terms.lines:
             return Named(None)
         rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
-        tolerates = rule.criterion.tolerates
+        bound = rule.criterion.share if rule.criterion.tolerates else None
         if self.again is None:
-            return recorded_lines(finding, self.sides, root, tolerates=tolerates)
-        return culprit_named(self.again, finding, self.sides, root, tolerates=tolerates)
+            return recorded_lines(finding, self.sides, root, bound)
+        return culprit_named(self.again, finding, self.sides, root, bound)
 
     def contracts(self, side: Recording) -> list[Contract]:
         """List the dtypes and code paths that matrix axes and, for the candidate, the test require.

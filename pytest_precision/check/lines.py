@@ -13,13 +13,15 @@ from typing import NamedTuple
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
-from pytest_precision.parity.compare.pairs import Pair
+from pytest_precision.parity.compare.pairs import LogicalTensor
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of, hold_other_pieces
+from pytest_precision.parity.explain.lines.first_difference import up_to
+from pytest_precision.parity.explain.lines.found import Unnamed, culprit_of
 from pytest_precision.parity.explain.lines.growth import growth_of
+from pytest_precision.parity.explain.lines.pieces import hold_other_pieces
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.digests import content_digest, in_order
-from pytest_precision.trace.moment import Wanted, Window
+from pytest_precision.trace.moment import INIT, Moment, Wanted, Window
 from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog
 from pytest_precision.trace.recording import Recording
@@ -30,6 +32,8 @@ NOTHING_STANDS_OUT = "No line is named: the error grows at no operation more tha
 UNFOLLOWED = ("unknown", "order")
 """Kinds of what is no error by itself, but rounds otherwise, so that nothing later is followed."""
 
+
+FIRST_UPDATE = Moment(0, "train", 1, "optimizer_step")
 
 Logs = tuple[list[OperationLog], list[OperationLog]]
 """What the ranks of the candidate have logged, and those of the reference."""
@@ -52,8 +56,7 @@ def culprit_named(
     finding: Finding,
     sides: tuple[Recording, Recording],
     root: Path,
-    *,
-    tolerates: bool,
+    bound: float | None,
 ) -> Named:
     """Run candidate and reference again with operation logs, and name the operation at fault.
 
@@ -64,19 +67,20 @@ def culprit_named(
         finding: where they part.
         sides: as they were recorded.
         root: the folder that files are named from.
-        tolerates: whether values may differ, so that they cannot be followed.
+        bound: share of a tensor's norm by which it may differ, so that values cannot be followed;
+            None where bytes must be equal.
     """
     moment = finding.pair.moment
+    if moment == INIT and recordings.candidate.workload is None:
+        moment = FIRST_UPDATE  # a script shows its optimizer at its first update
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
-    log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=tolerates)
+    log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=bound is not None)
+
+    def logs_with(**changes: bool) -> Logs:
+        return _logs(recordings, sides, log_request._replace(**changes))
+
     try:
-        return _named_operation(
-            _logs(recordings, sides, log_request),
-            finding,
-            root.absolute(),
-            tolerates=tolerates,
-            sketched=lambda: _logs(recordings, sides, log_request._replace(sketches=True)),
-        )
+        return _named_operation(logs_with(), finding, root.absolute(), bound, logs_with=logs_with)
     except Exception as error:  # whatever it is, both sides differ
         reason = (
             error.reason if isinstance(error, SideFailed) else f"{type(error).__name__}: {error}"
@@ -91,7 +95,12 @@ def _logs(recordings: Recordings, sides: tuple[Recording, Recording], log_reques
 
 
 def _named_operation(
-    logs: Logs, finding: Finding, root: Path, *, tolerates: bool, sketched: Callable[[], Logs]
+    logs: Logs,
+    finding: Finding,
+    root: Path,
+    bound: float | None,
+    *,
+    logs_with: Callable[..., Logs],
 ) -> Named:
     """Name the operation that caused the error, from the operation logs of both runs.
 
@@ -99,34 +108,48 @@ def _named_operation(
         logs: of both.
         finding: where they part.
         root: the absolute folder that files are named from.
-        tolerates: whether values may differ, so that they cannot be followed.
-        sketched: returns logs that tell how large errors are.
+        bound: share of a tensor's norm by which it may differ, so that values cannot be followed;
+            None where bytes must be equal.
+        logs_with: returns logs with more in them: with sketches, which tell how large errors are,
+            or whole ones, which tell what an earlier step has made.
     """
-    if tolerates:
-        grown = growth_of(*logs, root)
+    if bound is not None:
+        grown = growth_of(*logs, root, bound)
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)
     pair = finding.pair
-    operation = pair.moment.operation
-    culprit = culprit_of(*logs, root, pair.kind, pair.name, operation, _observed_digest(pair))
+    operation, step = pair.moment.operation, pair.moment.step
+    digests = _digest(pair.candidate), _digest(pair.reference)
+
+    def culprit_in(sides: Logs) -> Culprit | Unnamed | None:
+        return culprit_of(*sides, root, pair.kind, pair.name, operation, digests[0])
+
+    logs = up_to(step, logs)
+    culprit = culprit_in(logs)
+    if isinstance(culprit, Culprit) and culprit.kind == "data" and step > 1:
+        whole = up_to(step, logs_with(whole=True))
+        if not any(log.cut for side in whole for log in side):
+            logs, culprit = whole, culprit_in(whole) or culprit
+    if isinstance(culprit, Unnamed):
+        return Named(None, f"No line is named: {culprit.reason}")
     if culprit is None:
-        return Named(None, unnamed(*logs, operation))
-    grown = growth_of(*sketched(), root) if culprit.kind in UNFOLLOWED else None
+        return Named(None, unnamed(*logs, operation, f"{pair.kind} of {pair.name}", digests))
+    grown = growth_of(*logs_with(sketches=True), root) if culprit.kind in UNFOLLOWED else None
     if grown is not None:
         text = f"{culprit.text}; {grown.text}"
         culprit = replace(culprit, text=text, modules=grown.modules)
     return Named(culprit)
 
 
-def _observed_digest(pair: Pair) -> str:
-    """Return the digest that a log has of the candidate's tensor; empty if its values are gone."""
-    tensor = None if pair.candidate is None else pair.candidate.tensor
+def _digest(logical: LogicalTensor | None) -> str:
+    """Return the digest that a log has of a side's tensor; empty if its values are gone."""
+    tensor = None if logical is None else logical.tensor
     if tensor is None or not tensor.numel():
         return ""
     return content_digest(in_order(tensor), 0, tensor.numel())
 
 
 def recorded_lines(
-    finding: Finding, sides: tuple[Recording, Recording], root: Path, *, tolerates: bool
+    finding: Finding, sides: tuple[Recording, Recording], root: Path, bound: float | None
 ) -> Named:
     """Name the operation that caused the error, from logs recorded along with both runs.
 
@@ -134,7 +157,8 @@ def recorded_lines(
         finding: where they part.
         sides: the recordings.
         root: the folder that files are named from.
-        tolerates: whether values may differ, so that they cannot be followed.
+        bound: share of a tensor's norm by which it may differ, so that values cannot be followed;
+            None where bytes must be equal.
     """
     lacking = [side for side in sides if not _has_logs(side)]
     imported = [s.name for s in lacking if s.manifest is not None and s.manifest.is_imported]
@@ -156,9 +180,7 @@ def recorded_lines(
             ]
             if whole:
                 return Named(None, _to_record(whole, ranks))
-        return _named_operation(
-            logs, finding, root.absolute(), tolerates=tolerates, sketched=lambda: logs
-        )
+        return _named_operation(logs, finding, root.absolute(), bound, logs_with=lambda **_: logs)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
 

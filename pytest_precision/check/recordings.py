@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from pytest_precision.errors import (
     SideFailed,
     expected_but_got,
 )
+from pytest_precision.matrix.sequence import LOADS, STEPS_OF_LOOPS
 from pytest_precision.ranks.blame import require_observations
 from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.pool import RankPool
@@ -127,9 +128,12 @@ class Recordings:
         window = Window(log_request.step, log_request.step)
         theirs = log_request
         operations = self.reference.cell.operations
-        if operations != self.candidate.cell.operations and log_request.op != INIT.op:
+        ours = self.candidate.cell.operations
+        if self.candidate.workload is None and _is_first_after_load(ours, log_request.op):
+            theirs = log_request._replace(whole=True)
+        if operations != ours and log_request.op != INIT.op:
             trains = [op for op, operation in enumerate(operations) if operation == "train"]
-            theirs = log_request._replace(op=trains[log_request.step - 1])
+            theirs = theirs._replace(op=trains[log_request.step - 1])
         reference = self._reference_folder(self.reference.varied(Variant(logged=theirs)), window)
         return self._candidate_folder(
             self.candidate.varied(Variant(logged=log_request)), window
@@ -268,3 +272,12 @@ class Recordings:
 
 MakeRecordings = Callable[..., Recordings]
 """Makes the recordings of two sides, on the ranks and in the cache of a session."""
+
+
+def _is_first_after_load(operations: Sequence[str], op: int) -> bool:
+    """Return whether an operation is the first one of a script that resumes.
+
+    Such a script is logged from its start, and what it makes there the reference made before.
+    """
+    loads = [place for place, name in enumerate(operations[:op]) if name in LOADS]
+    return bool(loads) and STEPS_OF_LOOPS.isdisjoint(operations[loads[-1] + 1 : op])

@@ -20,9 +20,9 @@ from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.probe import Probe
-from pytest_precision.trace.moment import Window
+from pytest_precision.trace.moment import Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
-from pytest_precision.trace.operations import Holding
+from pytest_precision.trace.operations import Holding, StepEnd
 
 
 def log_layout(job: LayoutJob) -> int:
@@ -40,7 +40,7 @@ def log_layout(job: LayoutJob) -> int:
     stop = min(job.segment.stop, part.op + 1)
     job = job._replace(window=Window(part.step, part.step), segment=job.segment._replace(stop=stop))
     with logger.installed():
-        run = EngineRun(job, (DataProbe(), EngineLog(logger, part.op), PerturbationProbe()))
+        run = EngineRun(job, (DataProbe(), EngineLog(logger, part), PerturbationProbe()))
         run.capture = Capture(snapshot=lambda observation: observation)
         run.run()
         logger.leave(state_of_engine(run.engine))
@@ -49,25 +49,28 @@ def log_layout(job: LayoutJob) -> int:
 
 
 class EngineLog(Probe[EngineRun]):
-    """Logs the tensor operations of a single step, save or load, with the build before it.
+    """Logs the tensor operations of one step, save or load with its build, or all up to it.
 
     Args:
         logger: logs.
-        op: index of the operation that is logged.
+        request: which operation is logged.
     """
 
-    def __init__(self, logger: OperationLogger, op: int) -> None:
+    def __init__(self, logger: OperationLogger, request: Wanted) -> None:
         self._logger = logger
-        self._op = op
+        self._request = request
 
     @contextmanager
     def around(self, run: EngineRun, call: str) -> Iterator[None]:
-        """Log a call, if it belongs to the operation, and what is set in each engine."""
-        is_logged = run.op == self._op
-        if is_logged and call == "operation":
+        """Log a call, if it belongs to what is logged, and what is set in each engine."""
+        log = self._logger.log
+        is_logged = self._request.whole or run.op == self._request.op
+        if is_logged and call == "operation" and not log.initial_values:
             self._logger.give(state_of_engine(run.engine))
         with self._logger.on(is_logged):
             yield
+        if is_logged and call == "operation" and run.operation == "train":
+            log.steps.append(StepEnd(run.step, len(log.operations)))
         if call == "build":
             self._logger.settings.watch(run.engine.optimizer)
             self._logger.settings.name(run.engine.model)

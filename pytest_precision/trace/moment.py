@@ -74,6 +74,7 @@ class Wanted(NamedTuple):
             the other side may hold shards; 1 for none.
         sketches: whether sketches of results are kept, from which relative errors can be told.
         limit: number of operations of a rank after which no more are logged.
+        whole: whether the log begins with the run in place of the operation.
     """
 
     op: int
@@ -81,3 +82,4 @@ class Wanted(NamedTuple):
     pieces: int = 1
     sketches: bool = False
     limit: int = LOGGED_OPERATIONS
+    whole: bool = False

@@ -20,12 +20,13 @@ from pytest_precision.trace.operations import (
     OperationLog,
     Setting,
     Site,
+    StepEnd,
     UserCall,
     Value,
 )
 from pytest_precision.trace.sealed import log_of
 
-FORM = 4
+FORM = 5
 """Version of the file's form; another version of the package may have written another one."""
 
 RECORD_AGAIN = "record both sides once more, with --lines"
@@ -66,6 +67,7 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
         "sites": sites.all,
         "cut": log.cut,
         "pieces": log.pieces,
+        "steps": log.steps,
         "values": values.all,
         "lines": lines.all,
         "names": names.all,
@@ -116,6 +118,7 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
         ],
         content["cut"],
         content["pieces"],
+        [StepEnd(*row) for row in content["steps"]],
     )
 
 

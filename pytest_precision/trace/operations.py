@@ -57,8 +57,17 @@ class UserCall(NamedTuple):
     settings: tuple[int, int]
 
 
+ZEROES, UPDATES = "zero_grad", "step"
+"""Methods whose calls are logged among the settings."""
+
+CALLED = "called"
+"""The value of such a call."""
+
+
 class Setting(NamedTuple):
     """A logged assignment of a value to an optimizer option or attribute, with its source line.
+
+    So is a call that zeroes gradients or updates weights.
 
     Attributes:
         before: number of operations that had been logged by then.
@@ -75,6 +84,11 @@ class Setting(NamedTuple):
     value: str
     line: CodeLine | None
     sites: tuple[Site, ...] = ()
+
+    @property
+    def is_call(self) -> bool:
+        """Return whether this is a call in place of an assignment."""
+        return self.option in (ZEROES, UPDATES) and self.value == repr(CALLED)
 
     @property
     def name(self) -> str:
@@ -224,6 +238,13 @@ class Holding(NamedTuple):
         return f"{self.kind} of {self.name}"
 
 
+class StepEnd(NamedTuple):
+    """The number of a train step, and how many operations had been logged when it was over."""
+
+    step: int
+    operations: int
+
+
 @dataclass
 class OperationLog:
     """The tensor operations that a rank logged, with the tensors before and after them.
@@ -238,6 +259,7 @@ class OperationLog:
         entries: in the order of their calls.
         cut: the limit after which operations were left out; 0 where none were.
         pieces: see `Wanted`.
+        steps: where the logged train steps end.
     """
 
     operations: list[LoggedOperation] = field(default_factory=list)
@@ -248,3 +270,4 @@ class OperationLog:
     entries: list[UserCall] = field(default_factory=list)
     cut: int = 0
     pieces: int = 1
+    steps: list[StepEnd] = field(default_factory=list)

@@ -54,6 +54,11 @@ class Ulp(Elementwise):
 
     measure = Measure.STEPS
 
+    @property
+    def share(self) -> float:
+        """Return how far a tensor may be off, as a share of its norm."""
+        return self.n * 2.0**-23
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if type(self.n) is not int:
@@ -107,6 +112,11 @@ class Close(Elementwise):
 
     measure = Measure.VALUE
 
+    @property
+    def share(self) -> float:
+        """Return how far a tensor may be off, as a share of its norm."""
+        return self.rtol
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("rtol", "atol"):
@@ -149,6 +159,11 @@ class Norm(Elementwise):
     """
 
     rel: float
+
+    @property
+    def share(self) -> float:
+        """Return how far a tensor may be off, as a share of its norm."""
+        return self.rel
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,6 +212,11 @@ class Noise(Elementwise):
     runs: int = 5
     safety: float = 6.0
     rel: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Return how far a tensor may be off, as a share of its norm."""
+        return self.rel or 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,6 +51,11 @@ class Criterion:
         return False
 
     @property
+    def share(self) -> float:
+        """Return how far a tensor may be off, as a share of its norm; 0 where no share says it."""
+        return 0.0
+
+    @property
     def tolerates(self) -> bool:
         """Return whether the criterion tolerates any difference in value."""
         return not self.left_out

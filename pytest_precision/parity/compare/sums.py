@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import torch
+from torch import Tensor
 
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.parity.compare.criteria import Criteria
@@ -18,6 +19,9 @@ from pytest_precision.parity.compare.pairs import LogicalTensor, Pair
 
 SUM = "microbatches (sum)"
 """Name of the sum, which a pattern of the names of losses fits as well."""
+
+SMALLEST_LOSS = 64 * 2.0**-23
+"""What the roundings of a few terms of about one, in fp32, add up to."""
 
 
 class SummedLosses:
@@ -74,3 +78,11 @@ def _sum(parts: Sequence[LogicalTensor]) -> LogicalTensor | None:
     total = torch.stack([number.double().reshape(()) for number in tensors]).sum()
     pieces = tuple(piece for part in parts for piece in part.pieces)
     return LogicalTensor(parts[0].trace, pieces, joined=total.to(tensors[0].dtype))
+
+
+def is_rounding(loss: Tensor) -> bool:
+    """Return whether a loss is zero but for the rounding of terms of about one.
+
+    There are few such numbers, and a loss has some of them again and again.
+    """
+    return bool(loss.abs().max() <= SMALLEST_LOSS)

@@ -29,6 +29,7 @@ from pytest_precision.parity.compare.ratio import (
     words_unlike_1,
 )
 from pytest_precision.parity.compare.signature import Signature, is_measured
+from pytest_precision.parity.compare.sums import is_rounding
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Entry, Trace
@@ -40,7 +41,7 @@ RATES = ("lr", "hyper")
 """Kinds of which each tensor is a number of a parameter group."""
 
 LARGEST = 16
-"""Largest multiple of an update that is said: beyond it, something else has been added."""
+"""Largest multiple of an update that is said: beyond it, something else was added."""
 
 
 class Compared(NamedTuple):
@@ -216,8 +217,7 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 def _before(pair: Pair) -> Tensor | None:
     """Return the reference's last recorded value of a tensor before the difference, if any."""
     for moment in _earlier(pair):
-        tensor = _values(pair, moment, pair.name)
-        if tensor is not None:
+        if (tensor := _values(pair, moment, pair.name)) is not None:
             return tensor
     # An optimizer that makes its counter in the first step has counted none before it.
     if pair.kind == "step" and pair.reference is not None and pair.reference.tensor is not None:
@@ -268,15 +268,16 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
     }
     for name in _same_bytes(pair, pair.moment, candidate):
         key = TensorKey.of(pair.kind, name)
-        if name == pair.name or key.part != pair_key.part or name not in entries:
-            continue
-        if same_bytes(ours.tensor(entries[name]), candidate):
+        is_other = name != pair.name and key.part == pair_key.part and name in entries
+        if is_other and same_bytes(ours.tensor(entries[name]), candidate):
             return Signature("other tensor", f"that of {key.owner}")
     return None
 
 
 def _stale(pair: Pair, candidate: Tensor) -> Signature | None:
     """Recognize a tensor whose bytes the reference has in another step or under another name."""
+    if pair.kind == "loss" and is_rounding(candidate):
+        return None
     constant = bool((candidate == candidate.reshape(-1)[0]).all())
     for moment in _run(pair).moments:
         if (moment.phase, moment.operation) == (pair.moment.phase, pair.moment.operation):

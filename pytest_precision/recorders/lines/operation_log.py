@@ -101,6 +101,7 @@ class OperationLogger:
         self.log.operations.clear()
         self.log.restores.clear()
         self.log.entries.clear()
+        self.log.steps.clear()
         self.log.cut = 0
         self._values.forget()
         self.active = True

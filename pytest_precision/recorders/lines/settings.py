@@ -15,16 +15,27 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pytest_precision._torch.around import around_calls
+from pytest_precision._torch.regions import in_compiled_call
 from pytest_precision.recorders.lines.frames import Frames
-from pytest_precision.trace.operations import CodeLine, OperationLog, Setting
+from pytest_precision.trace.operations import (
+    CALLED,
+    UPDATES,
+    ZEROES,
+    CodeLine,
+    OperationLog,
+    Setting,
+)
 
 PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 
 
 class SettingsWatch:
     """Logs each assignment to an option of a parameter group or to a module's plain attribute.
+
+    Among them it logs the calls that update weights or zero gradients.
 
     Args:
         frames: finds lines in stacks.
@@ -55,8 +66,14 @@ class SettingsWatch:
             around_calls(Optimizer, "add_param_group", self._added),
             around_calls(nn.Module, "__setattr__", self._attribute),
             around_calls(LRScheduler, "step", self._scheduled),
+            around_calls(Optimizer, "zero_grad", self._zeroed),
+            around_calls(nn.Module, "zero_grad", self._zeroed),
         ):
-            yield
+            hook = register_optimizer_step_pre_hook(self._stepped)
+            try:
+                yield
+            finally:
+                hook.remove()
 
     def watch(self, optimizer: Optimizer) -> None:
         """Log later assignments to the parameter groups of an optimizer."""
@@ -111,6 +128,15 @@ class SettingsWatch:
         finally:
             sys.setprofile(before)
             self._computed = None
+
+    def _zeroed(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        self._note(ZEROES, "the gradients", CALLED)
+
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        if not in_compiled_call():
+            number = self._optimizers.get(optimizer, 0)
+            self._note(UPDATES, f"optimizer {number}", CALLED)
 
     def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)

@@ -24,9 +24,9 @@ from pytest_precision.recorders.scripts.script_recorder import run_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
 from pytest_precision.recorders.variant import Variant
-from pytest_precision.trace.moment import Moment, Window
+from pytest_precision.trace.moment import Moment, Wanted, Window
 from pytest_precision.trace.operation_files import write_operations
-from pytest_precision.trace.operations import Holding
+from pytest_precision.trace.operations import Holding, StepEnd
 
 
 def log_script(
@@ -53,7 +53,7 @@ def log_script(
     part = variant.logged
     assert part is not None
     logger = OperationLogger(part)
-    log = LoopLog(logger, part.op, cell.operations)
+    log = LoopLog(logger, part, cell.operations)
     with logger.installed():
         run_script(script, cell, folder, window, segment, [log])
     return 1
@@ -64,20 +64,26 @@ class LoopLog(Probe[Steps], LoopEvents):
 
     Args:
         logger: logs.
-        op: index of the operation that is logged; None for the whole script.
+        request: which operation is logged; None for the whole script.
         operations: of the sequence.
     """
 
-    def __init__(self, logger: OperationLogger, op: int | None, operations: tuple[str, ...]):
+    def __init__(
+        self, logger: OperationLogger, request: Wanted | None, operations: tuple[str, ...]
+    ) -> None:
         self._logger = logger
-        self._op = op
+        self._last = None if request is None else request.op
+        self._whole = request is None or request.whole
         self._operations = operations
 
     def begin(self, run: Steps) -> None:
         """Have torch's hooks report to this, too; start the log if the loop begins in it."""
         self._schedule = run.schedule
         run.listeners.append(self)
-        if self._op is None or run.schedule.load <= self._op <= run.schedule.op:
+        begins_in_it = self._last is not None and (
+            run.schedule.load <= self._last <= run.schedule.op
+        )
+        if self._whole or begins_in_it:
             self._logger.start()
             self._logger.settings.restores = run.schedule.load >= 0
 
@@ -95,16 +101,19 @@ class LoopLog(Probe[Steps], LoopEvents):
         if not in_compiled_call():
             self._logger.settings.watch(optimizer)
         op = self._schedule.op
-        if self._op is not None and op < self._op:
-            between = self._operations[op + 1 : self._op]
+        if not self._whole and self._last is not None and op < self._last:
+            between = self._operations[op + 1 : self._last]
             if not STEPS_OF_LOOPS.intersection(between):
                 self._logger.start()
 
     def shown(self, run: Steps, moment: Moment) -> None:
         """End the log if the operation that has just ended is the one to log."""
-        if self._logger.active and (self._op is None or moment.op >= self._op):
+        log = self._logger.log
+        if self._logger.active:
+            log.steps.append(StepEnd(run.schedule.done, len(log.operations)))
+        if self._logger.active and (self._last is None or moment.op >= self._last):
             self._logger.leave(state_of_loop(run.reader))
-            self._logger.active = self._op is None
+            self._logger.active = self._last is None
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the log."""

@@ -102,6 +102,25 @@ def test_a_tensor_of_another_step_is_named(look) -> None:
     assert look(up=FIRST["up"])[0].signature == "the value of step 1"
 
 
+@pytest.mark.parametrize(("first", "is_told"), [(1.5, True), (2.0**-24, False)])
+def test_a_loss_that_is_zero_but_for_rounding_is_of_no_step(
+    write_trace: Write, first: float, is_told: bool
+) -> None:
+    """As that of a policy at a ratio of 1: it has the same few numbers again and again."""
+    moments = [Moment(n - 1, "train", n, "forward_backward") for n in (1, 2)]
+    ours, theirs = (
+        write_trace(
+            [
+                (moment, [whole("loss", "microbatch0", torch.tensor(value))])
+                for moment, value in zip(moments, (first, second), strict=True)
+            ]
+        )
+        for second in (first, 3.7 * first)
+    )
+    signature = diagnose(judge(ours, theirs, Criteria.of(None))).signature
+    assert (signature == "the value of step 1") == is_told
+
+
 def test_a_tensor_of_another_name_is_named(look) -> None:
     """As where two shards have changed places."""
     assert look(up=SECOND["down"])[0].signature == "the reference's down"

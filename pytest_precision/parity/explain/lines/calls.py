@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from pytest_precision.trace.operations import (
+    GENERATOR,
     CodeLine,
     Constant,
     Holding,
@@ -60,6 +61,7 @@ class SingleCall(NamedTuple):
         arguments: of this call; of a foreach, those of one element.
         read: the values that it depends on.
         results: what it returned or wrote.
+        step: the train step that it belongs to; 0 where that is not known.
     """
 
     number: int
@@ -67,6 +69,7 @@ class SingleCall(NamedTuple):
     arguments: tuple[LoggedArgument, ...]
     read: tuple[Value, ...]
     results: tuple[Value, ...]
+    step: int = 0
 
     @property
     def base(self) -> str:
@@ -84,6 +87,11 @@ class SingleCall(NamedTuple):
         return "" if self.line is None else f" at {short(self.line)}"
 
     @property
+    def draws(self) -> bool:
+        """Return whether the operation draws random numbers."""
+        return any(value.storage == GENERATOR for value in self.read)
+
+    @property
     def constants(self) -> tuple[Constant, ...]:
         """Return the call's arguments that are not tensors."""
         return tuple(argument for argument in self.arguments if isinstance(argument, Constant))
@@ -94,11 +102,15 @@ def short(line: CodeLine | Site) -> str:
     return f"{os.path.basename(line.file)}:{line.line}"
 
 
-def calls(operations: Iterable[LoggedOperation]) -> Iterator[SingleCall]:
+def calls(log: OperationLog) -> Iterator[SingleCall]:
     """Yield the calls on single tensors of which logged operations consist, in order."""
-    for number, operation in enumerate(operations):
+    ends = [*log.steps]
+    for number, operation in enumerate(log.operations):
+        while ends and number >= ends[0].operations:
+            del ends[0]
+        step = ends[0].step if ends else 0
         whole = SingleCall(
-            number, operation, operation.arguments, operation.read, operation.results
+            number, operation, operation.arguments, operation.read, operation.results, step
         )
         yield from _calls_of_elements(whole) or (whole,)
 
@@ -151,6 +163,11 @@ def last_maker(
     return next((call for call in earlier if any(map(is_meant, call.results))), None)
 
 
+def last_writer(rank_calls: Sequence[SingleCall], before: int, storage: int) -> SingleCall | None:
+    """Return the last call before operation `before` that wrote to a memory."""
+    return last_maker(rank_calls, before, lambda output: output.storage == storage)
+
+
 def is_telling(value: Value) -> bool:
     """Return whether a number is distinctive enough to recognize: not a common one like 0 or 1."""
     few = value.elements == 1 and 2 * value.element.count(0) < len(value.element)
@@ -173,6 +190,11 @@ def is_same(value: Value, other: Value) -> bool:
     return same or value.digest in other.pieces or other.digest in value.pieces
 
 
+def is_place(value: Value, other: Value) -> bool:
+    """Return whether two logged values are equal and lie in the same memory."""
+    return (value.digest, value.storage) == (other.digest, other.storage)
+
+
 def moves(call: SingleCall) -> bool:
     """Return whether an operation only copies values, as `cat` does, with no arithmetic or cast."""
     dtypes = {value.dtype for value in (*call.read, *call.results)}
@@ -188,10 +210,12 @@ class ReferenceLookup:
 
     def __init__(self, logs: Sequence[OperationLog]) -> None:
         self.calls: list[SingleCall] = []
+        self._ranks: list[list[SingleCall]] = []
         self.names_at_start: dict[str, str] = {}
         self.shapes = shapes_of(logs)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
+        self.last_step = max((end.step for log in logs for end in log.steps), default=0)
         self._pieces: set[str] = set()
         self._wholes: set[str] = set()
         for log in logs:
@@ -204,7 +228,8 @@ class ReferenceLookup:
         for value in chain(log.initial_values.values(), log.left.values()):
             self._wholes.add(value.digest)
             self._pieces |= {*value.pieces}
-        for call in calls(log.operations):
+        self._ranks.append([*calls(log)])
+        for call in self._ranks[-1]:
             self.calls.append(call)
             for calls_by_digest, values in ((self.readers, call.read), (self.makers, call.results)):
                 for value in values:
@@ -216,6 +241,11 @@ class ReferenceLookup:
     def __contains__(self, value: Value) -> bool:
         parts = [part for part in value.pieces if not is_zero(part)]  # a buffer may be padded
         return self._has(value.digest) or (bool(parts) and all(map(self._has, parts)))
+
+    def writer_of(self, value: Value, reader: SingleCall) -> SingleCall | None:
+        """Return the last operation that wrote to the memory of what an operation reads."""
+        rank_calls = next(calls for calls in self._ranks if any(c is reader for c in calls))
+        return last_writer(rank_calls, reader.number, value.storage)
 
     def has_whole(self, value: Value) -> bool:
         """Return whether the reference has a value as a whole, and not only as part of another."""

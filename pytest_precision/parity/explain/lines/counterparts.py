@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
@@ -12,9 +13,10 @@ from pytest_precision.parity.explain.lines.calls import (
     is_same,
     is_telling,
     last_maker,
+    moves,
 )
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.trace.operations import Constant, Value
+from pytest_precision.trace.operations import GENERATOR, Constant, Value
 
 NOTHING = Constant("", "nothing")
 """Stands for a constant that only the other side has."""
@@ -49,7 +51,12 @@ def rivals(call: SingleCall, lookup: ReferenceLookup) -> list[SingleCall]:
         for other in lookup.readers[value.digest]:
             if other.base == call.base:
                 calls_by_id[id(other)] = other
-    return [*calls_by_id.values()]
+    return in_step(call.step, [*calls_by_id.values()])
+
+
+def in_step(step: int, others: Sequence[SingleCall]) -> list[SingleCall]:
+    """Return those of the reference's operations that belong to a train step; all if none do."""
+    return [other for other in others if other.step == step] or [*others]
 
 
 def is_changed_step(blamed: SingleCall, between: SingleCall, lookup: ReferenceLookup) -> bool:
@@ -88,7 +95,7 @@ def readers_between(
 ) -> Iterator[SingleCall]:
     """Yield the reference's operations on `value` that lead to its counterpart of `call`."""
     rest = [read_value for read_value in call.read if read_value.digest != value.digest]
-    reached = [(first, first) for first in lookup.readers[value.digest]]
+    reached = [(first, first) for first in in_step(call.step, lookup.readers[value.digest])]
     for _ in range(STEPS_BETWEEN):
         following = []
         for first, last in reached:
@@ -171,3 +178,47 @@ def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall
         calls, call.number, lambda output: (output.storage, output.element) == number
     )
     return maker if value.uniform else None
+
+
+class Repeated(NamedTuple):
+    """A value that an operation reads in one step, and the reference's like of it in an earlier.
+
+    Attributes:
+        value: that both read.
+        earlier: the operation of the reference that reads it.
+        instead: what the reference reads in its place in the step of the other.
+        reader: that reads it there.
+    """
+
+    value: Value
+    earlier: SingleCall
+    instead: Value
+    reader: SingleCall
+
+    def is_state(self, lookup: ReferenceLookup) -> bool:
+        """Return whether the value is one that steps go on with, in place of a batch of data."""
+        place = next(v for v in self.earlier.read if is_same(v, self.value))
+        if (place.storage, place.span) == (self.instead.storage, self.instead.span):
+            return True
+        writer = lookup.writer_of(self.instead, self.reader)
+        return writer is not None and not fetches(writer)
+
+
+def read_again(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:
+    """Return what an operation reads again that the reference has read in another step."""
+    other = most_alike(call, lookup)
+    if other is None or not call.step or len(other.read) != len(call.read):
+        return None
+    for mine, theirs in zip(call.read, other.read, strict=True):
+        if is_same(mine, theirs) or is_common(mine):
+            continue
+        for reader in lookup.readers[mine.digest]:
+            if (reader.base, reader.line) == (call.base, call.line) and reader.step != call.step:
+                return Repeated(mine, reader, theirs, other)
+    return None
+
+
+def fetches(call: SingleCall) -> bool:
+    """Return whether an operation draws numbers, or takes rows from where they lie."""
+    drawn = all(value.storage == GENERATOR for value in call.read)
+    return drawn or moves(call) or call.base == "index"

@@ -35,6 +35,8 @@ class Wrong:
         suspects: the operations that may have made it instead, whose results have no counterpart.
         cut_otherwise: whether it comes of pieces that are no parts of the reference's tensors.
         reaches_observed: whether the wrong value reaches the tensor that differs first.
+        moved: the operations that have put right values of what it reads where the reference has
+            others, such as rows of a data set.
     """
 
     call: SingleCall
@@ -47,6 +49,12 @@ class Wrong:
     suspects: tuple[SingleCall, ...] = ()
     cut_otherwise: bool = False
     reaches_observed: bool = False
+    moved: tuple[SingleCall, ...] = ()
+
+    @property
+    def draws(self) -> bool:
+        """Return whether the operation draws random numbers."""
+        return self.call.draws
 
 
 class Follower:
@@ -81,7 +89,7 @@ class Follower:
         # No step leaves its losses, and what makes a wrong one may have no part in its backward.
         self._all_last = kind == "loss" and not of_kind
         self._unlike_values = of_kind or [*unlike.values()]
-        self._calls = tuple(calls(log.operations))
+        self._calls = tuple(calls(log))
         alike = [value for value in log.initial_values.values() if value in lookup]
         self._shapes = {value.shape for value in alike if value.elements > SMALL}
         self._written = {value.storage for value in alike}
@@ -147,9 +155,9 @@ class Follower:
             apart = (place,)
         else:
             suspects = self._suspects(place, unlike, apart) if self._in_pieces else ()
-            self._wrong_by_place[place] = self._wrong(
-                place, collectives, suspects, unlike, source=source
-            )
+            wrong_here = self._wrong(place, collectives, suspects, unlike, source=source)
+            moved = () if self._in_pieces else tuple(self._calls[number] for number in apart)
+            self._wrong_by_place[place] = replace(wrong_here, moved=moved)
             roots = frozenset((place,))
             apart = ()
         for value in call.read:

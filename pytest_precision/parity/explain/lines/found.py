@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -11,23 +11,29 @@ from typing import NamedTuple
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
+from pytest_precision.parity.explain.lines.batching import batched_otherwise
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
-    SingleCall,
     is_common,
     moves,
-    shapes_of,
 )
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.misplaced import misplaced, not_restored
+from pytest_precision.parity.explain.lines.other_data import drawn_or_fetched
+from pytest_precision.parity.explain.lines.pieces import hold_other_pieces, tellable
 from pytest_precision.parity.explain.lines.user_code import (
     SetOtherwise,
     only_other,
+    set_earlier,
     set_otherwise,
     too_little,
+    zeroed_by_reference,
 )
 from pytest_precision.parity.explain.lines.worded import shown_file
 from pytest_precision.trace.operations import OperationLog
+
+SHOW_OPTIONS = ("lr", "hyper", "policy")
+"""Kinds of which each tensor is an option of a parameter group."""
 
 OPTIONS_ACT_IN = ("init", "train")
 """Operations in which options act: they explain nothing that a load or an evaluation changes."""
@@ -41,7 +47,7 @@ def culprit_of(
     name: str = "",
     operation: str = "train",
     observed: str = "",
-) -> Culprit | None:
+) -> Culprit | Unnamed | None:
     """Return the operation that made the candidate's first wrong value; None if not known.
 
     Where the sides hold other pieces of the tensors, a value that has only been put elsewhere is
@@ -66,10 +72,20 @@ def culprit_of(
     if lacking is None and suspicion.culprit is not None:
         lacking = only_other(candidate, reference, suspicion.before)
     if lacking is None:
-        return suspicion.culprit
+        return suspicion.culprit or (Unnamed(suspicion.reason) if suspicion.reason else None)
     only_sets = suspicion.culprit is not None and suspicion.culprit.kind == "setting"
     kind = "setting" if only_sets and lacking.lacking is None else "missing"
     return worded.of_user_code(lacking, kind, root, suspicion.culprit, lacking.rank)
+
+
+class Unnamed(NamedTuple):
+    """Why no operation can be named although values differ.
+
+    Attributes:
+        reason: in words.
+    """
+
+    reason: str
 
 
 class _Suspicion(NamedTuple):
@@ -79,11 +95,13 @@ class _Suspicion(NamedTuple):
         culprit: that they name, if any.
         before: number of its operation; None where it has none.
         is_shared: whether its line runs in the reference, too.
+        reason: why no operation is named; empty where one is, or where nothing is known.
     """
 
     culprit: Culprit | None
     before: int | None = None
     is_shared: bool = False
+    reason: str = ""
 
     @property
     def is_sure(self) -> bool:
@@ -109,9 +127,9 @@ def _suspicion(
     """
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
-    telling = [setting for setting in settings if _shows(kind, name, setting.setting.option)]
-    if telling:
-        return _set_by(telling[0], root)
+    telling = _shown(settings, (candidate, reference), kind, name)
+    if telling is not None:
+        return _set_by(telling, root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
     lookup = ReferenceLookup(reference)
@@ -130,11 +148,11 @@ def _suspicion(
     if chosen:
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
-        leading = [origin for origin in wrong if origin.reaches_observed] or wrong
-        unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
-        if unrestored is not None:
-            call, line, error = unrestored
-            return _Suspicion(worded.of_operation(call, error, root, rank=None, named=line))
+        if reason := batched_otherwise(chosen[0], lookup):
+            return _Suspicion(None, chosen[0].call.number, reason=reason)
+        chosen = drawn_or_fetched(chosen, wrong, lookup)
+        if cause := _cause_of(chosen, wrong, (candidate, reference), lookup, root, kind):
+            return cause
         culprit = worded.of_operations(chosen, len(candidate), lookup, root)
         if culprit.outside and set_here:
             return _set_by(set_here[0], root, culprit)
@@ -147,6 +165,52 @@ def _suspicion(
         return _Suspicion(culprit, call.number, (culprit.file, culprit.line) in lines)
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
     return _set_by(users[0], root) if users else _Suspicion(None)
+
+
+def _shown(
+    settings: Sequence[SetOtherwise],
+    sides: tuple[Sequence[OperationLog], Sequence[OperationLog]],
+    kind: str,
+    name: str,
+) -> SetOtherwise | None:
+    """Return the option set otherwise, or earlier, that the differing tensor shows; else None."""
+    shows = partial(_shows, kind, name)
+    telling = next((setting for setting in settings if shows(setting.setting.option)), None)
+    return set_earlier(*sides, shows) if telling is None and kind in SHOW_OPTIONS else telling
+
+
+def _cause_of(
+    chosen: Sequence[Wrong],
+    wrong: list[Wrong],
+    sides: tuple[Sequence[OperationLog], Sequence[OperationLog]],
+    lookup: ReferenceLookup,
+    root: Path,
+    kind: str,
+) -> _Suspicion | None:
+    """Return what operations lack that compute right: zeroed gradients, or state of before."""
+    candidate, reference = sides
+    zeroed = _not_zeroed(chosen[0], candidate, reference)
+    if zeroed is not None:
+        return _set_by(zeroed, root, worded.of_operations(chosen, len(candidate), lookup, root))
+    leading = [*chosen[: chosen[0].draws], *_leading(wrong)]
+    unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
+    if unrestored is None:
+        return None
+    call, line, error = unrestored
+    return _Suspicion(worded.of_operation(call, error, root, rank=None, named=line))
+
+
+def _not_zeroed(
+    wrong: Wrong, candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
+) -> SetOtherwise | None:
+    """Return the reference's zeroing of gradients that a wrong sum of them lacks, if any."""
+    adds = wrong.call.operation.backward and wrong.call.base == "add"
+    return zeroed_by_reference(candidate, reference, wrong.call.step) if adds else None
+
+
+def _leading(wrong: list[Wrong]) -> list[Wrong]:
+    """Return the operations that lead to the tensor that differs first; all if none does."""
+    return [origin for origin in wrong if origin.reaches_observed] or wrong
 
 
 def _wrong_of(
@@ -203,6 +267,8 @@ def _shows(kind: str, name: str, option: str) -> bool:
         return option in ("lr", "initial_lr")
     if kind == "hyper":
         return option == TensorKey.of(kind, name).option
+    if kind == "policy":
+        return option == "lr" and "last_lr" in name
     return kind == "flag" and (option == "training" or f" {option}=" in name)
 
 
@@ -237,63 +303,3 @@ def is_beyond(wrong: Wrong, lookup: ReferenceLookup, cut: int) -> bool:
     telling = [value for value in wrong.call.read if value in lookup and not is_common(value)]
     unread = any(not lookup.readers[value.digest] for value in telling)
     return unread or wrong.call.number >= cut
-
-
-def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
-    """Return whether candidate and reference split weights or optimizer state into different
-    pieces.
-
-    They do if a tensor has another shape there, or weights have other names, as flat ones do.
-
-    Args:
-        candidate: the logs of its ranks.
-        reference: the logs of the reference's ranks.
-    """
-    ours, theirs = shapes_of(candidate), shapes_of(reference)
-    unlike = any(ours[holding] != theirs[holding] for holding in ours.keys() & theirs.keys())
-    alone = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
-    return unlike or all(any(holding.kind == "param" for holding in side) for side in alone)
-
-
-def tellable(wrong: Sequence[Wrong]) -> list[Wrong]:
-    """Return only those wrong operations that cannot be explained by the runs' different sharding.
-
-    What is right up to there comes first. Where operations have no counterpart, one of them is
-    named if they belong to one line, since nothing tells which of them is right.
-    """
-    origins = []
-    for origin in sorted(wrong, key=lambda origin: bool(origin.suspects or origin.cut_otherwise)):
-        if origin.suspects or origin.cut_otherwise:
-            suspect = None if origin.cut_otherwise else _only_line(origin)
-            if suspect is not None:
-                origins.append(replace(origin, call=suspect, unlike=(), source=False))
-        elif not _is_of_pieces(origin):
-            origins.append(origin)
-    return origins
-
-
-def _only_line(wrong: Wrong) -> SingleCall | None:
-    """Return the first suspected operation if all of them belong to one source line; else None.
-
-    Where all of them only move values, the last one has put a value where it does not belong.
-    What a library does for a line of the user's belongs to that line; what it does by itself is not
-    held against it where there is one.
-    """
-    computed = [call for call in wrong.suspects if not moves(call)] or [wrong.call]
-    by_users = [call for call in computed if call.line is not None and call.line.is_users]
-    computed = by_users or computed
-    places = {call.line and call.line[:2] for call in computed}
-    return computed[0] if len(places) == 1 else None
-
-
-def _is_of_pieces(wrong: Wrong) -> bool:
-    """Return whether the reference may lack a value only because it shards tensors differently.
-
-    It was put into a buffer, it is what a collective made, or it lies in memory that no operation
-    has written, as a flat buffer does that shards are views of. A library does so in its own code;
-    where a line of the user's does, that line is worth a look.
-    """
-    line = wrong.call.operation.line
-    if line is not None and line.is_users and not line.called:
-        return False
-    return wrong.source or wrong.call.operation.is_collective or moves(wrong.call)

@@ -16,7 +16,8 @@ import torch
 from pytest_precision.parity.compare.bit_patterns import FLOATS
 from pytest_precision.parity.culprit import Culprit, ModuleErrors
 from pytest_precision.parity.explain.lines import worded
-from pytest_precision.trace.operations import LoggedOperation, OperationLog, Value
+from pytest_precision.parity.explain.lines.nearest import Nearest
+from pytest_precision.trace.operations import CodeLine, LoggedOperation, OperationLog, Value
 
 Sketch = tuple[float, ...]
 
@@ -32,32 +33,51 @@ class Grown(NamedTuple):
         rank: of the candidate.
         error: relative L2 error of what it makes.
         growth: how many times that of what it reads, or that of a rounding where this is more.
+        before: the largest error of what it reads.
     """
 
     operation: LoggedOperation
     rank: int
     error: float
     growth: float
+    before: float
+
+    @property
+    def place(self) -> tuple[str, CodeLine | None]:
+        """Return the name of the operation and the line that called it."""
+        return self.operation.name, self.operation.line
 
 
 def growth_of(
-    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], root: Path
+    candidate: Sequence[OperationLog],
+    reference: Sequence[OperationLog],
+    root: Path,
+    bound: float | None = None,
 ) -> Culprit | None:
     """Return the operation at which the error grows most; None if none stands out.
+
+    Where there is a bound, the first operation that makes an error beyond it, of inputs within it,
+    stands out.
 
     Args:
         candidate: the logs of its ranks.
         reference: the logs of the reference's ranks.
         root: files are named relative to it.
+        bound: relative L2 error that is allowed; None where none is.
     """
     operations = grown(candidate, reference)
+    first = None if bound is None else first_beyond(operations, bound)
     grown_operation = largest_growth(operations)
     if grown_operation is None:
         return None
+    how = f"grows most, ×{grown_operation.growth:.3g}, to"
     operation = grown_operation.operation
+    if first is not None and first.place != grown_operation.place:
+        grown_operation, operation = first, first.operation
+        how = f"is beyond the bound of {bound:.2g} for the first time, at"
     return Culprit(
-        text=f"the error grows most, ×{grown_operation.growth:.3g}, "
-        f"to {grown_operation.error:.2g} of the values: {worded.called_place(operation, root)}",
+        text=f"the error {how} {grown_operation.error:.2g} of the values: "
+        f"{worded.called_place(operation, root)}",
         kind="grown",
         operation=operation.name,
         **worded.line_fields(operation.line, root),
@@ -69,10 +89,15 @@ def growth_of(
 
 def grown(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> list[Grown]:
     """Return how much each operation that both runs call in the same module increases the error."""
+    pairs = zip(candidate, reference, strict=False)
+    if len(candidate) == len(reference):
+        return [g for rank, logs in enumerate(pairs) for g in _of_rank(rank, *logs)]
+    # Each rank has others of the microbatches that one rank has all of.
+    nearest = Nearest(reference)
     return [
         grown_operation
-        for rank, (ours, theirs) in enumerate(zip(candidate, reference, strict=False))
-        for grown_operation in _of_rank(rank, ours, theirs)
+        for rank, log in enumerate(candidate)
+        for grown_operation in _of_rank(rank, log, reference[0], nearest)
     ]
 
 
@@ -82,6 +107,14 @@ def largest_growth(operations: Sequence[Grown]) -> Grown | None:
     return (
         grown_operation if grown_operation is not None and grown_operation.growth >= LEAST else None
     )
+
+
+def first_beyond(operations: Sequence[Grown], bound: float) -> Grown | None:
+    """Return the first operation that makes an error beyond a bound of inputs within it, if any."""
+    for operation in operations:
+        if operation.error > bound >= operation.before and operation.growth >= LEAST:
+            return operation
+    return None
 
 
 def module_errors(operations: Sequence[Grown]) -> tuple[ModuleErrors, ...]:
@@ -98,11 +131,14 @@ def module_errors(operations: Sequence[Grown]) -> tuple[ModuleErrors, ...]:
     )
 
 
-def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Grown]:
+def _of_rank(
+    rank: int, ours: OperationLog, theirs: OperationLog, nearest: Nearest | None = None
+) -> Iterator[Grown]:
     places = dict(_placed(theirs))
     errors: dict[int, float] = {}
     for place, mine in _placed(ours):
-        other = places.get(place)
+        other = places.get(place) if nearest is None else nearest.of(mine)
+        before = max((errors.get(value.storage, 0.0) for value in mine.read), default=0.0)
         if other is not None and _comparable(mine, other):
             same = {value.digest for value in other.read}
             read = [errors.get(v.storage, 0.0) for v in mine.read if v.digest not in same]
@@ -110,9 +146,9 @@ def _of_rank(rank: int, ours: OperationLog, theirs: OperationLog) -> Iterator[Gr
                 *map(_error, mine.results, other.results, mine.sketches, other.sketches)
             ]
             worst = max(output_errors, default=0.0)
-            yield Grown(mine, rank, worst, worst / max(*read, _rounding(mine), 0.0))
+            least = max(*read, _rounding(mine), 0.0)
+            yield Grown(mine, rank, worst, worst / least, max(read, default=0.0))
         else:  # what it adds to the error shows at the next one that both sides have
-            before = max((errors.get(value.storage, 0.0) for value in mine.read), default=0.0)
             output_errors = [before] * len(mine.results)
         # By its memory, since what is read may be a view of what was made.
         errors |= dict(zip((value.storage for value in mine.results), output_errors, strict=True))

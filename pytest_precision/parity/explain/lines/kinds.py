@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
     SingleCall,
     is_common,
+    is_place,
     is_same,
     is_telling,
     last_maker,
+    last_writer,
     moves,
 )
 from pytest_precision.parity.explain.lines.counterparts import (
@@ -23,62 +22,27 @@ from pytest_precision.parity.explain.lines.counterparts import (
     maker_of_number,
     most_alike,
     nearest_call,
+    read_again,
     readers_between,
     reads,
     rivals,
     unlike_constants,
 )
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.trace.operations import GENERATOR, GRAPH, Constant, Value
+from pytest_precision.parity.explain.lines.kind_words import (
+    A_REGION,
+    IN_GRAPH,
+    IN_REGION,
+    MIXED,
+    OTHER_DRAWS,
+    OTHER_ORDER,
+    SAME_CALL,
+    ErrorKind,
+    constant_words,
+)
+from pytest_precision.trace.operations import GENERATOR, GRAPH, Value
 
 CASTS = frozenset({"_to_copy", "copy"})
-
-MIXED = (
-    "what this rank gives is right: other ranks, or another reduction, made the value wrong; a sum "
-    "in another order, as of buckets of another size, is no error"
-)
-
-OTHER_ORDER = "the reference adds the same values in another order"
-
-SAME_CALL = (
-    "the reference made other bits of the same values and constants: kernels, threads, flags or "
-    "memory layouts differ"
-)
-
-A_REGION = "a compiled region, which is counted as one operation,"
-
-OTHER_DRAWS = (
-    "it draws from another random state than the reference: another seed, or another number of "
-    "draws before"
-)
-
-IN_REGION = (
-    f"{A_REGION} makes it of values that the reference "
-    'has, too; compile with backend="aot_eager" to see the operations inside'
-)
-
-IN_GRAPH = (
-    "it counts as one operation, and may have made what {name} reads{at} and the reference has "
-    "not; run the step without the graph to see the operations inside"
-)
-
-
-class ErrorKind(NamedTuple):
-    """How an operation that made a wrong value differs from the reference's: a kind and a phrase.
-
-    Attributes:
-        kind: one of `culprit.CULPRIT_KINDS`.
-        words: what the two sides did, after the place.
-        reference: what the reference did, if it did something like it.
-        constants: of both sides, those that differ, by name.
-        blamed: the operation of the candidate to name in place of the one that was found.
-    """
-
-    kind: str
-    words: str
-    reference: SingleCall | None = None
-    constants: Mapping[str, Mapping[str, str]] | None = None
-    blamed: SingleCall | None = None
 
 
 def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
@@ -90,11 +54,11 @@ def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
         return ErrorKind("unknown", IN_GRAPH.format(name=name, at=at), blamed=replayed)
     if wrong.source:
         return _outside_input(wrong, lookup)
-    if any(value.storage == GENERATOR for value in wrong.unlike):
+    if wrong.draws and not _draws_alike(wrong.call, lookup):
         return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, lookup))
     if wrong.call.operation.is_region:
         return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, lookup))
-    for explain in (_same_inputs, _lacking, _other_inputs, _lacking_at_start):
+    for explain in (_same_inputs, _of_other_step, _lacking, _other_inputs, _lacking_at_start):
         error_kind = explain(wrong, lookup)
         if error_kind is not None:
             return error_kind
@@ -106,6 +70,15 @@ def _replayed(wrong: Wrong) -> SingleCall | None:
     before = (call for call in reversed(wrong.calls) if call.number < wrong.call.number)
     graph = next((call for call in before if call.operation.name == GRAPH), None)
     return graph if wrong.unlike else None
+
+
+def _draws_alike(call: SingleCall, lookup: ReferenceLookup) -> bool:
+    """Return whether the reference draws in this step from the same random state, as it does."""
+    states = {value.digest for value in call.read if value.storage == GENERATOR}
+    return any(
+        rival.step == call.step and states.intersection(value.digest for value in rival.read)
+        for rival in rivals(call, lookup)
+    )
 
 
 def _outside_input(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
@@ -141,7 +114,7 @@ def _with_constants(call: SingleCall, other: SingleCall) -> ErrorKind | None:
         }
         for side, side_constants in (("candidate", ours), ("reference", theirs))
     }
-    words = _constant_words(call, other, theirs, ours)
+    words = constant_words(call, other, theirs, ours)
     return ErrorKind("cast" if dtypes else "constant", words, other, named)
 
 
@@ -158,6 +131,41 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
             words = f"a value has shape {[*mine.shape]} here, {[*theirs.shape]} in the reference"
             return ErrorKind("inputs", words, other)
     return ErrorKind("unknown", SAME_CALL, other)
+
+
+def _of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
+    """Return the error kind of a call that reads what the reference reads in another step."""
+    call = wrong.call
+    again = read_again(call, lookup)
+    if again is None:
+        return None
+    step = f"that of step {again.earlier.step}"
+    if not again.is_state(lookup):
+        tensor_words = f"{again.value.dtype} tensor of shape {[*again.value.shape]}"
+        words = f"the {tensor_words} that it reads at step {call.step} is {step} in the reference"
+        return ErrorKind("data", words, most_alike(call, lookup))
+    maker = _maker_before(again.value, wrong)
+    if maker is None:
+        words = f"what it reads at step {call.step} is stale: {step} in the reference"
+        return ErrorKind("inputs", words, most_alike(call, lookup))
+    by_user = maker.line is not None and maker.line.is_users
+    words = (
+        f"what it makes at step {maker.step} is stale where {call.operation.name}{call.at} reads "
+        f"it at step {call.step}: the reference makes it anew"
+    )
+    return ErrorKind("inputs", words, most_alike(call, lookup), None, maker if by_user else None)
+
+
+def _maker_before(value: Value, wrong: Wrong) -> SingleCall | None:
+    """Return the candidate's operation of an earlier step that made a value, before any casts."""
+    step, number = wrong.call.step, wrong.call.number
+    while True:
+        maker = last_writer(wrong.calls, number, value.storage)
+        if maker is None or maker.step != step:
+            return maker
+        if len(maker.read) != 1:
+            return None
+        value, number = maker.read[0], maker.number
 
 
 def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
@@ -199,10 +207,7 @@ def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     between = [maker for maker in lookup.makers.get(theirs.digest, ()) if reads(maker, mine)]
     if between:
         return _missing(between[0], nearest_call(between[0], wrong), lookup)
-    place = mine.digest, mine.storage
-    our_maker = last_maker(
-        wrong.calls, call.number, lambda output: (output.digest, output.storage) == place
-    )
+    our_maker = last_maker(wrong.calls, call.number, lambda output: is_place(output, mine))
     if our_maker is not None and reads(our_maker, theirs):
         words = f"the reference has no such operation on this value{_then(other)}"
         return ErrorKind("extra", words, other, None, our_maker)
@@ -273,24 +278,3 @@ def _whose(value: Value, lookup: ReferenceLookup) -> str:
     if value.uniform:
         return "a constant"
     return "a value that it alone has" if value not in lookup else "another value"
-
-
-VERBS = {
-    "mul": "multiplied by",
-    "div": "divided by",
-    "add": "added",
-    "sub": "subtracted",
-    "pow": "took the power of",
-}
-
-
-def _constant_words(
-    call: SingleCall, other: SingleCall, theirs: tuple[Constant, ...], ours: tuple[Constant, ...]
-) -> str:
-    place = "here"
-    if other.line is not None and call.line is not None and other.line.called != call.line.called:
-        place = f"in {other.line.called}" if other.line.called else other.at.strip()
-    verb = VERBS.get(call.base, "gave")
-    by = "by " if call.base in ("mul", "div") else ""
-    their_words, our_words = (", ".join(each.text for each in side) for side in (theirs, ours))
-    return f"the reference {verb} {their_words} {place}, this {by}{our_words}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from pytest_precision.parity.explain.lines.calls import (
@@ -14,10 +15,13 @@ from pytest_precision.parity.explain.lines.calls import (
     SingleCall,
     calls,
     last_maker,
+    last_writer,
     short,
 )
+from pytest_precision.parity.explain.lines.counterparts import read_again
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
+from pytest_precision.parity.explain.lines.kind_words import ErrorKind
+from pytest_precision.parity.explain.lines.kinds import kind_of
 from pytest_precision.trace.operations import GENERATOR, CodeLine, Holding, OperationLog, Value
 
 
@@ -89,7 +93,7 @@ def _writer(log: OperationLog, value: Value) -> SingleCall | None:
     def is_meant(output: Value) -> bool:
         return output.storage == value.storage and value.digest in (output.digest, *output.pieces)
 
-    return last_maker([*calls(log.operations)], len(log.operations), is_meant)
+    return last_maker([*calls(log)], len(log.operations), is_meant)
 
 
 def _whose(value: Value, log: OperationLog) -> str:
@@ -98,6 +102,8 @@ def _whose(value: Value, log: OperationLog) -> str:
             return f"{name} as it was before"
     return "another value"
 
+
+REPLACES_NOTHING = "the saved value does not replace the one that this line makes"
 
 Key = tuple[str, CodeLine | None]
 """What tells the likes of an operation: its base name, and where it was called."""
@@ -127,11 +133,14 @@ def not_restored(
         kind: of the tensor that differs first.
     """
     resumed = [origin for origin in wrong if candidate[origin.rank].restores]
+    if resumed and _is_of_data(chosen[0], lookup):
+        return None
     before = chosen[:1] if resumed else ()
     numbers = [origin for origin in resumed if kind_of(origin, lookup).kind == "constant"]
     tensors = [origin for origin in resumed if origin not in numbers]
     lacking = chain(
         _loss_scale(before if kind == "loss_scale" else ()),
+        _kept_from_before(resumed, candidate, lookup),
         _lacking_reads(tensors, reference),
         _numbers(numbers, lookup),
         _made_before(before, candidate),
@@ -142,6 +151,35 @@ def not_restored(
             words = f"{reason}; the last line that loads is {short(last.line)}, by {last.option}"
             return origin.call, last.line, ErrorKind("missing", words, other)
     return None
+
+
+def _is_of_data(first: Wrong, lookup: ReferenceLookup) -> bool:
+    """Return whether a first wrong value is of other data, which a checkpoint does not hold.
+
+    Its order was drawn anew, by a draw that the reference has made in an earlier step alone, or its
+    batch is that of an earlier step.
+    """
+    if first.draws:
+        likes = [call for call in lookup.calls if _key(call) == _key(first.call)]
+        return bool(likes) and all(call.step != lookup.last_step for call in likes)
+    again = read_again(first.call, lookup)
+    return again is not None and not again.is_state(lookup)
+
+
+def _kept_from_before(
+    wrong: Sequence[Wrong], candidate: Sequence[OperationLog], lookup: ReferenceLookup
+) -> Unrestored:
+    """Yield operations that made state before the last load, which is read after it all the same.
+
+    The reference has read it in an earlier step.
+    """
+    for origin in wrong:
+        again = read_again(origin.call, lookup)
+        if again is None or not again.is_state(lookup):
+            continue
+        maker = last_writer(origin.calls, origin.call.number, again.value.storage)
+        if maker is not None and maker.number < candidate[origin.rank].restores[-1].before:
+            yield REPLACES_NOTHING, again.earlier, replace(origin, call=maker)
 
 
 def _lacking_reads(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) -> Unrestored:
@@ -175,10 +213,13 @@ def _keys(wrong: Wrong) -> Iterator[Key]:
 
 
 def _reads_of_before(log: OperationLog) -> dict[Key, list[tuple[SingleCall, Value]]]:
-    """Return operations that read a value which no operation of the log has written before."""
+    """Return operations of the last step that read a value which none of it has written before."""
     written: set[int] = set()
     readings: dict[Key, list[tuple[SingleCall, Value]]] = defaultdict(list)
-    for call in calls(log.operations):
+    start = log.steps[-2].operations if len(log.steps) > 1 else 0
+    for call in calls(log):
+        if call.number < start:
+            continue
         readings[_key(call)] += [
             (call, value) for value in call.read if value.storage not in written
         ]
@@ -200,7 +241,7 @@ def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> 
     """Yield wrong operations that run before the script's last line that loads a checkpoint."""
     for origin in chosen:
         if origin.call.number < candidate[origin.rank].restores[-1].before:
-            yield "the saved value does not replace the one that this line makes", None, origin
+            yield REPLACES_NOTHING, None, origin
 
 
 def _loss_scale(chosen: Sequence[Wrong]) -> Unrestored:

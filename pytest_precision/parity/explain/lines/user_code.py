@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import short
 from pytest_precision.trace.operations import (
+    UPDATES,
+    ZEROES,
     CodeLine,
     LoggedOperation,
     OperationLog,
@@ -30,10 +32,12 @@ class SetOtherwise(NamedTuple):
     Attributes:
         mine: what the candidate set; None where the reference alone did.
         theirs: what the reference set; None where the candidate alone did.
+        when: in words, when one of them has done so, where the other did so later.
     """
 
     mine: Setting | None
     theirs: Setting | None
+    when: str = ""
 
     @property
     def setting(self) -> Setting:
@@ -60,6 +64,12 @@ class SetOtherwise(NamedTuple):
     @property
     def words(self) -> str:
         """Return words on the values that candidate and reference give the option or attribute."""
+        if self.setting.is_call:
+            return f"the reference calls it here{self.when}, the candidate does not"
+        if self.when and self.mine is not None:
+            return f"set to {self.mine.value}{self.when}, by the reference after it"
+        if self.when and self.theirs is not None:
+            return f"the reference sets it to {self.theirs.value}{self.when}, this after it"
         if self.mine is None:
             assert self.theirs is not None
             return f"the reference sets it to {self.theirs.value}, the candidate does not"
@@ -82,9 +92,49 @@ def set_otherwise(
                     yield SetOtherwise(ours_set, theirs_set)
 
 
+def set_earlier(
+    candidate: Sequence[OperationLog],
+    reference: Sequence[OperationLog],
+    shows: Callable[[str], bool],
+) -> SetOtherwise | None:
+    """Return the first option that one run sets before an update and the other after it, if any.
+
+    Args:
+        candidate: the logs of its ranks.
+        reference: the logs of the reference's ranks.
+        shows: whether the tensor that differs shows the option of this name.
+    """
+    for logs in zip(candidate, reference, strict=False):
+        sides = (
+            [s for s in log.settings if s.option == UPDATES or shows(s.option)] for log in logs
+        )
+        for mine, theirs in zip(*sides, strict=False):
+            if (mine.name, mine.value) == (theirs.name, theirs.value):
+                continue
+            if mine.is_call == theirs.is_call:
+                break
+            if mine.is_call:
+                return SetOtherwise(None, theirs, " before the update")
+            return SetOtherwise(mine, None, " before the update")
+    return None
+
+
+def zeroed_by_reference(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], step: int
+) -> SetOtherwise | None:
+    """Return the reference's first call in a step that zeroes gradients, if this has fewer."""
+    for logs in zip(candidate, reference, strict=False):
+        mine, theirs = (
+            [s for s in log.settings if s.option == ZEROES and s.is_call] for log in logs
+        )
+        if len(mine) < len(theirs):
+            return SetOtherwise(None, theirs[len(mine)], f" at step {step}" if step else "")
+    return None
+
+
 def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
     settings: dict[str, list[Setting]] = defaultdict(list)
-    for setting in log.settings:
+    for setting in (setting for setting in log.settings if not setting.is_call):
         settings[setting.name].append(setting)
     return settings
 

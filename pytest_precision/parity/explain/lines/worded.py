@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following, SourceLine
 from pytest_precision.parity.explain.lines.calls import ReferenceLookup, SingleCall
 from pytest_precision.parity.explain.lines.following import Wrong
-from pytest_precision.parity.explain.lines.kinds import ErrorKind, kind_of
+from pytest_precision.parity.explain.lines.kind_words import ErrorKind
+from pytest_precision.parity.explain.lines.kinds import kind_of
 from pytest_precision.parity.explain.lines.user_code import LeftOut, SetOtherwise
 from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
 from pytest_precision.trace.operations import CodeLine, LoggedOperation

@@ -1,0 +1,103 @@
+"""Write what docs/reference/catalogue.md says of lines that are planted in a training loop.
+
+`python ci/bench/catalogue.py loops` runs them all, which takes an hour, or the defects that are
+named.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stack_lines import HEADING
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "catalogue.md"
+
+sys.path[:0] = [str(ROOT / "fixtures" / "planted"), str(ROOT / "tests")]
+
+from kept_inline import KeptInline  # noqa: E402
+from named_lines import (  # noqa: E402
+    COMPUTES_IN,
+    DEFECTS,
+    OUTCOMES,
+    RIGHT,
+    WAYS,
+    culprit_in,
+    outcome_of,
+)
+
+from pytest_precision import Cell, Parity  # noqa: E402
+from pytest_precision.options import Settings  # noqa: E402
+from pytest_precision.plugin.resources import Resources  # noqa: E402
+
+LOOPS = "## Lines in training loops"
+
+INTRODUCTION = """\
+`fixtures/planted` has a training loop of a small decoder with {number} lines that may be wrong, as
+an engine, as a script of a test, as a command, and as two recordings with `--lines`; in fp32, with
+weights in bf16, under autocast, and in fp16 with a scaler. *Right* is a failure that names the
+planted line, or of what is left out the line of the reference. *Effect* is a later line, which
+computes right from what is wrong; *refused* is no line, and *wrong* one before the planted line.
+*Defects* is how many of them a column was run with. `python ci/bench/catalogue.py loops` writes
+this section."""
+
+SETTINGS = Settings(device="cpu", timeout=120, pure=True, ranks="inline")
+
+Column = dict[str, str]
+"""Defect to outcome."""
+
+
+def write_loops(defects: Sequence[str]) -> None:
+    """Run defects in all columns, and write the section.
+
+    Args:
+        defects: names of them; all if there are none.
+    """
+    os.chdir(ROOT)
+    columns = {
+        (way, precision): outcomes_in(way, precision, defects or [*DEFECTS])
+        for precision in COMPUTES_IN
+        for way in WAYS
+    }
+    before, _, later = PAGE.read_text().partition(LOOPS if LOOPS in PAGE.read_text() else HEADING)
+    rest = later.partition(HEADING)[2] if LOOPS in PAGE.read_text() else later
+    PAGE.write_text(f"{before}{section(columns)}\n\n{HEADING}{rest}")
+
+
+def outcomes_in(way: str, precision: str, defects: Sequence[str]) -> Column:
+    """Return what comes of defects in one way in and precision, and print it."""
+    resources, kept = Resources(), KeptInline()
+
+    def parity_in(cell: Cell) -> Parity:
+        return Parity("test", cell, SETTINGS, resources.ranks(SETTINGS), kept)
+
+    outcomes: Column = {}
+    try:
+        with TemporaryDirectory() as folder:
+            for defect in defects:
+                culprit = culprit_in(way, defect, precision, parity_in, Path(folder))
+                outcomes[defect] = outcome_of(culprit, defect)
+    finally:
+        kept.close()
+        resources.close()
+    print(way, precision, outcomes, flush=True)
+    return outcomes
+
+
+def section(columns: dict[tuple[str, str], Column]) -> str:
+    """Return the section of the page."""
+    rows = ["| way in | precision | defects | right | effect | refused | wrong | not right |"]
+    rows.append("| --- " * 8 + "|")
+    for (way, precision), outcomes in columns.items():
+        count = Counter(outcomes.values())
+        others = [f"`{name}`" for name, outcome in outcomes.items() if outcome != RIGHT]
+        numbers = " | ".join(str(count[outcome]) for outcome in OUTCOMES)
+        cells = f"{way} | {precision} | {len(outcomes)} | {numbers} | {', '.join(others)}"
+        rows.append(f"| {cells} |")
+    table = "\n".join(rows)
+    return f"{LOOPS}\n\n{INTRODUCTION.format(number=len(DEFECTS))}\n\n{table}"

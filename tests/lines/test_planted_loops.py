@@ -1,0 +1,59 @@
+"""A failure names the line that is planted in a training loop, in each precision and way in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import in_this_process  # noqa: F401
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "fixtures" / "planted"))
+
+from named_lines import (
+    COMPUTES_IN,
+    DEFECTS,
+    RIGHT,
+    WAYS,
+    WRONG,
+    culprit_in,
+    outcome_of,
+)
+
+from pytest_precision import Cell, Parity
+
+BY_DAY = [
+    ("engine", "bf16", "zero"),
+    ("script", "autocast", "stale"),
+    ("record", "fp32", "schedule"),
+    ("command", "fp32", "clip"),
+]
+
+LEAST = {"fp32": 0.85, "bf16": 0.85, "autocast": 0.85, "fp16": 0.7}
+"""Share of planted lines that each column names, by precision: a scaler unscales all at once."""
+
+
+@pytest.mark.parametrize(("way", "precision", "defect"), BY_DAY)
+def test_the_planted_line_is_named(
+    parity_here: Callable[[Cell], Parity], tmp_path: Path, way: str, precision: str, defect: str
+) -> None:
+    """Each line is one that stacks had wrong; `python ci/bench/catalogue.py loops` counts them."""
+    culprit = culprit_in(way, defect, precision, parity_here, tmp_path)
+    assert outcome_of(culprit, defect) == RIGHT, culprit
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", COMPUTES_IN)
+@pytest.mark.parametrize("way", WAYS)
+def test_most_planted_lines_are_named(
+    parity_here: Callable[[Cell], Parity], tmp_path: Path, way: str, precision: str
+) -> None:
+    """The same lines in each column: no precision and no way in names fewer."""
+    outcomes = {
+        defect: outcome_of(culprit_in(way, defect, precision, parity_here, tmp_path), defect)
+        for defect in DEFECTS
+    }
+    named = sum(outcome == RIGHT for outcome in outcomes.values())
+    assert named >= LEAST[precision] * len(outcomes), outcomes
+    assert WRONG not in outcomes.values(), outcomes
