@@ -70,7 +70,7 @@ class LoggedSteps(Steps):
 
     Args:
         logger: logs.
-        wanted: which operation is logged; None for the whole script.
+        request: which operation is logged; None for the whole script.
         operations: of the sequence.
         reader, trace, schedule, meter: see `Steps`.
 
@@ -81,7 +81,7 @@ class LoggedSteps(Steps):
     def __init__(
         self,
         logger: OperationLogger,
-        wanted: Wanted | None,
+        request: Wanted | None,
         operations: tuple[str, ...],
         reader: LoopReader,
         trace: LoopTrace,
@@ -91,9 +91,9 @@ class LoggedSteps(Steps):
         super().__init__(reader, trace, schedule, meter)
         self.trace = trace
         self._logger = logger
-        self._op = None if wanted is None else wanted.op
+        self._op = None if request is None else request.op
         self._operations = operations
-        self._whole = wanted is None or wanted.whole
+        self._whole = request is None or request.whole
         self.ends.ended = self._over
         if self._whole or (self._op is not None and schedule.load <= self._op <= schedule.op):
             logger.start()

@@ -156,7 +156,7 @@ class Follower:
         else:
             suspects = self._suspects(place, unlike, apart) if self._in_pieces else ()
             wrong_here = self._wrong(place, collectives, suspects, unlike, source=source)
-            moved = () if self._in_pieces else tuple(self._calls[one] for one in apart)
+            moved = () if self._in_pieces else tuple(self._calls[earlier] for earlier in apart)
             self._wrong_by_place[place] = replace(wrong_here, moved=moved)
             roots = frozenset((place,))
             apart = ()
