@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -189,13 +190,9 @@ def _unit_stored(kind: str, runs: Sequence[ComparedRun]) -> float:
 
 def _weighted_median(weighted: list[tuple[float, int]]) -> float:
     """Return the median of values, each of which counts as often as its weight says."""
-    half = sum(weight for _, weight in weighted) / 2
-    below = 0
-    for value, weight in sorted(weighted):
-        below += weight
-        if below >= half:
-            return value
-    return 0.0
+    ordered = sorted(weighted)
+    below = [*accumulate(weight for _, weight in ordered)]
+    return next(v for (v, _), total in zip(ordered, below, strict=True) if 2 * total >= below[-1])
 
 
 def _norm(key: str, rel: float, largest: float = LARGEST_BOUND) -> dict[str, Criterion] | None:

@@ -39,7 +39,7 @@ class Bounds:
     Attributes:
         tensors: number of pairs whose bytes differ.
         rel: of `norm(rel=)`; infinite where a reference is zero.
-        ulp: of `ulp(n)`; None where a dtype has no such distance.
+        ulp: of `ulp(n)`.
         atol: of `close(atol=)`, with an `rtol` of 0.
         of: name of the tensor that needs the largest `rel`.
         numel: number of elements of the largest tensor.
@@ -48,7 +48,7 @@ class Bounds:
 
     tensors: int = 0
     rel: float = 0.0
-    ulp: int | None = 0
+    ulp: int = 0
     atol: float = 0.0
     of: str = ""
     numel: int = 0
@@ -67,7 +67,7 @@ class Bounds:
         self.atol = max(self.atol, statistics.max_abs)
         if statistics.max_ulp is None:
             self.unbounded.add("values that are no floats")
-        elif self.ulp is not None:
+        else:
             self.ulp = max(self.ulp, statistics.max_ulp)
 
     def fault(self, finding: Finding) -> None:
@@ -123,23 +123,22 @@ def needed(case: RecordedCase) -> dict[str, Any] | None:
 def columns(judgement: Judgement) -> dict[str, Any] | None:
     """Return as dicts the tolerances that each kind of tensor needs; None if nothing differs."""
     tolerances = {
-        kind: {
-            "tensors": limits.tensors,
-            **(
-                {}
-                if limits.unbounded
-                else {"rel_l2": limits.rel, "max_abs": limits.atol, "of": limits.of}
-            ),
-            **({} if limits.unbounded or limits.ulp is None else {"max_ulp": limits.ulp}),
-            **(
-                {"unbounded": sorted(limits.unbounded)}
-                if limits.unbounded
-                else {"criterion": limits.call}
-            ),
-        }
+        kind: {"tensors": limits.tensors, **_figures(limits)}
         for kind, limits in bounds(judgement).items()
     }
     return tolerances or None
+
+
+def _figures(limits: Bounds) -> dict[str, Any]:
+    if limits.unbounded:
+        return {"unbounded": sorted(limits.unbounded)}
+    return {
+        "rel_l2": limits.rel,
+        "max_abs": limits.atol,
+        "of": limits.of,
+        "max_ulp": limits.ulp,
+        "criterion": limits.call,
+    }
 
 
 def table(judgement: Judgement) -> list[str]:
@@ -151,7 +150,7 @@ def table(judgement: Judgement) -> list[str]:
 
 
 def _cells(limits: Bounds) -> Iterable[str]:
-    if limits.unbounded or limits.ulp is None:
+    if limits.unbounded:
         return "-", "-", "-", f"no bound: {', '.join(sorted(limits.unbounded))}"
     ulp = str(limits.ulp) if limits.ulp < FAR else f"{limits.ulp:.0e}"
     return f"{limits.rel:.2g}", ulp, f"{limits.atol:.2g}", limits.of

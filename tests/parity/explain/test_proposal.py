@@ -12,6 +12,7 @@ from pytest_precision import whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain.proposal import proposed
+from pytest_precision.parity.explain.required_tolerance import rounded_up
 from pytest_precision.parity.explain.tensor_needs import ComparedRun
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Trace
@@ -159,3 +160,78 @@ def test_gradients_may_be_off_on_other_data_though_they_agree(
     found = proposed([run(ours, gradients | moments)], UNIT, run(noise, gradients))
     assert found is not None
     assert found["grad"].call == "norm(rel=0.0002)"
+
+
+def test_without_floors_the_data_alone_decide(run: Callable[..., ComparedRun]) -> None:
+    """As where a bound of a run that agrees is to be as tight as the run."""
+    theirs = values("grad", **MATRICES) | values("loss", microbatches=torch.arange(1.0, 7))
+    ours = {key: off(t, 4e-7 * (key[0] == "grad")) for key, t in theirs.items()}
+    for floors, bound in ((True, "norm(rel=0.008)"), (False, "norm(rel=8e-07)")):
+        criteria = proposed([run(ours, theirs)], 2**-7, floors=floors)
+        assert criteria is not None
+        assert criteria["grad"].call == bound
+
+
+@pytest.mark.parametrize(("rel", "bound"), [(0.099, "norm(rel=0.2)"), (0.2, None)])
+def test_a_kind_whose_bound_says_nothing_has_none(
+    run: Callable[..., ComparedRun], rel: float, bound: str | None
+) -> None:
+    """Nor has any other kind then, since the whole proposal would pass what is wrong."""
+    theirs = values("grad", **MATRICES) | values("exp_avg", **MATRICES)
+    ours = {key: off(t, rel if key[0] == "grad" else 1e-6) for key, t in theirs.items()}
+    criteria = proposed([run(ours, theirs)], UNIT)
+    assert (criteria and criteria["grad"].call) == bound
+
+
+def test_fewer_kinds_have_a_key_each(run: Callable[..., ComparedRun]) -> None:
+    """A tensor that is left out in three kinds is compared in all others."""
+    theirs = {
+        key: tensor
+        for kind in ("grad", "reduced_grad", "exp_avg")
+        for key, tensor in values(kind, **MATRICES, scale=torch.ones(1)).items()
+    }
+    keys = calls([run({key: off(t, 1.1e-2) for key, t in theirs.items()}, theirs)], 2**-7)
+    assert [key for key in keys if "scale" in key] == [
+        "grad:scale",
+        "reduced_grad:scale",
+        "exp_avg:scale",
+    ]
+
+
+def test_a_weight_is_allowed_a_part_of_its_way_alone(run: Callable[..., ComparedRun]) -> None:
+    """A bound of four times what it needs would let it stand still."""
+    start = values("master", **MATRICES)
+    moved = {key: torch.full_like(tensor, 0.1) for key, tensor in start.items()}
+    theirs = {key: tensor + moved[key] for key, tensor in start.items()}
+    for part, share in ((0.01, 0.04), (0.1, 0.2), (0.25, 0.25)):
+        ours = {key: tensor + moved[key] * (1 + part) for key, tensor in start.items()}
+        criteria = proposed([run(ours, theirs, start)], UNIT)
+        assert criteria is not None
+        way = float(moved["master", "layers.0.weight"].norm())
+        bound = share * way / float(theirs["master", "layers.0.weight"].norm())
+        assert criteria["master"].call == f"norm(rel={rounded_up(bound):g})"
+
+
+def test_a_weight_in_bf16_may_be_stored_as_its_neighbour(run: Callable[..., ComparedRun]) -> None:
+    """A quarter of a unit in the last place, though this data has stored none otherwise."""
+    start = {key: t.bfloat16() for key, t in values("param", **MATRICES).items()}
+    theirs = {key: tensor + 1 for key, tensor in start.items()}
+    gradients = values("grad", **MATRICES)
+    ours = {**theirs, **{key: off(t, 1e-6) for key, t in gradients.items()}}
+    compared = run(ours, theirs | gradients, start)
+    assert calls([compared])["param"] == "norm(rel=0.002)"
+    criteria = proposed([compared], UNIT, floors=False)
+    assert criteria is not None
+    assert criteria["param"].call == "norm(rel=2e-07)"
+
+
+def test_layers_share_the_largest_bound_of_their_pattern(run: Callable[..., ComparedRun]) -> None:
+    """A digit within a word is no number of a layer."""
+    biases = {f"layers_{n}_b2": torch.arange(1.0, 9) for n in (7, 8)}
+    theirs = values("grad", **MATRICES, **biases)
+    sizes = {"layers.7.b2": 2e-3, "layers.8.b2": 1e-3}
+    ours = {key: off(t, sizes.get(key[1], 1e-5)) for key, t in theirs.items()}
+    assert calls([run(ours, theirs)]) == {
+        "grad": "norm(rel=3e-05)",
+        "grad:layers.*.b2": "norm(rel=0.02)",
+    }

@@ -110,3 +110,76 @@ def test_a_setting_that_differs_is_offered_no_bound(write_trace: Write) -> None:
 def test_equal_traces_need_nothing(judged: Callable[..., Judgement]) -> None:
     """Nothing stands in the report."""
     assert required_tolerance.columns(judged(REFERENCE, REFERENCE)) is None
+
+
+def differing(write_trace: Write, kind: str, ours: Tensor, theirs: Tensor) -> Judgement:
+    moment = Moment(0, "train", 1, "optimizer_step")
+    sides = (write_trace([(moment, [whole(kind, "w", t)])], digests=True) for t in (ours, theirs))
+    return judge(*sides, Criteria.of(None))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "criterion"),
+    [
+        ("grad", [1 + 2**-23] + [1.0] * 7, "norm(rel=2e-07)"),
+        ("grad", [1 + 2**-20, 1.0], "norm(rel=2e-06)"),
+        ("grad_norm", [1 + 2**-20], "norm(rel=4e-06)"),
+        ("grad", [1.5, 1.5], "close(rtol=0, atol=1)"),
+        ("grad", [1.25, 1.25], "norm(rel=0.5)"),
+        ("grad_norm", [1.25], "close(rtol=0, atol=1)"),
+    ],
+    ids=["floor", "twice", "a number", "no relative bound", "half", "a number far off"],
+)
+def test_a_bound_has_room(write_trace: Write, kind: str, ours: list[float], criterion: str) -> None:
+    """Twice what was needed, four times of one number, and never less than fp32 rounds."""
+    candidate = torch.tensor(ours)
+    figures = required_tolerance.columns(
+        differing(write_trace, kind, candidate, torch.ones_like(candidate))
+    )
+    assert figures is not None
+    assert figures[kind]["criterion"] == criterion
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "dtype", "reason"),
+    [
+        ("grad", 64, torch.float32, "digests alone"),
+        ("step", 1, torch.int64, "values that are no floats"),
+    ],
+)
+def test_what_has_no_distance_has_no_bound(
+    write_trace: Write, kind: str, size: int, dtype: torch.dtype, reason: str
+) -> None:
+    """Of a digest, no value is known; a count that is off by one is no rounding."""
+    sides = (torch.full((size,), n, dtype=dtype) for n in (2, 3))
+    judgement = differing(write_trace, kind, *sides)
+    assert required_tolerance.columns(judgement) == {kind: {"tensors": 1, "unbounded": [reason]}}
+    assert required_tolerance.bounds(judgement)[kind].call == ""
+
+
+def test_every_reason_is_said_once(write_trace: Write) -> None:
+    """Also where a tensor is missing, and where others of the kind would have a bound."""
+    tensors = {"nan": NEAR * torch.nan, "near": NEAR, "short": NEAR[:3], "more": NEAR[:2]}
+    moment = Moment(0, "train", 1, "optimizer_step")
+    ours = write_trace([(moment, [whole("grad", *item) for item in tensors.items()])])
+    theirs = write_trace([(moment, [whole("grad", n, REFERENCE) for n in (*tensors, "lost")])])
+    figures = required_tolerance.columns(judge(ours, theirs, Criteria.of(None)))
+    reasons = ["NaN or infinities", "missing", "shape"]
+    assert figures == {"grad": {"tensors": 5, "unbounded": reasons}}
+
+
+def test_the_table_has_a_row_per_kind_in_causal_order(judged: Callable[..., Judgement]) -> None:
+    """Two digits of each figure, and one of a distance of millions."""
+    far = REFERENCE * torch.tensor([1.0, 1.0, 1.0, 1.5])
+    assert required_tolerance.table(judged(far, NEAR)) == [
+        "would pass  norm(rel=)  ulp    close(atol=)  largest in",
+        "grad        0.37        4e+06  2             w",
+        "param       6.3e-07     12     2.9e-06       w",
+    ]
+
+
+def test_numbers_are_rounded_up_to_one_digit() -> None:
+    """Never down; what is zero or endless stays so."""
+    numbers = {0.0: 0.0, float("inf"): float("inf"), 0.021: 0.03, 0.5: 0.5, 9.1: 10.0, 1e-7: 1e-7}
+    for number, rounded in numbers.items():
+        assert required_tolerance.rounded_up(number) == pytest.approx(rounded, rel=1e-12)
