@@ -82,10 +82,8 @@ def _without_freedom(
         if criteria.get(free.kind) == free.tolerance:
             return criteria, free.words
         criteria = {
-            key: LEFT_OUT
-            if key.startswith(f"{free.kind}:") and criterion == free.tolerance
-            else criterion
-            for key, criterion in criteria.items()
+            key: LEFT_OUT if key.startswith(f"{free.kind}:") and bound == free.tolerance else bound
+            for key, bound in criteria.items()
         }
     return criteria, ""
 

@@ -217,7 +217,7 @@ def chain_of(error: BaseException) -> list[BaseException]:
 def frames_of_script(
     file: str, error: BaseException, trace: TracebackType | None
 ) -> TracebackType | None:
-    """Return a traceback from the script's first level on; the whole if no level is the script's.
+    """Return a traceback from the script's first frame on; the whole if no frame is the script's.
 
     Frames of this package that only pass a call on to torch are left out. Of an error that this
     package raises about what a script does, the traceback ends at the last level that is neither of

@@ -250,12 +250,12 @@ class StepEnds:
             self._schedule.advance()
 
     def _changed_rates(self) -> Iterator[str]:
-        """Yield in words each learning rate that a skipped step has later."""
+        """Yield in words each learning rate that a skipped step has changed."""
         after = {rate.name: rate.tensor for rate in self._reader.all_numbers() if rate.kind == "lr"}
         for rate in self._buffer.rates():
             later = after.get(rate.name)  # None for a weight that the loop has frozen since
             if later is not None and not torch.equal(rate.tensor, later):
-                change = f"skip after step {self._schedule.done} later lr of {rate.name}"
+                change = f"skip after step {self._schedule.done} changed lr of {rate.name}"
                 yield f"{change} from {float(rate.tensor)!r} to {float(later)!r}"
 
     def _write_state(self, op: int, operation: str) -> None:
