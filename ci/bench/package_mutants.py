@@ -52,8 +52,8 @@ MUTANTS = (
     Mutant(
         "the dtypes of masters are not held against the contract",
         "check/gates.py",
-        "            if own != dtype:",
-        '            if own != dtype and kind != "master":',
+        "            if actual_dtype != dtype:",
+        '            if actual_dtype != dtype and kind != "master":',
         ("check/test_storage_contract.py", "check"),
     ),
     Mutant(
@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         "the reference is not looked at for what disturbs training",
         "check/gates.py",
-        "    for number, side in enumerate(case.judged):\n        found = _disturbed",
-        "    for number, side in enumerate(case.judged[:1]):\n        found = _disturbed",
+        "    for number, side in enumerate(case.judged):\n        finding = _disturbed",
+        "    for number, side in enumerate(case.judged[:1]):\n        finding = _disturbed",
         ("check/test_gates.py",),
     ),
     Mutant(
@@ -178,8 +178,8 @@ MUTANTS = (
     Mutant(
         "a baseline keeps nothing of the last moment",
         "check/baseline_trace.py",
-        "for n, own in enumerate(trace.segments()) for moment in own]",
-        "for n, own in enumerate(trace.segments()) for moment in [*own][:-1]]",
+        "for moment in segment_moments\n",
+        "for moment in [*segment_moments][:-1]\n",
         ("check/test_baselines.py", "check/test_baseline_text.py", "check"),
     ),
 )
