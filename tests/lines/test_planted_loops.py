@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import in_this_process  # noqa: F401
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "fixtures" / "planted"))
-
 from named_lines import (
     COMPUTES_IN,
     DEFECTS,
