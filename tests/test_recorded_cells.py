@@ -21,7 +21,7 @@ from pytest_precision.options import Settings
 from pytest_precision.ranks import ImportPath, RankPool
 from pytest_precision.ranks.state.environment import Environment
 from pytest_precision.recorders.variant import Variant
-from pytest_precision.trace.moment import Wanted, Window
+from pytest_precision.trace.moment import LogRequest, Window
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ CHANGES: dict[str, Any] = {
     "ends_only": True,
     "noise": 1,
     "start": 1,
-    "logged": Wanted(0, 1),
+    "logged": LogRequest(0, 1),
     "beside_exact": True,
     "gradients": False,
     "updates": False,

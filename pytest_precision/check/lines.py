@@ -21,7 +21,7 @@ from pytest_precision.parity.explain.lines.growth import growth_of
 from pytest_precision.parity.explain.lines.pieces import hold_other_pieces
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.digests import content_digest, in_order
-from pytest_precision.trace.moment import INIT, Moment, Wanted, Window
+from pytest_precision.trace.moment import INIT, LogRequest, Moment, Window
 from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog
 from pytest_precision.trace.recording import Recording
@@ -74,7 +74,7 @@ def culprit_named(
     if moment == INIT and recordings.candidate.workload is None:
         moment = FIRST_UPDATE  # a script shows its optimizer at its first update
     ranks = max(side.cell.world_size for side in sides)  # of which one side may hold shards
-    log_request = Wanted(moment.op, moment.step, pieces=ranks, sketches=bound is not None)
+    log_request = LogRequest(moment.op, moment.step, pieces=ranks, sketches=bound is not None)
 
     def logs_with(**changes: bool) -> Logs:
         return _logs(recordings, sides, log_request._replace(**changes))
@@ -88,7 +88,9 @@ def culprit_named(
         return Named(None, f"No line is named: in a third run {reason}")
 
 
-def _logs(recordings: Recordings, sides: tuple[Recording, Recording], log_request: Wanted) -> Logs:
+def _logs(
+    recordings: Recordings, sides: tuple[Recording, Recording], log_request: LogRequest
+) -> Logs:
     """Run candidate and reference again, and return the logs of their operations, rank by rank."""
     ours, theirs = zip(recordings.logged(log_request), sides, strict=True)
     return _read(*ours, log_request), _read(*theirs, log_request)
@@ -200,7 +202,7 @@ def _ranks(side: Recording) -> range:
     return range(side.cell.world_size)
 
 
-def _read(folder: Path, side: Recording, log_request: Wanted) -> list[OperationLog]:
+def _read(folder: Path, side: Recording, log_request: LogRequest) -> list[OperationLog]:
     """Read all ranks' operation logs of a run: of its last logged segment if restarts split it."""
     segments = recorded_segments(side.cell, Window(log_request.step, log_request.step))
     sizes = tuple(segment.world_size for segment in segments)

@@ -26,7 +26,7 @@ from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, Wanted, Window
+from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, LogRequest, Window
 from pytest_precision.trace.segment_folders import folder_of, recorded_segments
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Recordings:
         folder = self._candidate_folder(self.candidate.varied(variant), window)
         return self._read("candidate", folder, window)
 
-    def logged(self, log_request: Wanted) -> tuple[Path, Path]:
+    def logged(self, log_request: LogRequest) -> tuple[Path, Path]:
         """Run candidate and reference with operation logs; return the folders of the logs.
 
         A reference with another sequence makes the same train step in another operation of its own.

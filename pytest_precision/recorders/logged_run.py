@@ -20,7 +20,7 @@ from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lines.operation_log import OperationLogger
 from pytest_precision.recorders.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.probe import Probe
-from pytest_precision.trace.moment import Wanted, Window
+from pytest_precision.trace.moment import LogRequest, Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding, StepEnd
 
@@ -34,13 +34,14 @@ def log_layout(job: LayoutJob) -> int:
     Returns:
         a number above 0, as `record_engine` does.
     """
-    part = job.variant.logged
-    assert part is not None
-    logger = OperationLogger(part)
-    stop = min(job.segment.stop, part.op + 1)
-    job = job._replace(window=Window(part.step, part.step), segment=job.segment._replace(stop=stop))
+    request = job.variant.logged
+    assert request is not None
+    logger = OperationLogger(request)
+    stop = min(job.segment.stop, request.op + 1)
+    window = Window(request.step, request.step)
+    job = job._replace(window=window, segment=job.segment._replace(stop=stop))
     with logger.installed():
-        run = EngineRun(job, (DataProbe(), EngineLog(logger, part), PerturbationProbe()))
+        run = EngineRun(job, (DataProbe(), EngineLog(logger, request), PerturbationProbe()))
         run.capture = Capture(snapshot=lambda observation: observation)
         run.run()
         logger.leave(state_of_engine(run.engine))
@@ -56,7 +57,7 @@ class EngineLog(Probe[EngineRun]):
         request: which operation is logged.
     """
 
-    def __init__(self, logger: OperationLogger, request: Wanted) -> None:
+    def __init__(self, logger: OperationLogger, request: LogRequest) -> None:
         self._logger = logger
         self._request = request
 

@@ -42,10 +42,10 @@ class Probe(Generic[RunT]):
 
     def around(self, run: RunT, call: str) -> AbstractContextManager[object]:
         """Return a context for a call that the driver makes itself."""
-        return self._told(run, call)
+        return self._before_and_after(run, call)
 
     @contextmanager
-    def _told(self, run: RunT, call: str) -> Iterator[None]:
+    def _before_and_after(self, run: RunT, call: str) -> Iterator[None]:
         self.before(run, call)
         yield
         self.after(run, call)
@@ -54,7 +54,7 @@ class Probe(Generic[RunT]):
         """Act before a call."""
 
     def after(self, run: RunT, call: str) -> None:
-        """Act after a call; of one that failed or was left out, nobody tells."""
+        """Act after a call; this is not called where the call failed or was left out."""
 
     def shown(self, run: RunT, moment: Moment) -> None:
         """Look at the run after a phase; all ranks do so at the same moments."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_precision.trace.moment import Wanted
+from pytest_precision.trace.moment import LogRequest
 
 
 class Mode(Enum):
@@ -41,7 +41,7 @@ class Variant:
     ends_only: bool = False
     noise: int = 0
     start: int = 0
-    logged: Wanted | None = None
+    logged: LogRequest | None = None
     beside_exact: bool = False
     gradients: bool = True
     updates: bool = True
@@ -52,10 +52,10 @@ class Variant:
 
         Where both differ, this one counts.
         """
-        changes = {field.name: getattr(self, field.name) for field in fields(self)}
-        usual = {field.name: field.default for field in fields(self)}
+        usual = vars(USUAL)
         return replace(
-            base, **{name: change for name, change in changes.items() if change != usual[name]}
+            base,
+            **{name: setting for name, setting in vars(self).items() if setting != usual[name]},
         )
 
     @property

@@ -64,7 +64,7 @@ LOGGED_OPERATIONS = 200_000
 """Operations of one rank that are logged unless told otherwise."""
 
 
-class Wanted(NamedTuple):
+class LogRequest(NamedTuple):
     """Which part of a run's tensor operations is logged, and in how much detail.
 
     Attributes:

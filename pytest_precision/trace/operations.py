@@ -177,7 +177,7 @@ class LoggedOperation(NamedTuple):
         module: path of the module in whose forward it was called, or whose backward it is.
         backward: whether it is part of a backward.
         line: where it was called; of a backward, where its forward was.
-        sketches: of each result, see `Wanted.sketches`.
+        sketches: of each result, see `LogRequest.sketches`.
         sites: the lines that were running which are not the user's, from the innermost.
     """
 
@@ -258,7 +258,7 @@ class OperationLog:
             the function of torch.
         entries: in the order of their calls.
         cut: the limit after which operations were left out; 0 where none were.
-        pieces: see `Wanted`.
+        pieces: see `LogRequest`.
         steps: where the logged train steps end.
     """
 

@@ -10,14 +10,14 @@ from typing import Any
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import Wanted
+from pytest_precision.trace.moment import LogRequest
 from pytest_precision.trace.operations import OperationLog
 
 
 @contextmanager
 def operations(**wanted: Any) -> Iterator[OperationLogger]:
     """Log what the block computes."""
-    logger = OperationLogger(Wanted(0, 1, **wanted))
+    logger = OperationLogger(LogRequest(0, 1, **wanted))
     with logger.installed(), logger.on():
         yield logger
 

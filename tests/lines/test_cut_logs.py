@@ -10,7 +10,7 @@ from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines.found import culprit_of
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.moment import LOGGED_OPERATIONS, Wanted
+from pytest_precision.trace.moment import LOGGED_OPERATIONS, LogRequest
 from pytest_precision.trace.operations import Holding, OperationLog
 
 
@@ -18,7 +18,7 @@ def log_of(
     limit: int = LOGGED_OPERATIONS, *, wrong: int = -1, joined: bool = False
 ) -> OperationLog:
     """Log a product and a sum of ten steps, one of which is wrong, or which are one operation."""
-    logger = OperationLogger(Wanted(0, 1, limit=limit))
+    logger = OperationLogger(LogRequest(0, 1, limit=limit))
     values = torch.arange(12.0).reshape(3, 4) + 0.25
     ones = torch.ones(3, 4)
     with logger.installed():

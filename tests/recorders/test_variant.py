@@ -10,7 +10,7 @@ import pytest
 from pytest_precision.recorders import run_modes
 from pytest_precision.recorders.run_modes import OF_LAYOUTS, OF_SCRIPTS, layout_recorder
 from pytest_precision.recorders.variant import USUAL, Mode, Variant
-from pytest_precision.trace.moment import Wanted
+from pytest_precision.trace.moment import LogRequest
 
 
 def test_a_run_has_the_changes_of_its_side_and_its_own() -> None:
@@ -41,7 +41,7 @@ def test_what_is_done_to_a_run_perturbs_it(variant: Variant, perturbed: bool) ->
     ("variant", "mode"),
     [
         (Variant(noise=1, bare=True), Mode.TRACE),
-        (Variant(logged=Wanted(0, 1)), Mode.LOG),
+        (Variant(logged=LogRequest(0, 1)), Mode.LOG),
         (Variant(beside_exact=True), Mode.BESIDE_EXACT),
     ],
 )

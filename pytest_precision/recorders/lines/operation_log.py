@@ -33,7 +33,7 @@ from pytest_precision.recorders.lines.settings import SettingsWatch
 from pytest_precision.recorders.lines.sketches import Sketches
 from pytest_precision.recorders.lines.user_calls import UserCalls
 from pytest_precision.recorders.lines.values import Values, generator_state, has_values
-from pytest_precision.trace.moment import Wanted
+from pytest_precision.trace.moment import LogRequest
 from pytest_precision.trace.operations import (
     GRAPH,
     REGION,
@@ -59,7 +59,7 @@ class OperationLogger:
         active: whether operations are logged now.
     """
 
-    def __init__(self, scope: Wanted) -> None:
+    def __init__(self, scope: LogRequest) -> None:
         self.log = OperationLog(pieces=scope.pieces)
         self.active = False
         self.frames = Frames()

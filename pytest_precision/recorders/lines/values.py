@@ -32,7 +32,7 @@ class Values:
     there is a weak reference to it.
 
     Args:
-        pieces: see `Wanted`.
+        pieces: see `LogRequest`.
 
     Attributes:
         cuts: where tensors lie in flat buffers.

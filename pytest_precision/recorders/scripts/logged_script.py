@@ -24,7 +24,7 @@ from pytest_precision.recorders.scripts.script_recorder import run_script
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
 from pytest_precision.recorders.variant import Variant
-from pytest_precision.trace.moment import Moment, Wanted, Window
+from pytest_precision.trace.moment import LogRequest, Moment, Window
 from pytest_precision.trace.operation_files import write_operations
 from pytest_precision.trace.operations import Holding, StepEnd
 
@@ -50,10 +50,10 @@ def log_script(
     Returns:
         a number above 0, as `record_script` does.
     """
-    part = variant.logged
-    assert part is not None
-    logger = OperationLogger(part)
-    log = LoopLog(logger, part, cell.operations)
+    request = variant.logged
+    assert request is not None
+    logger = OperationLogger(request)
+    log = LoopLog(logger, request, cell.operations)
     with logger.installed():
         run_script(script, cell, folder, window, segment, [log])
     return 1
@@ -69,7 +69,7 @@ class LoopLog(Probe[Steps], LoopEvents):
     """
 
     def __init__(
-        self, logger: OperationLogger, request: Wanted | None, operations: tuple[str, ...]
+        self, logger: OperationLogger, request: LogRequest | None, operations: tuple[str, ...]
     ) -> None:
         self._logger = logger
         self._last = None if request is None else request.op

@@ -42,7 +42,7 @@ from pytest_precision.recorders.scripts.recorded_part import NothingRecordedErro
 from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.manifest import Manifest
-from pytest_precision.trace.moment import Wanted
+from pytest_precision.trace.moment import LogRequest
 
 PASS_ON = (*PASSING_ON, *LOGGING)
 """Files that call the function of torch that a script calls, in its place."""
@@ -93,7 +93,7 @@ def record_file(
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
-        part_of_log = Wanted(0, steps, pieces, sketches=True)
+        part_of_log = LogRequest(0, steps, pieces, sketches=True)
         logger = OperationLogger(part_of_log) if lines else None
         with nullcontext() if logger is None else logger.installed():
             probes: list[Probe[Steps]] = [LoopUpdates(measures=False)]

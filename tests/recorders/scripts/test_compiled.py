@@ -18,7 +18,7 @@ from pytest_precision.recorders.scripts.logged_script import log_script
 from pytest_precision.recorders.scripts.model_hooks import ToldCall
 from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.recorders.variant import Variant
-from pytest_precision.trace.moment import EVERYTHING, Wanted
+from pytest_precision.trace.moment import EVERYTHING, LogRequest
 from pytest_precision.trace.operation_files import read_operations
 from pytest_precision.trace.reader import Trace
 
@@ -188,7 +188,7 @@ def test_an_optimizer_stays_compiled_while_lines_are_logged(
     operations: list[str] = []
     loop = step_by_step("update", operations=operations)
     log_script(
-        loop, Cell(sequence="train2"), tmp_path, EVERYTHING, None, Variant(logged=Wanted(1, 2))
+        loop, Cell(sequence="train2"), tmp_path, EVERYTHING, None, Variant(logged=LogRequest(1, 2))
     )
     assert any("add_" in one for one in operations)
     log = read_operations(tmp_path, 0)

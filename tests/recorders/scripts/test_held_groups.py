@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pytest_precision import Cell
 from pytest_precision.recorders.scripts.logged_script import log_script
 from pytest_precision.recorders.variant import Variant
-from pytest_precision.trace.moment import EVERYTHING, Wanted
+from pytest_precision.trace.moment import EVERYTHING, LogRequest
 from pytest_precision.trace.operation_files import read_operations
 
 RATES = (0.4, 0.2, 0.05)
@@ -68,7 +68,12 @@ def test_a_held_group_sets_the_rate_that_trains(
     logged: list[Tensor] = []
     script = holding(held, logged)
     log_script(
-        script, Cell(sequence="train3"), tmp_path, EVERYTHING, None, Variant(logged=Wanted(2, 3))
+        script,
+        Cell(sequence="train3"),
+        tmp_path,
+        EVERYTHING,
+        None,
+        Variant(logged=LogRequest(2, 3)),
     )
     plain = plainly_trained()
     assert [*map(torch.equal, logged, plain)] == [True, True]

@@ -11,10 +11,9 @@ from pytest_precision.trace.operations import OperationLog
 
 
 def hold_other_pieces(candidate: Sequence[OperationLog], reference: Sequence[OperationLog]) -> bool:
-    """Return whether candidate and reference split weights or optimizer state into different
-    pieces.
+    """Return whether the sides split weights or optimizer state into different pieces.
 
-    They do if a tensor has another shape there, or weights have other names, as flat ones do.
+    They do if a tensor has another shape on one side, or weights have other names, as flat ones do.
 
     Args:
         candidate: the logs of its ranks.
