@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.util import resolve_name
 from typing import Any
 
 
@@ -20,8 +21,8 @@ def exports(
 
     Args:
         package: its `__name__`.
-        homes: module in the package to the names that it exports, each written as in an import
-            statement: `gpt` or `Gpt as gpt`.
+        homes: module in the package (`.engine.kinds`, with a dot, is one beside the package) to the
+            names that it exports, each written as in an import statement: `gpt` or `Gpt as gpt`.
         renamed: old name of an export to its new one. It works for one more minor version, with a
             DeprecationWarning, and is in neither `__dir__` nor `__all__`.
     """
@@ -29,7 +30,7 @@ def exports(
     for module, names in homes.items():
         for text in names:
             attribute, _, alias = text.partition(" as ")
-            origins[alias or attribute] = f"{package}.{module}", attribute
+            origins[alias or attribute] = resolve_name(f".{module}", package), attribute
 
     def getattribute(name: str) -> Any:
         new = (renamed or {}).get(name)

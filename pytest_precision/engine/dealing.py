@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_precision import modules
 from pytest_precision.engine.capture import Capture, ModuleHook
 from pytest_precision.engine.decisions import decisions
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, Span
+from pytest_precision.engine.quantizing import begin_microbatch
 from pytest_precision.engine.restorable import Restorable
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix import sequence
@@ -72,7 +72,7 @@ class Dealing(Restorable):
         share = range(rank, len(microbatches), size)
         for index in share:
             self.microbatch = self._computed = index
-            modules.begin_microbatch(self.model, step, index, first=index == share[0])
+            begin_microbatch(self.model, step, index, first=index == share[0])
             with self.microbatch_context(last=index == share[-1]):
                 yield index, microbatches[index]
         self._computed = None

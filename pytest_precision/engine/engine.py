@@ -15,13 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from pytest_precision import modules
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.clipping import Clip, clip_by, expect_rule, scale_down, total_norm
 from pytest_precision.engine.dealing import Dealing, data_parallel_of, expect_sum
 from pytest_precision.engine.decisions import decisions, of_step
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.observation import Observation
+from pytest_precision.engine.quantizing import finish_step
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.workloads.base import Workload
@@ -173,7 +173,7 @@ class Engine(Dealing):
         for loss in self.losses(step):
             self.backward(loss * self.loss_factor)
             self.microbatch_done()
-        modules.finish_step(self.model, self.reduce_amax)
+        finish_step(self.model, self.reduce_amax)
 
     def losses(self, step: int) -> Iterator[Tensor]:
         """Yield the loss of each of this rank's microbatches, divided by the whole step's tokens.

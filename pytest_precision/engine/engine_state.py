@@ -15,6 +15,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.changes import Since
 from pytest_precision.engine.modes import modes, thawed, trained
 from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.quantizing import StepScaling, quantized_state
 from pytest_precision.engine.training_state import (
     TrainingState,
     UpdatedTensor,
@@ -23,8 +24,6 @@ from pytest_precision.engine.training_state import (
 )
 from pytest_precision.engine.values import package_of
 from pytest_precision.matrix.tensor_key import unwrapped
-from pytest_precision.modules.slots import DelayedScalingState
-from pytest_precision.modules.state import quantized_state
 
 if TYPE_CHECKING:
     from pytest_precision.engine.observable import Observable
@@ -61,7 +60,7 @@ class EngineState(TrainingState):
             yield from engine.show(kind, name, tensor, capture, local=kind == "recorded_amax")
         for prefix, module in engine.model.named_modules():
             # The buffers of delayed scaling are quantized state.
-            if not isinstance(module, DelayedScalingState):
+            if not isinstance(module, StepScaling):
                 for name, buffer in module.named_buffers(unwrapped(prefix), recurse=False):
                     yield from engine.show("buffer", name, buffer, capture, split=False, local=True)
 

@@ -17,11 +17,10 @@ from pytest_precision.engine.engine_state import EngineState
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.engine.modes import module_settings
 from pytest_precision.engine.observation import Observation, piece
+from pytest_precision.engine.quantizing import paths, used_quantized
+from pytest_precision.engine.read_only import writable
 from pytest_precision.engine.readable import expect_known, stored
 from pytest_precision.matrix.tensor_key import expect_one_name_each, unwrapped
-from pytest_precision.modules.layer import Layer
-from pytest_precision.modules.read_only import writable
-from pytest_precision.modules.state import used_quantized
 from pytest_precision.ranks.state.accelerator import capturing
 
 
@@ -141,8 +140,7 @@ class Observable:
 
     def paths(self) -> set[str]:
         """Return which of the code paths `fused`, `grouped`, `quantized` the layers have taken."""
-        layers = (module for module in self.model.modules() if isinstance(module, Layer))
-        return {path for layer in layers for path in layer.taken}
+        return paths(self.model)
 
     def violations(self) -> Iterator[str]:
         """Yield a sentence for each tensor that is not stored as the engine promises.

@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch.distributed import leave_to_ddp
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.main_grad import accumulate
+from pytest_precision.engine.quantizing import scaling_states
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.layouts.support import ON_PARAMETERS, supports
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.modules.multiply import accumulate
-from pytest_precision.modules.slots import scaling_states
 from pytest_precision.workloads.base import Workload
 
 

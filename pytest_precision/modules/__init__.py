@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from pytest_precision import _lazy
 
 if TYPE_CHECKING:
+    from pytest_precision.engine.quantizing import begin_microbatch, finish_step
     from pytest_precision.modules.grouped import GroupedLinear
-    from pytest_precision.modules.layer import begin_microbatch
     from pytest_precision.modules.linear import Linear
     from pytest_precision.modules.parameter import QuantizedParameter
     from pytest_precision.modules.replace import quantize_linears
-    from pytest_precision.modules.slots import finish_step
 
 __all__ = [
     "GroupedLinear",
@@ -33,11 +32,10 @@ __all__ = [
 __getattr__, __dir__ = _lazy.exports(
     __name__,
     {
+        ".engine.quantizing": ("begin_microbatch", "finish_step"),
         "grouped": ("GroupedLinear",),
-        "layer": ("begin_microbatch",),
         "linear": ("Linear",),
         "parameter": ("QuantizedParameter",),
         "replace": ("quantize_linears",),
-        "slots": ("finish_step",),
     },
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from pytest_precision.engine.quantizing import Quantizing
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.quantized import QuantizedTensor
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.modules.multiply import (
     COMPUTE,
     Call,
@@ -19,7 +21,7 @@ from pytest_precision.modules.multiply import (
     QuantizedProduct,
 )
 from pytest_precision.modules.padding import quantize_padded
-from pytest_precision.modules.parameter import QuantizedParameter, quantized_parameters
+from pytest_precision.modules.parameter import QuantizedParameter, quantized_parameters, tensors_of
 from pytest_precision.modules.rng import RoundingRng
 from pytest_precision.modules.slots import Quantizers
 
@@ -27,7 +29,7 @@ UNQUANTIZED = "bf16"
 """The precision of a layer that quantizes nothing; its only purpose is fused accumulation."""
 
 
-class Layer(nn.Module):
+class Layer(Quantizing):
     """A layer that quantizes its weights once for all microbatches of a step.
 
     Attributes:
@@ -43,7 +45,6 @@ class Layer(nn.Module):
         microbatch: number of the microbatch among those of all ranks.
         used_weights: the quantized weights of the last forward, one per weight; empty in bf16, and
             before the first forward.
-        taken: the paths of `contract.PATHS` that forwards have taken.
     """
 
     def _start(
@@ -64,7 +65,7 @@ class Layer(nn.Module):
         self.is_first_microbatch: bool | None = None
         self.step = self.microbatch = 0
         self.used_weights: list[QuantizedTensor] = []
-        self.taken: set[str] = set()
+        self.taken = set()
 
     def _multiply(
         self,
@@ -114,6 +115,21 @@ class Layer(nn.Module):
                 self.quantizers, self.used_weights, streams, strict=True
             )
         ]
+
+    def begin_microbatch(self, name: str, step: int, microbatch: int, *, first: bool) -> None:
+        """Set step and microbatch, and whether the next forward quantizes the weights anew."""
+        self.streams = self.streams or self.streams_at(name)
+        self.is_first_microbatch = first
+        self.step = step
+        self.microbatch = microbatch
+
+    def used_quantized(self, name: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield the operands of the last forward's weights, named as `up.weight.rowwise.data`."""
+        for place, used in enumerate(self.used_weights):
+            number = "" if isinstance(self, nn.Linear) else str(place)
+            for key, tensor in tensors_of(used):
+                weight = f"{name}.weight{number}".lstrip(".")
+                yield TensorKey(weight, key).name("used_quantized"), tensor
 
     def streams_at(self, name: str) -> list[str]:
         """Return the names of random-bit streams, one per weight, made from the layer's name."""
@@ -179,20 +195,3 @@ def _refused(key: str, loaded: object, stored: Tensor) -> str:
         f"{kind}({type(loaded).__name__})",
         "load a checkpoint of the same precision",
     )
-
-
-def begin_microbatch(model: nn.Module, step: int, microbatch: int, *, first: bool) -> None:
-    """Set the step and microbatch number of the next forward on a model's quantized layers.
-
-    Args:
-        model: a model with or without layers of this package.
-        step: number of the train step.
-        microbatch: its number among those of all ranks; step and microbatch choose random bits.
-        first: whether to quantize the weights anew, since they have changed.
-    """
-    for name, layer in model.named_modules():
-        if isinstance(layer, Layer):
-            layer.streams = layer.streams or layer.streams_at(name)
-            layer.is_first_microbatch = first
-            layer.step = step
-            layer.microbatch = microbatch

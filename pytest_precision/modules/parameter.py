@@ -11,17 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision._torch.dispatch import tensor_without_memory
+from pytest_precision.engine.read_only import ReadOnly, writable
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.format import Format
 from pytest_precision.formats.quantized import Operand, QuantizedTensor
-from pytest_precision.matrix.tensor_key import OperandPart
+from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
 from pytest_precision.modules.padding import quantize_padded
-from pytest_precision.modules.read_only import ReadOnly, writable
 
 NOMINAL = torch.bfloat16
 """The dtype that a quantized parameter shows, and that values are rounded to before quantizing."""
 
 _aten = torch.ops.aten
+
+
+_KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
+"""The kind of observation that each buffer of a quantized matrix is."""
 
 
 class _Storage:
@@ -164,6 +168,19 @@ class QuantizedParameter(ReadOnly):
         If the parameter has three dimensions, they are stacked over the matrices.
         """
         return dict(self._storage.tensors)
+
+    def quantized_state(self, name: str) -> Iterator[tuple[str, str, Tensor]]:
+        """Yield bytes (kind `quantized`), scales and amaxes, named such as `up.weight.rowwise`.
+
+        The experts of a single grouped weight have the names of separate ones, such as
+        `up.weight3.rowwise`.
+        """
+        for place, member in enumerate(self.members):
+            number = "" if self.dim() == 2 else str(place)
+            for key, tensor in tensors_of(member):
+                side, field = OperandPart.of(key)
+                kind = _KINDS[field]
+                yield kind, TensorKey(f"{name}{number}", side).name(kind), tensor
 
     @property
     def formats(self) -> tuple[Format, ...]:

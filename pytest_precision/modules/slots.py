@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from pytest_precision.engine.quantizing import StepScaling
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.formats.delayed import DelayedScaling
 from pytest_precision.formats.format import Format, Reducible
@@ -15,10 +16,10 @@ from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.native import Native
 from pytest_precision.formats.quantized import QuantizedTensor
 from pytest_precision.formats.registry import by_name, recipe
-from pytest_precision.formats.scaling import ReduceAmax
+from pytest_precision.matrix.tensor_key import TensorKey
 
 
-class DelayedScalingState(nn.Module, Reducible):
+class DelayedScalingState(StepScaling, Reducible):
     """Delayed scaling of one operand, with scale and amax history as a module's buffers.
 
     Attributes:
@@ -72,6 +73,17 @@ class DelayedScalingState(nn.Module, Reducible):
     def update(self) -> None:
         """Advance the amax history by one step, and compute the scale of the next step from it."""
         self._current().update()
+
+    def recorded_amax(self) -> torch.Tensor:
+        """Return row 0 of the history, fp32 [1]."""
+        return self.history[:1]
+
+    def quantized_state(self, name: str) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Yield the scale, the finished rows of the history, and the row that is being recorded."""
+        key = TensorKey(name, "history")
+        yield "scale", name, self.scale
+        yield "amax", key.name("amax"), self.history[1:]
+        yield "recorded_amax", key.name("recorded_amax"), self.history[:1]
 
     def _current(self) -> DelayedScaling:
         # Moving a module to another device replaces its buffers.
@@ -127,34 +139,3 @@ class Quantizers(nn.Module):
                 setattr(self, operand, state.to(device))
             else:
                 setattr(self, operand, Native(format) if native else format)
-
-
-def scaling_states(model: nn.Module) -> Iterator[tuple[str, DelayedScalingState]]:
-    """Yield name and module of each `DelayedScalingState` (scale and amax history) in a model."""
-    for name, module in model.named_modules():
-        if isinstance(module, DelayedScalingState):
-            yield name, module
-
-
-@torch.no_grad()
-def finish_step(model: nn.Module, reduce_amax: ReduceAmax | None = None) -> None:
-    """Advance delayed scaling by one step; call this once, after the last backward of a step.
-
-    The amax is that of all microbatches on all ranks, so it does not depend on how the step is
-    divided. Transformer Engine updates when an outermost autocast ends, and for gradients when the
-    backward of its first module ends: once per microbatch if each has its own autocast. Recipes
-    without state need no update.
-
-    Args:
-        model: the model whose states are updated, in the order of its modules.
-        reduce_amax: MAX over the ranks; all amaxes are reduced in one call.
-    """
-    slots = [slot for _, slot in scaling_states(model) if not slot.of_primary_weight]
-    if not slots:
-        return
-    if reduce_amax is not None:
-        amaxes = reduce_amax(torch.cat([slot.history[:1] for slot in slots]))
-        for slot, amax in zip(slots, amaxes, strict=True):
-            slot.history[0] = amax
-    for slot in slots:
-        slot.update()

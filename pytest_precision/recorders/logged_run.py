@@ -12,8 +12,8 @@ from pytest_precision.engine import groups
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import tensors_in
+from pytest_precision.engine.quantizing import quantized_state
 from pytest_precision.matrix.tensor_key import unwrapped
-from pytest_precision.modules.state import quantized_state
 from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob

@@ -12,6 +12,7 @@ from torch import nn
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.loss_scale import LossScale
+from pytest_precision.engine.quantizing import scaling_states
 from pytest_precision.formats import QuantizedTensor
 from pytest_precision.formats.scaling import scale_from_amax
 from pytest_precision.layouts import compute_in, resident
@@ -19,7 +20,7 @@ from pytest_precision.layouts.megatron.buffers import Bucket, Buffer
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
 from pytest_precision.layouts.replicated import MasterEngine
 from pytest_precision.modules.layer import Layer
-from pytest_precision.modules.slots import DelayedScalingState, scaling_states
+from pytest_precision.modules.slots import DelayedScalingState
 
 
 class Averaged(Engine):

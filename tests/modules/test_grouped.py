@@ -13,9 +13,9 @@ from surroundings import foreign_at_night
 from torch import Tensor
 
 from pytest_precision import modules
+from pytest_precision.engine.quantizing import quantized_state, used_quantized
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules import GroupedLinear, QuantizedParameter
-from pytest_precision.modules.state import quantized_state, used_quantized
 
 PRECISION_NAMES = ["bf16", *(name for name, precision in PRECISIONS.items() if precision.quantized)]
 CASES = [("bf16", "bf16"), *product(PRECISION_NAMES[1:], ("bf16", "quantized"))]

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import modules
+from pytest_precision.engine.main_grad import main_grad
 from pytest_precision.formats import by_name
 from pytest_precision.formats.hadamard import transformed
 from pytest_precision.formats.product import matmul
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.modules.multiply import main_grad
 from pytest_precision.modules.rng import RoundingRng
 
 QUANTIZED = [name for name, precision in PRECISIONS.items() if precision.quantized]

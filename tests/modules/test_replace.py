@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_precision import Cell, modules, workloads
-from pytest_precision.modules.state import quantized_state
+from pytest_precision.engine.quantizing import quantized_state
 from pytest_precision.workloads.perceptron import Reader
 
 

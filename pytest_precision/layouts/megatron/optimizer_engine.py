@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pytest_precision.engine.capture import Capture
+from pytest_precision.engine.main_grad import accumulate
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.megatron import checkpoint
@@ -28,7 +29,6 @@ from pytest_precision.layouts.megatron.stored_model import (
 )
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.modules.grouped import GroupedLinear
-from pytest_precision.modules.multiply import accumulate
 from pytest_precision.modules.parameter import QuantizedParameter
 from pytest_precision.workloads.base import Workload
 

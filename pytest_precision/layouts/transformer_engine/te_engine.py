@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import Engine
+from pytest_precision.engine.main_grad import accumulate
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.layouts.transformer_engine import shown
@@ -23,7 +24,6 @@ from pytest_precision.layouts.transformer_engine.layers import (
     padded_modules,
 )
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.modules.multiply import accumulate
 from pytest_precision.workloads.base import Workload
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pytest_precision import modules
 from pytest_precision._torch.around import around_operations
 from pytest_precision._torch.dispatch import tree_map
+from pytest_precision.engine.quantizing import begin_microbatch
 from pytest_precision.layouts.compute import compute_in
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME, resident
 from pytest_precision.matrix.cell import Cell
@@ -206,7 +207,7 @@ class PlainLoop:
         forward = OutputsDetached(self._forward) if of == "auxiliary" else self._forward
         for number, batch in enumerate(batches):
             self._model.zero_grad()
-            modules.begin_microbatch(self._model, step + self._bits, number, first=number == 0)
+            begin_microbatch(self._model, step + self._bits, number, first=number == 0)
             with self._computing(), nullcontext() if self._tried else without_collectives():
                 total, _ = self._workload.loss(
                     forward, _unmasked(batch) if of == "unmasked" else batch

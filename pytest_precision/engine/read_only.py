@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -31,6 +31,14 @@ class ReadOnly(Tensor):
         """Return the values as Python numbers; torch's own method fails for a subclass."""
         values: list[Any] = self.dequantize().tolist()
         return values
+
+    def quantized_state(self, name: str) -> Iterator[tuple[str, str, Tensor]]:
+        """Yield (kind, name, tensor) of the bytes, scales and amaxes that it is computed from.
+
+        Args:
+            name: of this parameter in the model; each yielded name begins with it.
+        """
+        return iter(())
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
