@@ -13,7 +13,7 @@ import pytest_precision
 from pytest_precision import Cell, audit, errors
 from pytest_precision.check.compare import compare_recordings
 from pytest_precision.check.terms import Terms
-from pytest_precision.formats.backend import Machine, choose
+from pytest_precision.ranks.gpus.backend import Machine, choose
 
 PACKAGE = Path(errors.__file__).parent
 

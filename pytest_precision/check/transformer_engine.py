@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision import te
 from pytest_precision.errors import expected_but_got
 from pytest_precision.options import Settings
+from pytest_precision.ranks.stand_in import stand_in
 
 OPTION = "--precision-te"
 
@@ -21,7 +21,7 @@ def refuse_stand_in(settings: Settings) -> None:
     Raises:
         pytest.UsageError: it was asked for; the message says what is missing.
     """
-    problem = te.refusal() if settings.te == "cpu" else ""
+    problem = stand_in().refusal() if settings.te == "cpu" else ""
     if settings.te == "cpu" and settings.device == "cuda":
         problem = expected_but_got(
             "ranks on the CPU", "--precision-device=cuda", "drop one of the two"
@@ -62,4 +62,4 @@ def _obstacle(settings: Settings) -> str:
             "--precision-ranks=inline",
             "use --precision-ranks=reuse or fresh",
         )
-    return te.refusal()
+    return stand_in().refusal()

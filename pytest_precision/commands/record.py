@@ -23,6 +23,7 @@ from pytest_precision.commands._arguments import count_of, steps_of
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
+from pytest_precision.ranks.stand_in import running, stand_in
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
@@ -228,16 +229,14 @@ def _let_stand_in(args: argparse.Namespace) -> None:
     """
     if args.te == "off":
         return
-    from pytest_precision import te
-
     try:
-        te.install()
+        stand_in().install()
     except RuntimeError as error:
         if args.te == "cpu":
             args.parser.error(f"--te=cpu: {error}")
         print(f"pytest_precision: no stand-in for Transformer Engine: {error}", file=sys.stderr)
     else:
-        print(f"pytest_precision: Transformer Engine {te.running()}", file=sys.stderr)
+        print(f"pytest_precision: Transformer Engine {running()}", file=sys.stderr)
 
 
 def _leave_threads(before: list[threading.Thread]) -> None:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
-from pytest_precision import te
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.declared import declares_pure
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.options.option_values import unclosed
+from pytest_precision.ranks.stand_in import stand_in
 
 Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 
@@ -155,14 +155,14 @@ def uses_transformer_engine(function: Declaring) -> Declaring:
 
     @functools.wraps(function)
     def installed(*args: Any, **kwargs: Any) -> Any:
-        te.install_without_gpu()
+        stand_in().install_without_gpu()
         with _without_earlier_layers():
             return function(*args, **kwargs)
 
     installed.transformer_engine = True  # type: ignore[attr-defined]
     if declares_pure(function):
         pure(installed)
-    return may_leave(*te.CHANGES)(cast(Declaring, installed))
+    return may_leave(*stand_in().CHANGES)(cast(Declaring, installed))
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_precision.check.transformer_engine import announced
-from pytest_precision.formats.backend import installed_version, native_refusal, release_of
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import Settings
 from pytest_precision.options.settings import BARE
 from pytest_precision.plugin.supported import untested_torch
+from pytest_precision.ranks.gpus.backend import installed_version, native_refusal, release_of
 from pytest_precision.report.provenance import version_of
 from pytest_precision.report.status import count
 

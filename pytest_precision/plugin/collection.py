@@ -22,7 +22,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.selection import covering, in_shard, matches, unselectable
 from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
 from pytest_precision.plugin.cell_counts import Asked, CellCounts, announcements, refusals
-from pytest_precision.plugin.marker import MARKER, marker_of, out_of_reach
+from pytest_precision.plugin.marker import CELL, MARKER, marker_of, out_of_reach
 from pytest_precision.ranks.process.preloaded import missing_modules
 from pytest_precision.report.report_attributes import test_of
 from pytest_precision.report.session import runs_nothing
@@ -77,7 +77,7 @@ class Collection:
                 if settings.fuzz:  # its place among the cells; what it runs is drawn
                     cells.append(PlaceOfDrawn(**vars(cells[0])))
                 ids = [*plan.matrix.ids, "drawn"][: len(cells)]
-                metafunc.parametrize("cell", cells, indirect=True, ids=ids)
+                metafunc.parametrize(CELL, cells, indirect=True, ids=ids)
         except pytest.UsageError as error:
             self.errors.append(str(error))
 
@@ -222,10 +222,10 @@ class Collection:
 
     def _entries(self, items: Iterable[pytest.Item]) -> Iterator[CollectedCell]:
         for item in items:
-            if isinstance(item, pytest.Function) and "cell" in _parameters(item):
+            if isinstance(item, pytest.Function) and CELL in _parameters(item):
                 test = test_of(item.nodeid)
                 if test in self.plans:
-                    yield item, test, _parameters(item)["cell"]
+                    yield item, test, _parameters(item)[CELL]
 
     def _chosen_items(self, entries: list[CollectedCell]) -> list[pytest.Item]:
         tests: dict[str, list[CollectedCell]] = {}
@@ -248,7 +248,7 @@ class Collection:
 
 def is_drawn(item: pytest.Item) -> bool:
     """Return whether a test item runs randomly drawn matrix cells, for --precision-fuzz."""
-    return isinstance(_parameters(item).get("cell"), PlaceOfDrawn)
+    return isinstance(_parameters(item).get(CELL), PlaceOfDrawn)
 
 
 class PlaceOfDrawn(Cell):
@@ -256,7 +256,7 @@ class PlaceOfDrawn(Cell):
 
 
 def cell_of_test(request: pytest.FixtureRequest) -> Cell:
-    """Return the value of the fixture `cell`, or fail a test that has no matrix."""
+    """Return the value of the fixture `precision_cell`, or fail a test that has no matrix."""
     if not hasattr(request, "param"):
         pytest.fail(
             expected_but_got(

@@ -21,6 +21,7 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.collected import collected_for
 from pytest_precision.plugin.collection import is_drawn
 from pytest_precision.plugin.launched import HOSTS
+from pytest_precision.plugin.marker import CELL
 from pytest_precision.plugin.other_side import OTHER_SIDE
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
@@ -215,7 +216,7 @@ def attach_verdicts(
             for n, verdict in enumerate(verdicts)
             if any(verdict is raised_verdict for raised_verdict in raised)
         ],
-        number=item.callspec.indices["cell"],
+        number=item.callspec.indices[CELL],
         total=total,
         unread=unread(item, cell),
     )

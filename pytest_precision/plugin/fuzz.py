@@ -20,6 +20,7 @@ from pytest_precision.options import Settings
 from pytest_precision.parity.verdict import Verdict, again
 from pytest_precision.plugin import fixtures
 from pytest_precision.plugin.collection import Collection, is_drawn
+from pytest_precision.plugin.marker import CELL
 
 
 class Fuzz:
@@ -103,10 +104,14 @@ def _to_paste(verdict: Verdict, cell: Cell, drawn_cells: int) -> Verdict:
 def _call(item: pytest.Function, cell: Cell, settings: Settings, reject: Callable[[], Any]) -> None:
     """Run a test in one drawn matrix cell; call `reject` if the test or the cell cannot run."""
     parity = fixtures.parity_of(item, cell, settings)
-    drawn_arguments = {"cell": cell, "parity": parity}
+    place = item.funcargs[CELL]
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    # A fixture `cell` may be the project's own, which is left as it is.
+    arguments |= {name: cell for name, value in arguments.items() if value is place}
+    if "parity" in arguments:
+        arguments["parity"] = parity
     try:
-        item.obj(**{name: drawn_arguments.get(name, value) for name, value in arguments.items()})
+        item.obj(**arguments)
     except pytest.skip.Exception:
         reject()
     except ParityError as error:

@@ -262,7 +262,7 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture
-def cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
+def precision_cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
     """Give the test its cell, a combination of axis values, and record which axes it reads."""
     from pytest_precision.plugin.fixtures import noted
 
@@ -271,12 +271,18 @@ def cell(request: pytest.FixtureRequest) -> Generator[Cell, None, None]:
 
 
 @pytest.fixture
-def parity(request: pytest.FixtureRequest, cell: Cell) -> Parity:
+def cell(precision_cell: Cell) -> Cell:
+    """Give the test its cell; a project with a fixture of this name takes `precision_cell`."""
+    return precision_cell
+
+
+@pytest.fixture
+def parity(request: pytest.FixtureRequest, precision_cell: Cell) -> Parity:
     """Give the test an object that trains a candidate and a reference and compares them."""
     from pytest_precision.plugin import fixtures
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
-    return fixtures.parity_fixture(request, cell, settings)
+    return fixtures.parity_fixture(request, precision_cell, settings)
 
 
 @pytest.fixture

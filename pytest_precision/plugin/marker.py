@@ -9,6 +9,9 @@ import pytest
 MARKER = "precision_matrix"
 """Name of the marker that makes a test a matrix test."""
 
+CELL = "precision_cell"
+"""Name of the fixture that a matrix test is parametrized by; `cell` and `parity` take it."""
+
 
 def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
     """Return a test's `precision_matrix` mark: on the function, or else on its class or module.
@@ -20,12 +23,13 @@ def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
     """
     test = metafunc.definition
     marks = list(test.iter_markers_with_node(MARKER))
-    if not marks or ("cell" not in metafunc.fixturenames and marks[0][0] is not test):
+    if not marks or (CELL not in metafunc.fixturenames and marks[0][0] is not test):
         return None
-    if "cell" not in metafunc.fixturenames:
+    if CELL not in metafunc.fixturenames:
         raise pytest.UsageError(
             f"{test.nodeid}: expected an argument `cell` or `parity` but got none in a test with "
-            f"{MARKER}; add one, or drop the marker"
+            f"{MARKER}; add one (`precision_cell`, where `cell` is a fixture of yours), or drop the "
+            "marker"
         )
     closest = [mark for node, mark in marks if node is marks[0][0]]
     if len(closest) > 1:

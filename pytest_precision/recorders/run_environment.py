@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from pytest_precision import te
-from pytest_precision.formats.backend import decide, installed_version
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
+from pytest_precision.ranks import stand_in
+from pytest_precision.ranks.gpus.backend import decide, installed_version
 from pytest_precision.ranks.gpus.own_device import devices_of_caller
 from pytest_precision.trace.reader import WARN_ONLY
 
@@ -60,11 +60,12 @@ def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
 def environment_of(cell: Cell) -> dict[str, str]:
     """Return versions, torch settings and environment variables that can change computed bits."""
     declared = dict(cell.environment)
-    stand_in = {"transformer_engine": te.running()} if te.running() else {}
+    engine = stand_in.running()
+    emulated = {"transformer_engine": engine} if engine else {}
     # A script chooses its device itself.
-    on_gpu = not stand_in and (cell.device == "cuda" or torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    on_gpu = not engine and (cell.device == "cuda" or torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     return (
-        stand_in
+        emulated
         | (_of_gpu() if on_gpu else {})
         | {
             # Kernels of a CPU with wider vectors add in another order.

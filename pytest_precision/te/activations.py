@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pytest_precision.formats.transformer_engine.storages import matrix
 from pytest_precision.te.quantize import quantize
-from pytest_precision.te.storages import matrix
 
 Activation = Callable[..., Tensor]
 

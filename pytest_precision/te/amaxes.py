@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.formats.scaling import FP32_MAXIMUM
-from pytest_precision.te.storages import ELEMENTS
+from pytest_precision.formats.transformer_engine.storages import ELEMENTS
 
 
 def fused_amax_and_scale_update_after_reduction(

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_precision.te.storages import matrix
+from pytest_precision.formats.transformer_engine.storages import matrix
 
 MODULE = "fused_weight_gradient_mlp_cuda"
 

@@ -7,19 +7,6 @@ from enum import IntEnum
 import torch
 
 
-class DType(IntEnum):
-    """The kernels' dtypes, all of which Transformer Engine requires at import."""
-
-    kByte = 0  # noqa: N815 (the names are the compiled module's)
-    kInt32 = 2  # noqa: N815
-    kFloat32 = 4  # noqa: N815
-    kFloat16 = 5  # noqa: N815
-    kBFloat16 = 6  # noqa: N815
-    kFloat8E4M3 = 7  # noqa: N815
-    kFloat8E5M2 = 8  # noqa: N815
-    kFloat4E2M1 = 10  # noqa: N815
-
-
 class NVTE_Fused_Attn_Backend(IntEnum):  # noqa: N801
     """The backends of fused attention; on the CPU there is none."""
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from pytest_precision.formats.product import multiply
+from pytest_precision.formats.transformer_engine.grouped import members
+from pytest_precision.formats.transformer_engine.kernel_dtypes import DType
+from pytest_precision.formats.transformer_engine.storages import DTYPES, matrix, multiplied, values
 from pytest_precision.te.activations import gelu_by_tanh, gradients_of
-from pytest_precision.te.enums import DType
-from pytest_precision.te.groups import members
 from pytest_precision.te.quantize import quantize
-from pytest_precision.te.storages import DTYPES, matrix, multiplied, values
 
 
 def generic_gemm(

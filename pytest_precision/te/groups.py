@@ -8,24 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision.formats.transformer_engine.grouped import members
+from pytest_precision.formats.transformer_engine.storages import matrix
 from pytest_precision.te.quantize import skipped, write
-from pytest_precision.te.storages import family, matrix
-
-
-def is_group(tensor: Any) -> bool:
-    """Return whether a tensor is a grouped one, which has several matrices in one buffer."""
-    return hasattr(tensor, "split_into_quantized_tensors")
-
-
-def members(group: Any) -> list[Any]:
-    """Return the matrices of a grouped tensor as views of its buffer, or the items of a list."""
-    if isinstance(group, (list, tuple)):
-        return list(group)
-    parts = list(group.split_into_quantized_tensors())
-    for part in parts:
-        if family(part) in ("mxfp8", "nvfp4"):
-            part._with_gemm_swizzled_scales = group._with_gemm_swizzled_scales
-    return parts
 
 
 def group_quantize(

@@ -14,7 +14,7 @@ from torch.nn import functional
 from pytest_precision.formats import e2m1
 from pytest_precision.formats.elements import E4M3, Element
 from pytest_precision.formats.scaling import FP32_MAXIMUM, NVFP4_RANGE
-from pytest_precision.te.storages import ELEMENTS
+from pytest_precision.formats.transformer_engine.storages import ELEMENTS
 
 
 def fp8_block_scaling_compute_partial_amax(

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_precision.formats.transformer_engine.storages import DTYPES, matrix
 from pytest_precision.te.quantize import quantize
-from pytest_precision.te.storages import DTYPES, matrix
 
 
 def layernorm_fwd(

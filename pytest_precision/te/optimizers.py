@@ -12,9 +12,9 @@ from torch.nn import Parameter
 from pytest_precision.errors import expected_but_got
 from pytest_precision.formats.elements import E4M3
 from pytest_precision.formats.scaling import e8m0_ceil, scale_from_amax
+from pytest_precision.formats.transformer_engine.storages import ELEMENTS
 from pytest_precision.optim import remainder
 from pytest_precision.optim.kernel import KernelScalars, adam_
-from pytest_precision.te.storages import ELEMENTS
 
 Lists = Sequence[Sequence[Tensor]]
 """The lists of one call: gradients, parameters, states; each has one tensor per parameter."""

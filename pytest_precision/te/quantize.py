@@ -18,13 +18,20 @@ from pytest_precision.formats.hadamard import SIGNS
 from pytest_precision.formats.inputs import Usage
 from pytest_precision.formats.per_tensor import quantize_by
 from pytest_precision.formats.scaling import ReduceAmax, tensor_amax
-from pytest_precision.te import random_bits, storages
+from pytest_precision.formats.transformer_engine import random_bits, storages
+from pytest_precision.formats.transformer_engine.storages import (
+    DTYPES,
+    ELEMENTS,
+    SIDES,
+    Side,
+    family,
+    matrix,
+)
 from pytest_precision.te.allocation import (
     create_empty_quantized_tensor,
     expect_whole_blocks,
     is_turned,
 )
-from pytest_precision.te.storages import DTYPES, ELEMENTS, SIDES, Side, family, matrix
 
 _DESCRIBED_OTHERWISE = (("nvfp4", "_columnwise_data"), ("nvfp4", "_amax_columnwise"))
 """Buffers whose shapes the quantizer describes wrongly: it halves the wrong dimension of the bytes

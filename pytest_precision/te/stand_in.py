@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from packaging.version import Version
+
 from pytest_precision.errors import expected_but_got
-from pytest_precision.formats.backend import release_of
 from pytest_precision.te.names import NAMES
 
 MODULE = "transformer_engine_torch"
@@ -59,7 +60,7 @@ def refusal() -> str:
     except PackageNotFoundError:
         return expected_but_got("Transformer Engine's wheel", "none installed", WHAT_TO_INSTALL)
     known_releases = ", ".join(".".join(map(str, release)) for release in NAMES)
-    if release_of(installed) not in NAMES:
+    if _release_of(installed) not in NAMES:
         return expected_but_got(f"Transformer Engine {known_releases}", installed, WHAT_TO_INSTALL)
     if has_compiled_module():
         return expected_but_got(
@@ -147,7 +148,7 @@ def install_without_gpu() -> None:
 def running() -> str:
     """Return which Transformer Engine stand-in is in use, as in "2.20.0 on the CPU"; "" if none."""
     module = sys.modules.get(MODULE)
-    return f"{module.installed} on the CPU" if isinstance(module, _StandIn) else ""
+    return module.stand_in if isinstance(module, _StandIn) else ""
 
 
 def _import_package() -> None:
@@ -182,16 +183,23 @@ def _problem_of_this_process() -> str:
     return ""
 
 
+def _release_of(installed: str) -> tuple[int, int]:
+    version_of_wheel = Version(installed)
+    return version_of_wheel.major, version_of_wheel.minor
+
+
 class _StandIn(ModuleType):
     """The stand-in module, with exactly the names that the installed Transformer Engine uses.
 
     Attributes:
-        installed: the version of Transformer Engine, which takes milliseconds to find out.
+        stand_in: the version of Transformer Engine, which takes milliseconds to find out, as in
+            "2.20.0 on the CPU".
     """
 
     def __init__(self, installed: str) -> None:
         super().__init__(MODULE, "The stand-in for the compiled module, on the CPU.")
-        self.installed, release = installed, release_of(installed)
+        release = _release_of(installed)
+        self.stand_in = f"{installed} on the CPU"
         attributes = {**_classes(), **_constants()}
         for name, function in functions().items():
             attributes[name] = _on_the_cpu(function)
@@ -233,17 +241,18 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 
 def _classes() -> dict[str, Any]:
+    from pytest_precision.formats.transformer_engine.kernel_dtypes import DType
     from pytest_precision.te import enums
 
     defined_names = (
-        "DType FP8BwdTensors FP8FwdTensors FP8TensorMeta NVTEQBHistogramMode NVTERoutingMapFormat "
+        "FP8BwdTensors FP8FwdTensors FP8TensorMeta NVTEQBHistogramMode NVTERoutingMapFormat "
         "NVTE_Fused_Attn_Backend NVTE_QKV_Format"
     )
     numbered = (
         "CommOverlap CommOverlapHelper CommOverlapP2P CommOverlapType NVTEScalingMode "
         "NVTE_Bias_Type NVTE_Mask_Type NVTE_QKV_Layout NVTE_Softmax_Type"
     )
-    classes = {name: getattr(enums, name) for name in defined_names.split()}
+    classes = {"DType": DType, **{name: getattr(enums, name) for name in defined_names.split()}}
     return classes | {name: enums.named_only(name) for name in numbered.split()}
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.formats.e2m1 import E2M1
-from pytest_precision.te.storages import matrix, swizzle
+from pytest_precision.formats.transformer_engine.storages import matrix, swizzle
 
 
 def fp8_transpose(data: Tensor, dtype: int, *, out: Tensor | None = None) -> Tensor:

@@ -14,7 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pytest_precision import te
 from pytest_precision._git import git
 from pytest_precision._visible import visible
 from pytest_precision.errors import (
@@ -23,6 +22,7 @@ from pytest_precision.errors import (
     expected_but_got,
     is_bad_input,
 )
+from pytest_precision.ranks import stand_in
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.sealed import (
     Seal,
@@ -271,5 +271,5 @@ def _versions() -> Iterator[tuple[str, str]]:
     for name in RECORDED_PACKAGES:
         with suppress(PackageNotFoundError):  # run from its sources
             yield name, version(name)
-    if te.running():
-        yield STAND_IN, te.running()
+    if engine := stand_in.running():
+        yield STAND_IN, engine

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from pytest_precision import formats
-from pytest_precision.formats import backend
 from pytest_precision.formats.native import Native
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.modules import Linear
+from pytest_precision.ranks.gpus import backend
 
 CASES = [case for case in range(20) if case != golden.SPECIAL]
 OPERANDS = [

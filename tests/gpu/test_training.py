@@ -12,9 +12,9 @@ import gpu_sides
 import pytest
 
 from pytest_precision import Cell, Parity, ParityError, layouts, unchecked, workloads
-from pytest_precision.formats.backend import installed_version
 from pytest_precision.options import Settings
 from pytest_precision.ranks import RankPool
+from pytest_precision.ranks.gpus.backend import installed_version
 
 Checked = Callable[..., Parity]
 

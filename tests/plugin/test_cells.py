@@ -171,3 +171,41 @@ def test_markers_are_registered(pytester: pytest.Pytester) -> None:
             "@pytest.mark.precision_regression(*",
         ]
     )
+
+
+def test_fixtures_of_the_project(pytester: pytest.Pytester) -> None:
+    """Fixtures `cell` and `ranks` of a project's own stay theirs; `precision_cell` is the cell."""
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture
+        def ranks(): return [0, 1]
+
+        @pytest.fixture
+        def cell(): return {"A1": 3}
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.precision_matrix(sequence=["train2"], world_size=[2])
+        def test_both(parity, cell, ranks, precision_cell):
+            assert cell == {"A1": 3} and ranks == [0, 1]
+            assert parity.cell is precision_cell and precision_cell.world_size == 2
+            pytest.skip("seen")
+        """
+    )
+    pytester.runpytest_inprocess("--precision-matrix").assert_outcomes(skipped=1)
+    pytester.makepyfile(
+        test_neither="""
+        import pytest
+
+        @pytest.mark.precision_matrix(sequence=["train2"])
+        def test_neither(cell): pass
+        """
+    )
+    result = pytester.runpytest_inprocess("--precision-matrix")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*::test_neither: *add one (`precision_cell`, where `cell` is a*"])

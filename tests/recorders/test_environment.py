@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_precision import Cell
-from pytest_precision.formats.backend import installed_version
 from pytest_precision.ranks.gpus import own_device
+from pytest_precision.ranks.gpus.backend import installed_version
 from pytest_precision.recorders.run_environment import environment_of
 
 

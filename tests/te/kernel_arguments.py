@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision.formats.transformer_engine.kernel_dtypes import DType
 from pytest_precision.te import activations
-from pytest_precision.te.enums import DType
 from pytest_precision.te.stand_in import functions
 
 ROWS, WIDTH = 32, 64

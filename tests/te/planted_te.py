@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision import Cell, Engine, Observation, Workload, formats, layouts, workloads
+from pytest_precision.formats.transformer_engine import storages
 from pytest_precision.layouts.optimizer_layouts import FusedAdamEngine
 from pytest_precision.layouts.transformer_engine import te_masters
 from pytest_precision.layouts.transformer_engine.kernels_there import RECIPES, recipe_of
@@ -25,7 +26,7 @@ from pytest_precision.layouts.transformer_engine.te_masters import (
     OutsideMasters,
     store_master,
 )
-from pytest_precision.te import cuda, storages
+from pytest_precision.te import cuda
 from pytest_precision.workloads.batches import Microbatch
 
 LARGEST = 1 << 15

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from pytest_precision import formats, optim
 from pytest_precision.formats.scaling import NVFP4_RANGE
+from pytest_precision.formats.transformer_engine.kernel_dtypes import DType
 from pytest_precision.te import (
     activations,
     amaxes,
@@ -25,7 +26,6 @@ from pytest_precision.te import (
     transposes,
     triton,
 )
-from pytest_precision.te.enums import DType
 
 FP32, BF16 = DType.kFloat32, DType.kBFloat16
 NOOP = torch.zeros(1, dtype=torch.int32)

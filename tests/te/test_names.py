@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_precision.formats.backend import release_of
+from pytest_precision.ranks.gpus.backend import release_of
 from pytest_precision.te.names import NAMES
 from pytest_precision.te.stand_in import MODULE, functions
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 
 from pytest_precision import formats
-from pytest_precision.te import random_bits
+from pytest_precision.formats.transformer_engine import random_bits
 from pytest_precision.te.quantize import quantized
 
 Quantizer = type("NVFP4Quantizer", (SimpleNamespace,), {})

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_precision.formats.registry import by_name, recipe
+from pytest_precision.formats.transformer_engine import random_bits
 from pytest_precision.modules.padding import padded_shape
 from pytest_precision.modules.rng import RoundingRng
-from pytest_precision.te import random_bits
 
 STOCHASTIC = "nvfp4"
 """The precision whose gradients are rounded stochastically."""

@@ -15,13 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_precision._torch.distributed import local_chunk
 from pytest_precision.errors import expected_but_got, named
+from pytest_precision.formats.transformer_engine.storages import family
 from pytest_precision.layouts.replicated import InDdp, sum_of_ranks
 from pytest_precision.layouts.sharded import FSDP2Engine, shard
 from pytest_precision.layouts.transformer_engine.kernels_there import recipe_of
 from pytest_precision.layouts.transformer_engine.layers import InEngineAutocast
 from pytest_precision.layouts.transformer_engine.te_masters import OptimizerMasters, initial_of
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.te.storages import family
 from pytest_precision.workloads.base import Workload
 
 DEQUANTIZED = ("block", "nvfp4")

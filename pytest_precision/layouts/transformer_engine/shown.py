@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from pytest_precision.formats.transformer_engine.grouped import is_group, members
+from pytest_precision.formats.transformer_engine.storages import SIDES, family, operand
 from pytest_precision.layouts.transformer_engine.layers import EngineLayer
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey
-from pytest_precision.te.groups import is_group, members
-from pytest_precision.te.storages import SIDES, family, operand
 
 SHOWN_KINDS = {"data": "quantized", "scale": "scale", "amax": "amax"}
 

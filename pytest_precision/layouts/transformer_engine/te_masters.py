@@ -11,14 +11,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.engine.groups import updated_tensors
+from pytest_precision.formats.transformer_engine.grouped import is_group, members
+from pytest_precision.formats.transformer_engine.storages import family
 from pytest_precision.layouts.dtypes import STORED_MASTERS, STORED_MOMENTS, state_dtype
 from pytest_precision.layouts.transformer_engine.shown import values_of
 from pytest_precision.layouts.transformer_engine.te_engine import TransformerEngine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.optim import remainder
 from pytest_precision.optim.fused_adam import decoupled_owners
-from pytest_precision.te.groups import is_group, members
-from pytest_precision.te.storages import family
 from pytest_precision.workloads.base import Workload
 
 

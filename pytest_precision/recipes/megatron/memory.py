@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from pytest_precision.formats.transformer_engine.grouped import is_group, members
+from pytest_precision.formats.transformer_engine.storages import family
 from pytest_precision.layouts.transformer_engine.shown import operands_of
 from pytest_precision.matrix.tensor_key import OperandPart
 from pytest_precision.recipes.megatron.placement import is_split
 from pytest_precision.recorders.scripts.located import PieceFields
-from pytest_precision.te.groups import is_group, members
-from pytest_precision.te.storages import family
 
 ParameterParts = Mapping[str, Sequence[PieceFields]]
 """Each parameter with the logical tensors in it."""

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pytest_precision import BackendError
-from pytest_precision.formats import backend
-from pytest_precision.formats.backend import Machine, choose, decide
 from pytest_precision.matrix.precisions import PRECISIONS, Precision, Recipe
+from pytest_precision.ranks.gpus import backend
+from pytest_precision.ranks.gpus.backend import Machine, choose, decide
 
 ADA, HOPPER, BLACKWELL, DESKTOP = (8, 9), (9, 0), (10, 0), (12, 0)
 

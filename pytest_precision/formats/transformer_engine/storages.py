@@ -19,7 +19,7 @@ from pytest_precision.formats.layout import (
 )
 from pytest_precision.formats.product import Factored, factored
 from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
-from pytest_precision.te.enums import DType
+from pytest_precision.formats.transformer_engine.kernel_dtypes import DType
 
 Side = Literal["rowwise", "columnwise"]
 SIDES: tuple[Side, Side] = ("rowwise", "columnwise")

@@ -1,0 +1,1 @@
+"""Transformer Engine's own tensors, read and written as operands of `formats`."""
