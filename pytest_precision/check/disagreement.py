@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.proposal_lines import proposal_lines
-from pytest_precision.errors import SideFailed
+from pytest_precision.errors import SideFailed, expected_but_got
 from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
@@ -25,10 +25,12 @@ from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.variant import Variant
 
 PARTITIONED = (
-    "the optimizer has tensors that no module holds; if each rank updates a part of its own, as in "
-    "ZeRO, give record(locate=function) to say what lies in it; pytest_precision.recipes has the "
-    "function for DeepSpeed and Megatron-core"
+    "If each rank updates a part of its own, as in ZeRO, say which part by "
+    "record(model, locate=function) (docs/how-to/sharded-optimizer.md has it in 15 lines); "
+    "pytest_precision.recipes has the function for DeepSpeed and Megatron-core.",
+    "If all ranks should hold the same values of it, they do not: that is the defect.",
 )
+"""Advice where ranks hold other values of a tensor that no module holds."""
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
@@ -41,6 +43,11 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     Raises:
         SideFailed: the steps around it are recorded again, and a side failed in that.
     """
+    if _in_no_module(case, first):
+        side = first.faulty_side
+        found = f"other values on each rank of the {side}'s {first.pair.name}, which no module has"
+        wanted = "to be told which part of the model each rank's optimizer holds"
+        return Ruling(outcome="error", reason=expected_but_got(wanted, found), details=PARTITIONED)
     step = first.pair.moment.step
     closer = case.around(step)
     finding = closer.judgement.first
@@ -69,6 +76,16 @@ def disagreement(case: Case, first: Finding) -> Ruling:
             *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
         ),
         figures={name: figure for name, figure in figures.items() if figure is not None},
+    )
+
+
+def _in_no_module(case: Case, finding: Finding) -> bool:
+    """Return whether ranks disagree about a tensor that is named by its place in an optimizer."""
+    sides = (side for side in case.sides if side.name == finding.faulty_side)
+    return finding.problem in ("replicas", "pieces") and any(
+        "unnamed" in side.trace.header.unobservable
+        and finding.pair.name.split(" ")[0] not in side.trace.dtypes().get("used_param", {})
+        for side in sides
     )
 
 
@@ -107,9 +124,6 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
             f"  {manifest.again(str(step))}" for manifest in manifests if not manifest.is_imported
         )
     for side in closer.sides:
-        unnamed = "unnamed" in side.trace.header.unobservable
-        if unnamed and (finding.problem, finding.faulty_side) == ("replicas", side.name):
-            yield f"In the {side.name}: {PARTITIONED}"
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 

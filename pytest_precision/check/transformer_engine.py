@@ -10,7 +10,7 @@ import pytest
 
 from pytest_precision.errors import expected_but_got
 from pytest_precision.options import Settings
-from pytest_precision.ranks.stand_in import stand_in
+from pytest_precision.ranks.te_stand_in import stand_in
 
 OPTION = "--precision-te"
 

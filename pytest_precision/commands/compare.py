@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 REPORT = "--report"
 
+CANNOT_BE_COMPARED = 2
+"""Exit status; 0 says that the sides agree, 1 that they do not."""
+
 FEW = 5
 """Lines about what is not compared that are printed unless all are asked for."""
 
@@ -95,7 +98,7 @@ def show(args: argparse.Namespace, verdict: Verdict) -> int:
     if args.report is not None:
         write_report(args.report, verdict, force=args.force)
     say(visible("\n".join(lines(verdict, verbose=args.verbose, brief=args.brief))))
-    return 0 if verdict.outcome == "pass" else 1
+    return {"pass": 0, "error": CANNOT_BE_COMPARED}.get(verdict.outcome, 1)
 
 
 def lines(verdict: Verdict, *, verbose: bool = False, brief: bool = False) -> list[str]:

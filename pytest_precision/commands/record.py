@@ -23,7 +23,7 @@ from pytest_precision.commands._arguments import count_of, steps_of
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
-from pytest_precision.ranks.stand_in import running, stand_in
+from pytest_precision.ranks.te_stand_in import stand_in, stand_in_running
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
@@ -236,7 +236,7 @@ def _let_stand_in(args: argparse.Namespace) -> None:
             args.parser.error(f"--te=cpu: {error}")
         print(f"pytest_precision: no stand-in for Transformer Engine: {error}", file=sys.stderr)
     else:
-        print(f"pytest_precision: Transformer Engine {running()}", file=sys.stderr)
+        print(f"pytest_precision: Transformer Engine {stand_in_running()}", file=sys.stderr)
 
 
 def _leave_threads(before: list[threading.Thread]) -> None:

@@ -13,7 +13,7 @@ from pytest_precision.errors import expected_but_got, named
 from pytest_precision.matrix.declared import declares_pure
 from pytest_precision.matrix.variables import plain_variables
 from pytest_precision.options.option_values import unclosed
-from pytest_precision.ranks.stand_in import stand_in
+from pytest_precision.ranks.te_stand_in import stand_in
 
 Declaring = TypeVar("Declaring", bound=Callable[..., Any])
 

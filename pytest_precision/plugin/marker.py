@@ -28,8 +28,8 @@ def marker_of(metafunc: pytest.Metafunc) -> pytest.Mark | None:
     if CELL not in metafunc.fixturenames:
         raise pytest.UsageError(
             f"{test.nodeid}: expected an argument `cell` or `parity` but got none in a test with "
-            f"{MARKER}; add one (`precision_cell`, where `cell` is a fixture of yours), or drop the "
-            "marker"
+            f"{MARKER}; add one (`precision_cell`, if `cell` is a fixture of yours), or "
+            "drop the marker"
         )
     closest = [mark for node, mark in marks if node is marks[0][0]]
     if len(closest) > 1:

@@ -12,7 +12,7 @@ import torch
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.ranks import stand_in
+from pytest_precision.ranks import te_stand_in
 from pytest_precision.ranks.gpus.backend import decide, installed_version
 from pytest_precision.ranks.gpus.own_device import devices_of_caller
 from pytest_precision.trace.reader import WARN_ONLY
@@ -60,7 +60,7 @@ def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
 def environment_of(cell: Cell) -> dict[str, str]:
     """Return versions, torch settings and environment variables that can change computed bits."""
     declared = dict(cell.environment)
-    engine = stand_in.running()
+    engine = te_stand_in.stand_in_running()
     emulated = {"transformer_engine": engine} if engine else {}
     # A script chooses its device itself.
     on_gpu = not engine and (cell.device == "cuda" or torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

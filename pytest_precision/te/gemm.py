@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.formats.product import multiply
-from pytest_precision.formats.transformer_engine.grouped import members
+from pytest_precision.formats.transformer_engine.grouped_tensors import members
 from pytest_precision.formats.transformer_engine.kernel_dtypes import DType
 from pytest_precision.formats.transformer_engine.storages import DTYPES, matrix, multiplied, values
 from pytest_precision.te.activations import gelu_by_tanh, gradients_of

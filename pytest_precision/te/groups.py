@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_precision.formats.transformer_engine.grouped import members
+from pytest_precision.formats.transformer_engine.grouped_tensors import members
 from pytest_precision.formats.transformer_engine.storages import matrix
 from pytest_precision.te.quantize import skipped, write
 

@@ -23,7 +23,7 @@ from pytest_precision.formats.transformer_engine.storages import (
     DTYPES,
     ELEMENTS,
     SIDES,
-    Side,
+    OperandSide,
     family,
     matrix,
 )
@@ -98,7 +98,7 @@ def _quantized_tensor(tensor: Tensor, quantizer: Any, exact: Tensor | None) -> A
 def dequantize(tensor: Any, otype: int) -> Tensor:
     """Return the values of a quantized tensor, rounded once to a dtype."""
     sides = storages.held_sides(tensor)
-    side: Side = "rowwise" if "rowwise" in sides else "columnwise"
+    side: OperandSide = "rowwise" if "rowwise" in sides else "columnwise"
     values = storages.values(tensor, side, DTYPES[int(otype)])
     shape = torch.Size(tensor.size())
     return values.reshape(shape) if shape.numel() == values.numel() else values
@@ -150,7 +150,7 @@ def write(tensor: Tensor, quantizer: Any, output: Any, exact: Tensor | None = No
 
 
 def quantized(
-    x: Tensor, quantizer: Any, sides: Sequence[Side], exact: Tensor | None = None
+    x: Tensor, quantizer: Any, sides: Sequence[OperandSide], exact: Tensor | None = None
 ) -> QuantizedTensor:
     """Quantize a matrix rowwise, columnwise or both (`sides`) in a quantizer's format.
 

@@ -22,7 +22,7 @@ from pytest_precision.errors import (
     expected_but_got,
     is_bad_input,
 )
-from pytest_precision.ranks import stand_in
+from pytest_precision.ranks import te_stand_in
 from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.sealed import (
     Seal,
@@ -271,5 +271,5 @@ def _versions() -> Iterator[tuple[str, str]]:
     for name in RECORDED_PACKAGES:
         with suppress(PackageNotFoundError):  # run from its sources
             yield name, version(name)
-    if engine := stand_in.running():
+    if engine := te_stand_in.stand_in_running():
         yield STAND_IN, engine

@@ -208,4 +208,4 @@ def test_fixtures_of_the_project(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_inprocess("--precision-matrix")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*::test_neither: *add one (`precision_cell`, where `cell` is a*"])
+    result.stderr.fnmatch_lines(["*::test_neither: *add one (`precision_cell`, if `cell` is a*"])

@@ -21,8 +21,8 @@ from pytest_precision.formats.product import Factored, factored
 from pytest_precision.formats.quantized import Operand, ScaleKind, Storage
 from pytest_precision.formats.transformer_engine.kernel_dtypes import DType
 
-Side = Literal["rowwise", "columnwise"]
-SIDES: tuple[Side, Side] = ("rowwise", "columnwise")
+OperandSide = Literal["rowwise", "columnwise"]
+SIDES: tuple[OperandSide, OperandSide] = ("rowwise", "columnwise")
 
 ELEMENTS: dict[int, Element] = {DType.kFloat8E4M3: E4M3, DType.kFloat8E5M2: E5M2}
 
@@ -76,13 +76,13 @@ def transposed_matrix(tensor: Tensor) -> Tensor:
     return tensor.reshape(tensor.shape[0], -1)
 
 
-def held_sides(tensor: Any) -> list[Side]:
+def held_sides(tensor: Any) -> list[OperandSide]:
     """Return the operands (rowwise, columnwise) for which a quantized tensor has memory."""
     kind = family(tensor)
     return [side for side in SIDES if getattr(tensor, data_name(kind, side)) is not None]
 
 
-def operand(tensor: Any, side: Side) -> Operand | None:
+def operand(tensor: Any, side: OperandSide) -> Operand | None:
     """Return a quantized tensor's rowwise or columnwise operand; None if that is not stored.
 
     Scales come without padding and not swizzled; they may share memory with the tensor.
@@ -111,7 +111,9 @@ def operand(tensor: Any, side: Side) -> Operand | None:
     return Operand(packed, stored, amax, Storage(E2M1, read, (1, 16), across))
 
 
-def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float32) -> Tensor:
+def values(
+    tensor: Any, side: OperandSide = "rowwise", dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Return a tensor's values as a matrix, dequantized from rowwise or columnwise bytes.
 
     Raises:
@@ -123,7 +125,7 @@ def values(tensor: Any, side: Side = "rowwise", dtype: torch.dtype = torch.float
     return source.dequantize(dtype) if source.data.numel() else _empty_values(source, dtype)
 
 
-def multiplied(tensor: Any, side: Side) -> Factored:
+def multiplied(tensor: Any, side: OperandSide) -> Factored:
     """Return a tensor's rowwise or columnwise values for a GEMM, and a factor for the GEMM's sums.
 
     Raises:
@@ -135,7 +137,7 @@ def multiplied(tensor: Any, side: Side) -> Factored:
     return factored(source)
 
 
-def _required_operand(tensor: Any, side: Side) -> Operand:
+def _required_operand(tensor: Any, side: OperandSide) -> Operand:
     source = operand(tensor, side)
     if source is None:
         raise RuntimeError(
@@ -151,7 +153,7 @@ def _empty_values(source: Operand, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype)
 
 
-def store(tensor: Any, side: Side, source: Operand) -> None:
+def store(tensor: Any, side: OperandSide, source: Operand) -> None:
     """Write the bytes and scales of an operand into a quantized tensor's existing buffers."""
     kind = family(tensor)
     data = getattr(tensor, data_name(kind, side))
@@ -202,7 +204,7 @@ def swizzle(tensor: Any) -> None:
         setattr(tensor, name, _as_stored(family(tensor), source, swizzled=True).reshape(shape))
 
 
-def _per_tensor(tensor: Any, side: Side) -> Operand | None:
+def _per_tensor(tensor: Any, side: OperandSide) -> Operand | None:
     element, scale = ELEMENTS[int(tensor._fp8_dtype)], tensor._scale_inv.reshape(1)
     stored = tensor._transpose
     if side == "columnwise" and stored is not None and not tensor._transpose_invalid:

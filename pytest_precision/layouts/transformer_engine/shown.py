@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from pytest_precision.formats.transformer_engine.grouped import is_group, members
+from pytest_precision.formats.transformer_engine.grouped_tensors import is_group, members
 from pytest_precision.formats.transformer_engine.storages import SIDES, family, operand
 from pytest_precision.layouts.transformer_engine.layers import EngineLayer
 from pytest_precision.matrix.tensor_key import OperandPart, TensorKey

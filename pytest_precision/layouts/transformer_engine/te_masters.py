@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.engine.groups import updated_tensors
-from pytest_precision.formats.transformer_engine.grouped import is_group, members
+from pytest_precision.formats.transformer_engine.grouped_tensors import is_group, members
 from pytest_precision.formats.transformer_engine.storages import family
 from pytest_precision.layouts.dtypes import STORED_MASTERS, STORED_MOMENTS, state_dtype
 from pytest_precision.layouts.transformer_engine.shown import values_of

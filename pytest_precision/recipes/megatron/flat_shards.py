@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.engine.groups import updated_tensors
-from pytest_precision.formats.transformer_engine.grouped import is_group, members
+from pytest_precision.formats.transformer_engine.grouped_tensors import is_group, members
 from pytest_precision.recipes import expect_release
 from pytest_precision.recorders.scripts.located import Locate, PieceFields
 

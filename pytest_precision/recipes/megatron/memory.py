@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from pytest_precision.formats.transformer_engine.grouped import is_group, members
+from pytest_precision.formats.transformer_engine.grouped_tensors import is_group, members
 from pytest_precision.formats.transformer_engine.storages import family
 from pytest_precision.layouts.transformer_engine.shown import operands_of
 from pytest_precision.matrix.tensor_key import OperandPart

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.ranks import stand_in
+from pytest_precision.ranks import te_stand_in
 from pytest_precision.recipes import expect_release
 from pytest_precision.recipes.megatron.flat_shards import TESTED_RELEASES
 
@@ -85,7 +85,7 @@ def config(cell: Cell) -> dict[str, Any]:
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     }
-    if stand_in.running():  # no other attention has arithmetic there
+    if te_stand_in.stand_in_running():  # no other attention has arithmetic there
         enums = import_module("megatron.core.transformer.enums")
         arguments["attention_backend"] = enums.AttnBackend.unfused
     primary = cell.primary_weight == "quantized"

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -19,10 +20,12 @@ from pytest_precision.errors import expect_type, expected_but_got
 from pytest_precision.recorders.scripts.located import (
     Locate,
     LocatedTensor,
+    PieceFields,
     PieceOfTensor,
     located,
 )
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
+from pytest_precision.recorders.scripts.matched_places import matched_pieces
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.recorders.weights import Weight
 
@@ -42,6 +45,7 @@ class LoopReader(LoopObjects):
         locate: says which pieces of logical tensors lie in a parameter.
         gathers_shards: whether whole tensors are shown rather than shards; a collective.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
+        matched: those of them whose values say where they lie, as this rank has them.
     """
 
     def __init__(self, part: RecordedPart | None = None) -> None:
@@ -51,6 +55,9 @@ class LoopReader(LoopObjects):
         self.locate: Locate | None = None
         self.gathers_shards = False
         self.unnamed: dict[str, None] = {}
+        self.matched: dict[str, list[PieceFields]] = {}
+        # Keeps each tensor alive, and with it its id.
+        self._matches: dict[int, tuple[Tensor, list[PieceFields] | None]] = {}
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
@@ -238,12 +245,26 @@ class LoopReader(LoopObjects):
             name = self.names.of(parameter)
             located_tensor = self._held(name or f"{first}{place}", parameter)
             if name is None and located_tensor.pieces is None:
-                self.unnamed[located_tensor.name] = None
+                pieces = self._matched(located_tensor.name, parameter)
+                located_tensor = located(located_tensor.name, parameter, pieces)
+                if pieces is None:
+                    self.unnamed[located_tensor.name] = None
             yield located_tensor
 
     def _held(self, name: str, parameter: Tensor) -> LocatedTensor:
         pieces = None if self.locate is None else self.locate(parameter)
         return located(name, parameter, self.names.pieces(parameter) if pieces is None else pieces)
+
+    def _matched(self, name: str, part: Tensor) -> list[PieceFields] | None:
+        """Return the pieces in a tensor that no module holds, by its values at first sight."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return None
+        if id(part) not in self._matches:
+            pieces = matched_pieces(part, self.names.parameters(), dist.get_rank())
+            self._matches[id(part)] = part, pieces
+            if pieces is not None:
+                self.matched[name] = pieces
+        return self._matches[id(part)][1]
 
     def _show(
         self, kind: str, located_tensor: LocatedTensor, tensor: Tensor, **how: Any

@@ -23,6 +23,8 @@ class FlatAdamW:
         self.named = [*model.module.named_parameters()]
         self.planted = planted
         self.shard = nn.Parameter(self._part([p.detach() for _, p in self.named]))
+        if planted.startswith("other values"):
+            self.shard.data += 1
         self.inner = torch.optim.AdamW([self.shard], lr=1e-2)
 
     def _part(self, tensors: list[Tensor]) -> Tensor:

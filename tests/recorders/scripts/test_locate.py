@@ -15,6 +15,7 @@ from torch import nn
 
 from pytest_precision import Cell, unchecked
 from pytest_precision.check.disagreement import PARTITIONED
+from pytest_precision.recorders.scripts.matched_places import matched_pieces
 
 
 @pytest.mark.parametrize("loop", [partitioned.flat, partitioned.zero])
@@ -64,13 +65,82 @@ def test_a_defect_in_one_shard_is_named_by_its_logical_tensor(parity_shared: Par
     assert found.name in dict(unchanged.Net().named_parameters())
 
 
-def test_parts_of_ranks_that_have_no_names_are_told(parity_shared: ParityIn) -> None:
-    """Ranks seem to disagree about one tensor, unless the script says what they hold of which."""
+def test_a_part_is_found_by_its_values(parity_shared: ParityIn) -> None:
+    """Where nobody says what a rank's part holds, the parameters' own values do; it is said so."""
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
+    verdict = parity.check(partial(partitioned.flat, located=False), partitioned.replicated)
+    assert verdict.left_out is not None
+    (place,) = {*verdict.left_out} - {"grad"}
+    assert place == "the place in the model of the optimizer's tensor at param_groups.0.params.0"
+    assert "was not told but found" in verdict.left_out[place]
+
+
+def test_a_defect_in_a_part_that_was_found_is_named(parity_shared: ParityIn) -> None:
+    """As in one whose place was told."""
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
+    broken = partial(partitioned.flat, planted="last rank forgets its gradients", located=False)
+    found = failed(parity, broken, partitioned.replicated).divergence
+    assert found is not None
+    assert (found.step, found.kind, found.rank) == (1, "final_grad", 1)
+
+
+def test_parts_that_nobody_can_place_are_an_error(parity_shared: ParityIn) -> None:
+    """Ranks hold other values of a tensor without a name: it asks for their places, and how."""
     parity = parity_shared(Cell(sequence="train1", world_size=2))
-    sides = (partial(partitioned.flat, planted=text, located=False) for text in ("x", ""))
-    verdict = failed(parity, *sides)
-    assert "master of param_groups.0.params.0 in the candidate: rank 1 and rank 0" in verdict.reason
-    assert f"In the candidate: {PARTITIONED}" in " ".join(verdict.brief)
+    sides = (f"other values {number}" for number in "12")
+    verdict = failed(
+        parity, *(partial(partitioned.flat, planted=text, located=False) for text in sides)
+    )
+    assert verdict.outcome == "error"
+    assert "which part of the model each rank's optimizer holds" in verdict.reason
+    assert "the candidate's param_groups.0.params.0" in verdict.reason
+    assert verdict.details[: len(PARTITIONED)] == PARTITIONED
+
+
+PARAMETERS = [
+    ("a", torch.arange(1.0, 7).view(2, 3)),
+    ("b", torch.zeros(2)),
+    ("c", -torch.arange(3.0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "pieces"),
+    [
+        ([3, 4, 5, 6], [("a", (2, 3), 2, 6)]),
+        ([5, 6, 0, 0, 0, -1], [("a", (2, 3), 4, 6), ("b", (2,), 0, 2), ("c", (3,), 0, 2)]),
+        (
+            [6, 0, 0, 0, -1, -2, 7],
+            [("a", (2, 3), 5, 6), ("b", (2,), 0, 2), ("c", (3,), 0, 3), (None, (), 0, 1)],
+        ),
+        ([0, -1, -2, 1, 2], [("c", (3,), 0, 3), ("a", (2, 3), 0, 2)]),
+        ([3, 4, 5, 7], None),
+        ([6, 0, 0], None),
+    ],
+    ids=[
+        "within one",
+        "over three",
+        "few at the end",
+        "with padding",
+        "backwards",
+        "other values",
+        "too few",
+    ],
+)
+def test_places_by_values(values: list[float], pieces: object) -> None:
+    """A part has its place where all its values are, in the order of the model or its reverse."""
+    parameters = [("a", A), ("b", B), ("c", C)]
+    for parameter in (A, B, C):
+        parameter.requires_grad_()
+    assert matched_pieces(torch.tensor(values).double(), parameters, 0) == pieces
+
+
+def test_a_copied_layer_is_placed_by_equal_parts() -> None:
+    """Where values are in two places, the rank decides, and where it cannot, nothing is said."""
+    layers = [(name, torch.arange(4.0).requires_grad_()) for name in "ab"]
+    values = torch.arange(4.0)
+    assert matched_pieces(values, layers, 1) == [("b", (4,), 0, 4)]
+    assert matched_pieces(values, layers, 2) is None
 
 
 def flat_script(pieces: object, given: object = None) -> Callable[..., None]:

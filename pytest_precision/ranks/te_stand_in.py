@@ -1,6 +1,6 @@
 """The stand-in for Transformer Engine's kernels on the CPU, of which this package knows only here.
 
-It could be of a distribution of its own: `PACKAGE` is the one name to change.
+It could be of a distribution of its own: `STAND_IN_PACKAGE` is the one name to change.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from typing import Protocol, cast
 
-PACKAGE = "pytest_precision.te"
+STAND_IN_PACKAGE = "pytest_precision.te"
 
 COMPILED_MODULE = "transformer_engine_torch"
 """The module whose place the stand-in takes; its attribute `stand_in` tells the two apart."""
@@ -36,10 +36,10 @@ class StandIn(Protocol):
 
 def stand_in() -> StandIn:
     """Import the stand-in."""
-    return cast(StandIn, import_module(PACKAGE))
+    return cast(StandIn, import_module(STAND_IN_PACKAGE))
 
 
-def running() -> str:
+def stand_in_running() -> str:
     """Return which stand-in is in use, as in "2.20.0 on the CPU"; empty if there is none.
 
     Nothing is imported for this.

@@ -1,0 +1,87 @@
+"""Find by its values where a tensor that only an optimizer holds lies in the parameters.
+
+A loop that shards its optimizer by hand flattens the parameters in order and gives each rank a
+part of them. Before the first update a part has the parameters' own values, cast to its dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from pytest_precision.recorders.scripts.located import PieceFields
+
+FEWEST_VALUES = 4
+"""Different values that a part must have to be known by them: a bias of zeros is anywhere."""
+
+MOST_VALUES = 4096
+"""Values of a part of which the different ones are counted."""
+
+MOST_PLACES = 64
+"""Places that are looked at whole, of those where one element fits."""
+
+NamedParameters = list[tuple[str, Tensor]]
+
+
+def matched_pieces(
+    part: Tensor, named_parameters: Iterable[tuple[str, Tensor]], rank: int
+) -> list[PieceFields] | None:
+    """Return which elements of parameters a tensor holds, if its values say so; None if not.
+
+    Args:
+        part: [n]; elements beyond the last parameter are padding, whatever they hold.
+        named_parameters: name and tensor of all parameters, in the order of the model.
+        rank: this rank's number. Where several places fit, as in layers that were copied, that of
+            equal parts is taken.
+    """
+    if part.dim() != 1 or isinstance(part, DTensor) or not part.any():
+        return None
+    trained = [
+        (name, parameter)
+        for name, parameter in named_parameters
+        if parameter.requires_grad and not isinstance(parameter, DTensor) and parameter.numel()
+    ]
+    for order in (trained, trained[::-1]):  # frameworks begin with what is ready first in backward
+        start = _start_in(part.detach(), order, rank)
+        if start is not None:
+            return [*_pieces(order, start, start + part.numel())]
+    return None
+
+
+def _start_in(part: Tensor, parameters: NamedParameters, rank: int) -> int | None:
+    """Return the place of a part's first element among those of all parameters; None if unknown."""
+    if not parameters:
+        return None
+    flat = torch.cat([p.detach().reshape(-1).to(part.device) for _, p in parameters])
+    values = part.to(flat.dtype)
+    anchor = int(values.nonzero()[0])
+    starts: list[int] = ((flat == values[anchor]).nonzero().flatten() - anchor).tolist()
+    fitting = [start for start in starts[:MOST_PLACES] if _fits(values, flat, start)]
+    if len(fitting) == 1:
+        return fitting[0]
+    equal_parts = rank * part.numel()
+    return equal_parts if equal_parts in fitting else None
+
+
+def _fits(values: Tensor, flat: Tensor, start: int) -> bool:
+    inside = flat[start : start + len(values)] if start >= 0 else flat[:0]
+    if len({*inside[:MOST_VALUES].tolist()}) < FEWEST_VALUES:
+        return False
+    return torch.equal(inside, values[: len(inside)])
+
+
+def _pieces(parameters: NamedParameters, start: int, stop: int) -> Iterator[PieceFields]:
+    """Yield the pieces between two places of the flattened parameters; the last is padding."""
+    ends = [0]
+    for _, parameter in parameters:
+        ends.append(ends[-1] + parameter.numel())
+    for (name, parameter), (begin, end) in zip(parameters, pairwise(ends), strict=True):
+        first, last = max(start, begin), min(stop, end)
+        if first < last:
+            yield name, tuple(parameter.shape), first - begin, last - begin
+    if stop > ends[-1]:
+        yield None, (), 0, stop - ends[-1]
