@@ -97,41 +97,28 @@ def test_parts_that_nobody_can_place_are_an_error(parity_shared: ParityIn) -> No
     assert verdict.details[: len(PARTITIONED)] == PARTITIONED
 
 
-PARAMETERS = [
-    ("a", torch.arange(1.0, 7).view(2, 3)),
-    ("b", torch.zeros(2)),
-    ("c", -torch.arange(3.0)),
-]
+A, B, C = torch.arange(1.0, 7).view(2, 3), torch.zeros(2), torch.arange(-2.0, 0)
+REST = [("b", (2,), 0, 2), ("c", (2,), 0, 2)]
+
+PLACES = {
+    "within one": ([3, 4, 5, 6], [("a", (2, 3), 2, 6)]),
+    "over three": (
+        [5, 6, 0, 0, -2],
+        [("a", (2, 3), 4, 6), ("b", (2,), 0, 2), ("c", (2,), 0, 1)],
+    ),
+    "with padding": ([6, 0, 0, -2, -1, 7], [("a", (2, 3), 5, 6), *REST, (None, (), 0, 1)]),
+    "backwards": ([-2, -1, 0, 0, 1, 2], [*REST[::-1], ("a", (2, 3), 0, 2)]),
+    "other values": ([3, 4, 5, 7], None),
+    "too few": ([0, -2, -1, 7], None),
+}
+"""Values of a part, and what lies in it."""
 
 
-@pytest.mark.parametrize(
-    ("values", "pieces"),
-    [
-        ([3, 4, 5, 6], [("a", (2, 3), 2, 6)]),
-        ([5, 6, 0, 0, 0, -1], [("a", (2, 3), 4, 6), ("b", (2,), 0, 2), ("c", (3,), 0, 2)]),
-        (
-            [6, 0, 0, 0, -1, -2, 7],
-            [("a", (2, 3), 5, 6), ("b", (2,), 0, 2), ("c", (3,), 0, 3), (None, (), 0, 1)],
-        ),
-        ([0, -1, -2, 1, 2], [("c", (3,), 0, 3), ("a", (2, 3), 0, 2)]),
-        ([3, 4, 5, 7], None),
-        ([6, 0, 0], None),
-    ],
-    ids=[
-        "within one",
-        "over three",
-        "few at the end",
-        "with padding",
-        "backwards",
-        "other values",
-        "too few",
-    ],
-)
-def test_places_by_values(values: list[float], pieces: object) -> None:
+@pytest.mark.parametrize("case", PLACES)
+def test_places_by_values(case: str) -> None:
     """A part has its place where all its values are, in the order of the model or its reverse."""
-    parameters = [("a", A), ("b", B), ("c", C)]
-    for parameter in (A, B, C):
-        parameter.requires_grad_()
+    values, pieces = PLACES[case]
+    parameters = [("a", nn.Parameter(A)), ("b", nn.Parameter(B)), ("c", nn.Parameter(C))]
     assert matched_pieces(torch.tensor(values).double(), parameters, 0) == pieces
 
 
