@@ -94,7 +94,7 @@ def test_parts_that_nobody_can_place_are_an_error(parity_shared: ParityIn) -> No
     assert verdict.outcome == "error"
     assert "which part of the model each rank's optimizer holds" in verdict.reason
     assert "the candidate's param_groups.0.params.0" in verdict.reason
-    assert verdict.details[: len(PARTITIONED)] == PARTITIONED
+    assert set(PARTITIONED) <= {line.strip() for line in verdict.details}
 
 
 A, B, C = torch.arange(1.0, 7).view(2, 3), torch.zeros(2), torch.arange(-2.0, 0)
