@@ -95,9 +95,10 @@ def defined(node: ast.stmt) -> list[str]:
 
 JUDGES = (
     "check/ruled_check.py",
-    "recorders/engine_probes.py",
     "recorders/engine_recorder.py",
+    "recorders/gradient_probe.py",
     "recorders/layout_job.py",
+    "recorders/update_watcher.py",
     "trace/recording.py",
 )
 """The modules that record and judge a cell; what they import, each green cell imports."""

@@ -27,8 +27,10 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.recorders.rank_probes import RankProbe, rank_probes
 from pytest_precision.recorders.scripts.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.recorders.variant import Variant
+from pytest_precision.registered import OF_PACKAGE, Registered
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class CheckedTest:
         collected: modules that pytest imported to collect the test.
         claims: folder in which the session notes which check writes which baseline; None if none
             is written.
+        registered: the judgements of the session.
     """
 
     nodeid: str
@@ -71,6 +74,7 @@ class CheckedTest:
     then: Then | None = None
     collected: tuple[ImportPath, ...] = ()
     claims: Path | None = None
+    registered: Registered = OF_PACKAGE
 
     @property
     def _seen(self) -> Definitions | None:
@@ -88,7 +92,10 @@ class CheckedTest:
         """Return a check's terms (criteria, limits), completed by the test's settings."""
         terms = terms.bared if self.settings.bare else terms
         return terms._replace(
-            jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
+            jitter=self.settings.jitter,
+            lines=self.settings.lines == "auto",
+            root=self.root,
+            registered=self.registered,
         )
 
     def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
@@ -229,12 +236,18 @@ class CheckedTest:
                     collected=self.collected,
                 ),
                 variant=Variant(gradients=judged, bare=terms.bare),
+                probes=self._probes_of(function, terms),
             )
             for path, other, cell, declaration, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True
             )
         )
         return ours, theirs
+
+    def _probes_of(self, function: Callable[..., Any], terms: Terms) -> tuple[RankProbe, ...]:
+        """Return what judgements record beside the runs of a layout or script."""
+        field = "loop" if is_script(function) else "engine"
+        return rank_probes(terms.registered, field, bare=terms.bare)
 
     def _alone(
         self,

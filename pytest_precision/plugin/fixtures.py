@@ -22,6 +22,7 @@ from pytest_precision.plugin.collected import collected_for
 from pytest_precision.plugin.collection import is_drawn
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.other_side import OTHER_SIDE
+from pytest_precision.plugin.registration import registered_by
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
@@ -136,6 +137,7 @@ def parity_of(
         then=shared.then(settings),
         collected=collected_for(item),
         claims=claims,
+        registered=registered_by(item.config),
     )
     item.stash[PARITY] = parity
     return parity

@@ -17,6 +17,7 @@ from pytest_precision._interrupts import WholeTorch
 from pytest_precision.options import OPTIONS, SETTINGS, add_options, read_options
 from pytest_precision.plugin.collection import Collection, cell_of_test
 from pytest_precision.plugin.patched import note_what_is_patched
+from pytest_precision.plugin.registration import add_hooks, refusals_of_plugins
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
 
@@ -43,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the plugin's options, and refuse a pytest that is too old for its hooks."""
     refuse_old_pytest(pytest.__version__)
     add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks by which plugins bring judgements and reporters."""
+    add_hooks(pluginmanager)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -149,6 +155,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from pytest_precision.plugin import launched
 
         collection.errors += launched.launch_refusal(session.items, collection)
+    if collection.settings.enabled and collection.plans:
+        collection.errors += refusals_of_plugins(session.config)
     collection.finish(session)
     if collection.settings.enabled and collection.planned and not session.config.option.collectonly:
         from pytest_precision.plugin import fixtures
