@@ -250,8 +250,5 @@ class Registered:
         ]
 
 
-PACKAGE_PLUGIN = f"{OUR_PACKAGE}.probes"
-"""The plugin that registers what this package brings, by the same hooks as any other."""
-
-OF_PACKAGE = Registered(lambda: [resolve_name(f"{PACKAGE_PLUGIN}:pytest_precision_probes")()])
+OF_PACKAGE = Registered(lambda: [resolve_name(f"{OUR_PACKAGE}.probes:package_probes")()])
 """The judgements without those of other plugins, where there is no pytest to ask."""

@@ -17,7 +17,6 @@ from pytest_precision.check import failed_check
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side, is_pure
 from pytest_precision.check.terms import Terms
-from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declared import Declared
@@ -35,7 +34,6 @@ from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
     from pytest_precision.check.ruled_check import FurtherRule
-    from pytest_precision.check.then import Then
 
 __tracebackhide__ = is_bad_input
 
@@ -56,7 +54,6 @@ class CheckedTest:
         verdicts: verdicts of all checks of this test so far.
         root: the folder that node ids start from, and files in a failure.
         definitions: what the modules of this process defined; None if nobody looked in time.
-        then: the commit or installation that each side is compared with; None for none.
         collected: modules that pytest imported to collect the test.
         claims: folder in which the session notes which check writes which baseline; None if none
             is written.
@@ -71,7 +68,6 @@ class CheckedTest:
     verdicts: list[Verdict] = field(default_factory=list)
     root: Path = field(default_factory=Path.cwd)
     definitions: Definitions | None = None
-    then: Then | None = None
     collected: tuple[ImportPath, ...] = ()
     claims: Path | None = None
     registered: Registered = OF_PACKAGE
@@ -82,7 +78,7 @@ class CheckedTest:
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
-    def _make_recordings(self) -> MakeRecordings:
+    def make_recordings(self) -> MakeRecordings:
         """Return a function that makes `Recordings`, with the session's ranks and trace cache."""
         return partial(
             Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
@@ -105,21 +101,8 @@ class CheckedTest:
             terms: of the test.
             golden: name of the baseline; empty for that of the test, if it has one.
         """
-        rules: list[FurtherRule] = []
-        if self.then is not None:
-            from pytest_precision.check.then import since_then
-
-            rules.append(partial(since_then, self.then, self._make_recordings))
-        if golden or self.settings.baseline:
-            from pytest_precision.check.baselines import KeptCheck
-
-            number = len(self.verdicts) + 1
-            kept_check = KeptCheck.of_check(
-                self.settings, terms, self.traces, self.nodeid, number, golden, self.claims
-            )
-            # One with a name stands for the reference, so that it comes before what was then.
-            rules.insert(0 if golden else len(rules), kept_check.ruled)
-        return rules
+        makers = self.registered.functions("further", bare=terms.bare)
+        return [rule for make in makers if (rule := make(self, terms, golden)) is not None]
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
         """Return `refused`, or if None what `rule` returns; its known errors become outcomes.
@@ -148,8 +131,6 @@ class CheckedTest:
     def _end_check(self) -> None:
         """Let go of ranks and recordings that later checks may not use."""
         self.ranks.end_check()
-        if self.then is not None:
-            self.then.ranks.end_check()
         self.traces.end_check()
 
     def _verdict(
@@ -300,8 +281,8 @@ class CheckedTest:
         """Return what the check's callables say they need, such as environment variables."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         declared = Declared.of(*running)
-        if declared.transformer_engine:
-            skip_without(self.settings, self.ranks.device)
+        for skip in self.registered.functions("skips", bare=self.settings.bare):
+            skip(declared, self.settings, self.ranks.device)
         warn_only = self.settings.deterministic == "warn"
         pure = self.settings.pure or all(map(is_pure, running))
         allowing = declared.allowing(self.settings.may_leave)

@@ -110,6 +110,11 @@ class Side:
         """Return this side with runs that differ from the usual one by a variant, too."""
         return replace(self, variant=variant.over(self.variant))
 
+    @property
+    def probes_of_package(self) -> tuple[RankProbe, ...]:
+        """Return what is recorded also where the code of another commit may lack the plugins."""
+        return tuple(probe for probe in self.probes if not probe.path.is_of_users_module)
+
     def computes_as(self, other: Side) -> bool:
         """Return whether this run has the same set-up and environment variables as another.
 

@@ -10,15 +10,21 @@ import pytest
 from pytest_precision import hookspecs
 from pytest_precision.errors import expected_but_got
 from pytest_precision.parity.figures import DEFAULT_FIGURES
-from pytest_precision.registered import PACKAGE_PLUGIN, ProbeSpec, Registered, is_of_package
+from pytest_precision.registered import ProbeSpec, Registered, is_of_package
+
+BUNDLED = "pytest_precision.plugin.bundled"
 
 REGISTERED = pytest.StashKey[Registered]()
 
 
 def add_hooks(plugins: pytest.PytestPluginManager) -> None:
-    """Declare the hooks, and register the plugin of this package that implements them first."""
+    """Declare the hooks."""
     plugins.add_hookspecs(hookspecs)
-    plugins.register(import_module(PACKAGE_PLUGIN), "precision-probes")
+
+
+def register_package(config: pytest.Config) -> None:
+    """Register the plugin of what this package brings beside its core, as pytest does its own."""
+    config.pluginmanager.register(import_module(BUNDLED), "precision-bundled")
 
 
 def registered_by(config: pytest.Config) -> Registered:

@@ -1,4 +1,4 @@
-"""The plugin with what this package brings beside its core, registered by the hooks of `hookspecs`.
+"""What this package brings beside its core; `plugin/bundled.py` registers it by the hooks.
 
 Each module of this folder has a `PROBE` or a `REPORTER`, as plain data; what these name is imported
 when it is first called. A new one is a new file here, and no other has to know it.
@@ -17,7 +17,7 @@ FIRST = ("lost_updates", "identities", "declared_rule", "gradients")
 """Judgements of which the order shows, in a failure and around a run; the others come by name."""
 
 
-def pytest_precision_probes() -> list[ProbeSpec]:
+def package_probes() -> list[ProbeSpec]:
     """Return the judgements of this package."""
     return [module.PROBE for module in _modules() if hasattr(module, "PROBE")]
 
