@@ -217,8 +217,7 @@ class CheckedTest:
                     collected=self.collected,
                 ),
                 variant=Variant(gradients=judged, bare=terms.bare),
-                probes=self._probes_of(function, terms),
-            )
+            ).watched_by(self._probes_of(function, terms))
             for path, other, cell, declaration, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True
             )

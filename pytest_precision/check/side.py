@@ -110,6 +110,17 @@ class Side:
         """Return this side with runs that differ from the usual one by a variant, too."""
         return replace(self, variant=variant.over(self.variant))
 
+    def watched_by(self, probes: tuple[RankProbe, ...]) -> Side:
+        """Return this side with what judgements record beside its runs.
+
+        Its ranks import the code of other plugins as they do that of the layout.
+        """
+        theirs = tuple(probe.path for probe in probes if probe.path.is_of_users_module)
+        if not theirs or self.needs.launched:
+            return replace(self, probes=probes)
+        code = (*(self.needs.code or (self.layout,)), *theirs)
+        return replace(self, probes=probes, needs=replace(self.needs, code=code))
+
     @property
     def probes_of_package(self) -> tuple[RankProbe, ...]:
         """Return what is recorded also where the code of another commit may lack the plugins."""

@@ -16,7 +16,7 @@ from pytest_precision.ranks.launch.launch import Launch
 
 if TYPE_CHECKING:
     from pytest_precision.auditing.audit import Audit
-    from pytest_precision.registered import ProbeSpec
+    from pytest_precision.registered import ProbeSpec, ReporterSpec
 
 
 # Last, so that those of other plugins come after them: pluggy calls the last plugin first.
@@ -26,6 +26,14 @@ def pytest_precision_probes() -> list[ProbeSpec]:
     from pytest_precision.probes import package_probes
 
     return package_probes()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_precision_reporters() -> list[ReporterSpec]:
+    """Return the reporters of the package."""
+    from pytest_precision.probes import package_reporters
+
+    return package_reporters()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
-from pytest_precision.registered import ProbeSpec
+from pytest_precision.registered import ProbeSpec, ReporterSpec
 
 FIRST = ("lost_updates", "identities", "declared_rule", "gradients")
 """Judgements of which the order shows, in a failure and around a run; the others come by name."""
@@ -20,6 +20,11 @@ FIRST = ("lost_updates", "identities", "declared_rule", "gradients")
 def package_probes() -> list[ProbeSpec]:
     """Return the judgements of this package."""
     return [module.PROBE for module in _modules() if hasattr(module, "PROBE")]
+
+
+def package_reporters() -> list[ReporterSpec]:
+    """Return the reporters of this package."""
+    return [module.REPORTER for module in _modules() if hasattr(module, "REPORTER")]
 
 
 def _modules() -> Iterator[ModuleType]:
