@@ -24,10 +24,10 @@ from pytest_precision.errors import (
 Reference = str | Callable[..., Any]
 """A function or class by its import path, `module:name`, or itself."""
 
-OUR_PACKAGE = __name__.partition(".")[0]
+_PACKAGE = __name__.partition(".")[0]
 
 
-def path_of(reference: Reference) -> str:
+def reference_path(reference: Reference) -> str:
     """Return `module:name` of a function or class."""
     if isinstance(reference, str):
         return reference
@@ -36,7 +36,7 @@ def path_of(reference: Reference) -> str:
 
 def is_of_package(reference: Reference) -> bool:
     """Return whether a function or class is this package's."""
-    return path_of(reference).partition(":")[0].partition(".")[0] == OUR_PACKAGE
+    return reference_path(reference).partition(":")[0].partition(".")[0] == _PACKAGE
 
 
 def resolved(reference: Reference, owner: object) -> Callable[..., Any]:
@@ -61,7 +61,11 @@ def resolved(reference: Reference, owner: object) -> Callable[..., Any]:
             expected = f"{owner} to name what can be imported, as module:name,"
             raise usage_error()(expected_but_got(expected, got)) from error
     assert callable(function)
-    return function if is_of_package(reference) else _blaming(function, path_of(reference), owner)
+    return (
+        function
+        if is_of_package(reference)
+        else _blaming(function, reference_path(reference), owner)
+    )
 
 
 def _blaming(function: Callable[..., Any], path: str, owner: object) -> Callable[..., Any]:
@@ -104,7 +108,7 @@ class GateSpec:
     @property
     def name(self) -> str:
         """Return the name that stands in reports."""
-        return path_of(self.function).rpartition(":")[2]
+        return reference_path(self.function).rpartition(":")[2]
 
 
 @dataclass(frozen=True)
@@ -250,5 +254,5 @@ class Registered:
         ]
 
 
-OF_PACKAGE = Registered(lambda: [resolve_name(f"{OUR_PACKAGE}.probes:package_probes")()])
+OF_PACKAGE = Registered(lambda: [resolve_name(f"{_PACKAGE}.probes:package_probes")()])
 """The judgements without those of other plugins, where there is no pytest to ask."""

@@ -130,13 +130,13 @@ def measured(recordings_by_side: Mapping[str, Recordings]) -> Accuracies:
         if recordings.candidate.workload is None:
             continue
         try:
-            accuracies[name] = _accuracies_of_kinds(*beside_exact(recordings))
+            accuracies[name] = _accuracies_of_kinds(*errors_of_first_step(recordings))
         except (RanksSkipped, SideFailed, OSError, ValueError) as error:
             accuracies[name] = dict.fromkeys(AS_ACCURATE, str(error))
     return accuracies
 
 
-def beside_exact(recordings: Recordings) -> tuple[StepAccuracy, StepAccuracy]:
+def errors_of_first_step(recordings: Recordings) -> tuple[StepAccuracy, StepAccuracy]:
     """Run candidate and reference up to step 1, and return that step's errors against fp64.
 
     Raises:

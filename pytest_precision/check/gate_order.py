@@ -15,12 +15,11 @@ from pytest_precision._usage import usage_error
 from pytest_precision.errors import PluginFailed, expected_but_got
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.registered import (
-    OUR_PACKAGE,
     GateSpec,
     ProbeSpec,
     Registered,
     is_of_package,
-    path_of,
+    reference_path,
     resolved,
 )
 
@@ -55,7 +54,7 @@ class PlacedGate:
 
     def __call__(self, case: Case) -> Ruling | None:
         """Ask the gate; one of another plugin that raises makes the cell an error."""
-        function = resolved(self.spec.function, self.probe or OUR_PACKAGE)
+        function = resolved(self.spec.function, self.probe or "the core")
         try:
             ruling: Ruling | None = function(case)
         except PluginFailed as failed:
@@ -65,13 +64,13 @@ class PlacedGate:
             return ruling
         if not isinstance(ruling, Ruling) or ruling.outcome not in REFUSALS:
             expected = f"{self.probe} to give a Ruling that is {' or '.join(REFUSALS)}, or None"
-            got = f"{ruling!r} from {path_of(self.spec.function)}"
+            got = f"{ruling!r} from {reference_path(self.spec.function)}"
             reason = expected_but_got(expected, got)
             return Ruling(outcome="error", reason=reason, gate=self.spec.name)
         return replace(ruling, gate=self.spec.name)
 
 
-def in_order(probes: Iterable[ProbeSpec]) -> list[PlacedGate]:
+def ordered_gates(probes: Iterable[ProbeSpec]) -> list[PlacedGate]:
     """Return the gates of the core and of judgements, in the order in which they are asked.
 
     Raises:
@@ -119,7 +118,7 @@ def gates_of(
     probes = registered.of(bare=bare)
     return [
         gate
-        for gate in in_order(registered.probes)
+        for gate in ordered_gates(registered.probes)
         if (gate.probe is None or gate.probe in probes)
         and not (alone and gate.spec.of_two_sides)
         and (gate.spec.of_recordings or not recordings)

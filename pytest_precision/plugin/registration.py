@@ -40,13 +40,13 @@ def registered_by(config: pytest.Config) -> Registered:
 def refusals_of_plugins(config: pytest.Config) -> list[str]:
     """Return what is wrong with the judgements of a session, before any cell runs."""
     # Only here, since a session without cells has none.
-    from pytest_precision.check.gate_order import in_order
+    from pytest_precision.check.gate_order import ordered_gates
     from pytest_precision.parity.verdict import FACTS, FINDINGS
     from pytest_precision.recorders.rank_probes import rank_probes
 
     registered = registered_by(config)
     try:
-        in_order(registered.probes)
+        ordered_gates(registered.probes)
         expect_new_figures(registered.probes, {*FACTS, *FINDINGS, *DEFAULT_FIGURES})
         for field in ("engine", "loop"):
             rank_probes(registered, field)

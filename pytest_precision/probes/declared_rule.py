@@ -9,7 +9,9 @@ _FINDINGS = "pytest_precision.parity.self_checks.oracle_findings"
 
 PROBE = ProbeSpec(
     name="declared_rule",
-    gates=(GateSpec("pytest_precision.check.rules:declared_rule", after="workload_gradients"),),
+    gates=(
+        GateSpec("pytest_precision.check.side_rules:declared_rule", after="workload_gradients"),
+    ),
     figures=(FigureSpec("oracle", f"{_FINDINGS}:oracle", of_both=True),),
     explains=f"{_FINDINGS}:breaches_explained",
 )

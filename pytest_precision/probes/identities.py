@@ -6,7 +6,7 @@ _CONTRADICTIONS = "pytest_precision.parity.self_checks.contradictions"
 
 PROBE = ProbeSpec(
     name="identities",
-    gates=(GateSpec("pytest_precision.check.rules:consistent", after="vacuity"),),
+    gates=(GateSpec("pytest_precision.check.side_rules:consistent", after="vacuity"),),
     figures=(
         FigureSpec(
             "identities", f"{_CONTRADICTIONS}:identities_in_runs", of_both=True, of_values=True

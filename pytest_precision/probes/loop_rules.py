@@ -5,5 +5,5 @@ from pytest_precision.registered import GateSpec, ProbeSpec
 PROBE = ProbeSpec(
     name="loop_rules",
     loop="pytest_precision.recorders.scripts.rules_probe:rules_probe",
-    gates=(GateSpec("pytest_precision.check.rules:loop_rules", after="consistent"),),
+    gates=(GateSpec("pytest_precision.check.side_rules:loop_rules", after="consistent"),),
 )

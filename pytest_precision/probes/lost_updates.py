@@ -8,7 +8,7 @@ PROBE = ProbeSpec(
     name="lost_updates",
     engine="pytest_precision.recorders.update_watcher:update_probe",
     loop="pytest_precision.recorders.scripts.loop_updates:loop_updates",
-    gates=(GateSpec("pytest_precision.check.lost_updates:lost_updates", after="declared_rule"),),
+    gates=(GateSpec("pytest_precision.check.loss_limit:lost_updates", after="declared_rule"),),
     figures=(
         FigureSpec("lost_updates", f"{_CURVES}:shares_lost", of_both=True),
         FigureSpec("curves", f"{_CURVES}:table", of_both=True),

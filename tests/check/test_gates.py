@@ -25,7 +25,7 @@ from pytest_precision import (
 from pytest_precision.check.baselines import golden
 from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gate import gate
-from pytest_precision.check.gate_order import in_order
+from pytest_precision.check.gate_order import ordered_gates
 from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.check.repeat import repeats
@@ -55,7 +55,7 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     before, after = (*PRECONDITIONS, *FAILURES.values()), (*TIME_GATES, repeats, golden)
-    ordered = [gate.spec.name for gate in in_order(OF_PACKAGE.probes)]
+    ordered = [gate.spec.name for gate in ordered_gates(OF_PACKAGE.probes)]
     assert documented == [*names(before), *ordered, *names(after)]
 
 

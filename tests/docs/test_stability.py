@@ -12,7 +12,7 @@ from documents import ROOT
 
 from pytest_precision.check.baselines import golden
 from pytest_precision.check.failed_check import FAILURES
-from pytest_precision.check.gate_order import in_order
+from pytest_precision.check.gate_order import ordered_gates
 from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.check.repeat import repeats
@@ -49,7 +49,7 @@ def keys(node: Any, place: str = "report") -> Iterator[str]:
 def there() -> dict[str, set[str]]:
     """Return the names that there are now, by promise."""
     gates = (*PRECONDITIONS, *FAILURES.values(), *TIME_GATES, repeats, golden)
-    asked = {gate.spec.name for gate in in_order(OF_PACKAGE.probes)}
+    asked = {gate.spec.name for gate in ordered_gates(OF_PACKAGE.probes)}
     return {
         "gates": {gate.__name__ for gate in gates} | asked | FORMER_GATES,
         "kinds": {*KINDS},

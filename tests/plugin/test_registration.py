@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.check.gate_order import in_order
+from pytest_precision.check.gate_order import ordered_gates
 from pytest_precision.registered import (
     OF_PACKAGE,
     GateSpec,
@@ -20,7 +20,7 @@ def a_gate(case: object) -> None:
 
 def names(*probes: ProbeSpec) -> list[str]:
     """The gates of the package's judgements and of others, in order."""
-    return [gate.spec.name for gate in in_order([*OF_PACKAGE.probes, *probes])]
+    return [gate.spec.name for gate in ordered_gates([*OF_PACKAGE.probes, *probes])]
 
 
 @pytest.mark.parametrize(
