@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -161,6 +162,24 @@ class SideFailed(Exception):  # noqa: N818, it reads as what happened
         remedies = [f"; {remedy}" for text, remedy in _REMEDIES.items() if text in first_line]
         self.reason = f"the {side} failed: {first_line}{''.join(remedies)}"
         super().__init__(self.reason)
+
+
+class PluginFailed(Exception):  # noqa: N818, it reads as what happened
+    """A function that another plugin has registered raised, so that nothing was judged by it.
+
+    `parity.check` turns it into the verdict `error`.
+
+    Args:
+        who: the judgement, and the path of the function.
+        cause: what it raised.
+
+    Attributes:
+        details: the traceback.
+    """
+
+    def __init__(self, who: str, cause: Exception) -> None:
+        self.details = "".join(traceback.format_exception(cause)).splitlines()
+        super().__init__(f"{who} raised {type(cause).__name__}: {cause}")
 
 
 @catchable

@@ -46,23 +46,27 @@ def test_names_of_public_classes_are_unique() -> None:
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
-FILES_THAT_SHARE_A_NAME, NAMES_WITH_SEVERAL_HOMES = 6, 15
+FILES_THAT_SHARE_A_NAME, NAMES_WITH_SEVERAL_HOMES = 6, 14
 """How many of them there may be; a traceback or a grep should say which one is meant."""
 
 
-def outside_commands() -> list[Path]:
-    """Return the modules of the package; those of `commands` are named as the commands are."""
+def with_own_names() -> list[Path]:
+    """Return the modules of the package but for those of two folders.
+
+    Those of `commands` are named as the commands are, those of `probes` as the judgements, and all
+    of these register alike.
+    """
     return [
         file
         for file in sorted(PACKAGE.rglob("*.py"))
-        if file.relative_to(PACKAGE).parts[0] != "commands"
+        if file.relative_to(PACKAGE).parts[0] not in ("commands", "probes")
     ]
 
 
 def test_few_files_share_a_name() -> None:
     """So that a name alone says which file it is."""
     homes: dict[str, list[str]] = defaultdict(list)
-    for file in outside_commands():
+    for file in with_own_names():
         if file.name != "__init__.py":
             homes[file.name].append(str(file.relative_to(PACKAGE)))
     assert len(homes) > 300
@@ -71,12 +75,12 @@ def test_few_files_share_a_name() -> None:
 
 
 def test_few_names_have_several_homes() -> None:
-    """So that a public function, class or constant is found by its name alone."""
+    """So that a public function, class or constant is found by its name alone, but for hooks."""
     homes: dict[str, set[str]] = defaultdict(set)
-    for file in outside_commands():
+    for file in with_own_names():
         for node in tree(file).body:
             for name in defined(node):
-                if not name.startswith("_"):
+                if not name.startswith(("_", "pytest_")):
                     homes[name].add(str(file.relative_to(PACKAGE)))
     assert len(homes) > 1000
     shared = {name: files for name, files in homes.items() if len(files) > 1}
@@ -95,9 +99,10 @@ def defined(node: ast.stmt) -> list[str]:
 
 JUDGES = (
     "check/ruled_check.py",
-    "recorders/engine_probes.py",
     "recorders/engine_recorder.py",
+    "recorders/gradient_probe.py",
     "recorders/layout_job.py",
+    "recorders/update_watcher.py",
     "trace/recording.py",
 )
 """The modules that record and judge a cell; what they import, each green cell imports."""

@@ -22,9 +22,11 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
+from pytest_precision.recorders.rank_probes import rank_probes
 from pytest_precision.recorders.run_environment import SEED
 from pytest_precision.recorders.scripts.script import script
 from pytest_precision.recorders.scripts.script_recorder import record_script
+from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.trace.moment import EVERYTHING
 from pytest_precision.trace.reader import Trace
 
@@ -75,7 +77,8 @@ class Loops:
         """Record the loop."""
         seeded()
         side = script(lambda cell, record: loop(cell, record, self._make, between))
-        record_script(side, Cell(sequence=sequence), folder, EVERYTHING)
+        probes = rank_probes(OF_PACKAGE, "loop")
+        record_script(side, Cell(sequence=sequence), folder, EVERYTHING, probes=probes)
 
 
 class Layouts:
@@ -138,7 +141,8 @@ class Layouts:
         layout = self._watched_layout(between)
         cell = self._cell.replace(sequence=sequence)
         segment = cell.segments[0]
-        record_engine(LayoutJob(layout, layout, self._workload, cell, folder, segment, EVERYTHING))
+        job = LayoutJob(layout, layout, self._workload, cell, folder, segment, EVERYTHING)
+        record_engine(job._replace(probes=rank_probes(OF_PACKAGE, "engine")))
 
 
 SetUp = Loops | Layouts

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import RanksSkipped, SideFailed
+from pytest_precision.recorders.variant import Variant
+from pytest_precision.trace.moment import BEFORE_TRAINING
+from pytest_precision.trace.segment_folders import folder_of, recorded_segments
 from pytest_precision.trace.step_accuracy import OfTensors, StepAccuracy
 
 AS_ACCURATE = {"gradients": 2.0, "updates": 4.0}
@@ -127,10 +130,27 @@ def measured(recordings_by_side: Mapping[str, Recordings]) -> Accuracies:
         if recordings.candidate.workload is None:
             continue
         try:
-            accuracies[name] = _accuracies_of_kinds(*recordings.beside_exact())
+            accuracies[name] = _accuracies_of_kinds(*errors_of_first_step(recordings))
         except (RanksSkipped, SideFailed, OSError, ValueError) as error:
             accuracies[name] = dict.fromkeys(AS_ACCURATE, str(error))
     return accuracies
+
+
+def errors_of_first_step(recordings: Recordings) -> tuple[StepAccuracy, StepAccuracy]:
+    """Run candidate and reference up to step 1, and return that step's errors against fp64.
+
+    Raises:
+        SideFailed, RanksSkipped, WorldSizeError: see `Recordings.both`.
+        OSError, ValueError: what was recorded cannot be read.
+    """
+    folders = recordings.folders(BEFORE_TRAINING, Variant(beside_exact=True))
+    ours, theirs = (
+        StepAccuracy.read(
+            folder_of(folder, recorded_segments(side.cell, BEFORE_TRAINING)[-1].number)
+        )
+        for folder, side in zip(folders, (recordings.candidate, recordings.reference), strict=True)
+    )
+    return ours, theirs
 
 
 def _accuracies_of_kinds(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -16,15 +15,15 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
+from pytest_precision.parity.culprit import Named
 from pytest_precision.parity.exempt import Exempt
-from pytest_precision.parity.figures import FIGURES
 from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.recorders.variant import Variant
+from pytest_precision.registered import FigureSpec, ProbeSpec, resolved
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.recording import Recording
 
 if TYPE_CHECKING:
-    from pytest_precision.check.lines import Named
     from pytest_precision.parity.compare.noise import NoiseMeter
 
 _T = TypeVar("_T")
@@ -193,19 +192,17 @@ class Case:
             return None
         return Case(*self.again.both(self.window, Variant(start=1, updates=False)), self.terms)
 
-    def culprit(self, finding: Finding) -> Named:
-        """Run candidate and reference again with operation logs; return the operation at fault."""
-        # Only here, so that a check that passes does not import what explains one that fails.
-        from pytest_precision.check.lines import Named, culprit_named, recorded_lines
+    def judgements(self, field: str) -> list[Callable[..., Any]]:
+        """Return what the judgements of this cell have in a field, such as `explains`."""
+        return self.terms.registered.functions(field, bare=self.terms.bare)
 
-        root = self.terms.root
-        if not self.terms.lines:
-            return Named(None)
-        rule = self.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
-        bound = rule.criterion.share if rule.criterion.tolerates else None
-        if self.again is None:
-            return recorded_lines(finding, self.sides, root, bound)
-        return culprit_named(self.again, finding, self.sides, root, bound)
+    def culprit(self, finding: Finding) -> Named:
+        """Return the operation at fault, for which both sides may run again."""
+        named_by = self.judgements("names_line") if self.terms.lines else ()
+        for name_line in named_by:
+            named: Named = name_line(self, finding)
+            return named
+        return Named(None)
 
     def contracts(self, side: Recording) -> list[Contract]:
         """List the dtypes and code paths that matrix axes and, for the candidate, the test require.
@@ -221,15 +218,28 @@ class Case:
 
         Those that tell both sides apart are left out where the candidate is alone.
         """
-        makers = {
-            figure.name: figure.maker
-            for figure in FIGURES
-            if figure.maker and not (self._alone and figure.of_both)
-        }
         return {
             "environment": {side.name: side.trace.header.environment for side in self.sides},
             "observations": self.judgement.observations,
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
-            **{name: resolve_name(maker)(self) for name, maker in makers.items()},
+            **self._made(
+                (figure, probe)
+                for figure, probe in self._figure_specs()
+                if not (self._alone and figure.of_both)
+            ),
         }
+
+    def figures_of_values(self) -> dict[str, Any]:
+        """Return the figures that a failure has made of the values around its difference."""
+        return self._made(
+            (figure, probe) for figure, probe in self._figure_specs() if figure.of_values
+        )
+
+    def _figure_specs(self) -> Iterator[tuple[FigureSpec, ProbeSpec]]:
+        for probe in self.terms.registered.probes:
+            for figure in probe.figures:
+                yield figure, probe
+
+    def _made(self, specs: Iterable[tuple[FigureSpec, ProbeSpec]]) -> dict[str, Any]:
+        return {figure.name: resolved(figure.function, probe)(self) for figure, probe in specs}

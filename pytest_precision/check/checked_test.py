@@ -17,7 +17,6 @@ from pytest_precision.check import failed_check
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side, is_pure
 from pytest_precision.check.terms import Terms
-from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, expected_but_got, is_bad_input, named
 from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.declared import Declared
@@ -27,13 +26,14 @@ from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.state.definitions import Definitions
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.recorders.rank_probes import RankProbe, rank_probes
 from pytest_precision.recorders.scripts.script import expect_signature, is_script, resumes, way_in
 from pytest_precision.recorders.variant import Variant
+from pytest_precision.registered import OF_PACKAGE, Registered
 from pytest_precision.trace.cache import TraceCache
 
 if TYPE_CHECKING:
     from pytest_precision.check.ruled_check import FurtherRule
-    from pytest_precision.check.then import Then
 
 __tracebackhide__ = is_bad_input
 
@@ -54,10 +54,10 @@ class CheckedTest:
         verdicts: verdicts of all checks of this test so far.
         root: the folder that node ids start from, and files in a failure.
         definitions: what the modules of this process defined; None if nobody looked in time.
-        then: the commit or installation that each side is compared with; None for none.
         collected: modules that pytest imported to collect the test.
         claims: folder in which the session notes which check writes which baseline; None if none
             is written.
+        registered: the judgements of the session.
     """
 
     nodeid: str
@@ -68,9 +68,9 @@ class CheckedTest:
     verdicts: list[Verdict] = field(default_factory=list)
     root: Path = field(default_factory=Path.cwd)
     definitions: Definitions | None = None
-    then: Then | None = None
     collected: tuple[ImportPath, ...] = ()
     claims: Path | None = None
+    registered: Registered = OF_PACKAGE
 
     @property
     def _seen(self) -> Definitions | None:
@@ -78,7 +78,7 @@ class CheckedTest:
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
-    def _make_recordings(self) -> MakeRecordings:
+    def make_recordings(self) -> MakeRecordings:
         """Return a function that makes `Recordings`, with the session's ranks and trace cache."""
         return partial(
             Recordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
@@ -88,7 +88,10 @@ class CheckedTest:
         """Return a check's terms (criteria, limits), completed by the test's settings."""
         terms = terms.bared if self.settings.bare else terms
         return terms._replace(
-            jitter=self.settings.jitter, lines=self.settings.lines == "auto", root=self.root
+            jitter=self.settings.jitter,
+            lines=self.settings.lines == "auto",
+            root=self.root,
+            registered=self.registered,
         )
 
     def _further(self, terms: Terms, golden: str) -> list[FurtherRule]:
@@ -98,21 +101,8 @@ class CheckedTest:
             terms: of the test.
             golden: name of the baseline; empty for that of the test, if it has one.
         """
-        rules: list[FurtherRule] = []
-        if self.then is not None:
-            from pytest_precision.check.then import since_then
-
-            rules.append(partial(since_then, self.then, self._make_recordings))
-        if golden or self.settings.baseline:
-            from pytest_precision.check.baselines import KeptCheck
-
-            number = len(self.verdicts) + 1
-            kept_check = KeptCheck.of_check(
-                self.settings, terms, self.traces, self.nodeid, number, golden, self.claims
-            )
-            # One with a name stands for the reference, so that it comes before what was then.
-            rules.insert(0 if golden else len(rules), kept_check.ruled)
-        return rules
+        makers = self.registered.functions("further", bare=terms.bare)
+        return [rule for make in makers if (rule := make(self, terms, golden)) is not None]
 
     def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
         """Return `refused`, or if None what `rule` returns; its known errors become outcomes.
@@ -141,8 +131,6 @@ class CheckedTest:
     def _end_check(self) -> None:
         """Let go of ranks and recordings that later checks may not use."""
         self.ranks.end_check()
-        if self.then is not None:
-            self.then.ranks.end_check()
         self.traces.end_check()
 
     def _verdict(
@@ -229,12 +217,17 @@ class CheckedTest:
                     collected=self.collected,
                 ),
                 variant=Variant(gradients=judged, bare=terms.bare),
-            )
+            ).watched_by(self._probes_of(function, terms))
             for path, other, cell, declaration, function in zip(
                 named_sides, named_sides[::-1], both, declared, functions, strict=True
             )
         )
         return ours, theirs
+
+    def _probes_of(self, function: Callable[..., Any], terms: Terms) -> tuple[RankProbe, ...]:
+        """Return what judgements record beside the runs of a layout or script."""
+        field = "loop" if is_script(function) else "engine"
+        return rank_probes(terms.registered, field, bare=terms.bare)
 
     def _alone(
         self,
@@ -287,8 +280,8 @@ class CheckedTest:
         """Return what the check's callables say they need, such as environment variables."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         declared = Declared.of(*running)
-        if declared.transformer_engine:
-            skip_without(self.settings, self.ranks.device)
+        for skip in self.registered.functions("skips", bare=self.settings.bare):
+            skip(declared, self.settings, self.ranks.device)
         warn_only = self.settings.deterministic == "warn"
         pure = self.settings.pure or all(map(is_pure, running))
         allowing = declared.allowing(self.settings.may_leave)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.gates import RECORDED_GATES, ruled
+from pytest_precision.check.gate_order import gates_of
+from pytest_precision.check.gates import ruled
 from pytest_precision.check.preconditions import distinct
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
@@ -89,7 +90,7 @@ def _compare(
     case = Case(*sides, terms)
     cell = case.candidate.cell
     same = candidate.resolve() == reference.resolve()
-    ruling = distinct(same, "recording") or ruled(case, RECORDED_GATES)
+    ruling = distinct(same, "recording") or ruled(case, gates_of(terms.registered, recordings=True))
     apart = tuple(made_otherwise(*sides))
     brief = ruling.brief and (*apart, *ruling.brief)
     figures = case.figures() | dict(ruling.figures)

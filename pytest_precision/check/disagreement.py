@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.proposal_lines import proposal_lines
 from pytest_precision.errors import SideFailed, expected_but_got
 from pytest_precision.parity.compare.divergences import Finding, differs
-from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
-from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
+from pytest_precision.parity.explain import spread, wording
+from pytest_precision.parity.explain.diagnosis import Blame, Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
 from pytest_precision.parity.explain.unlike import number_lines
-from pytest_precision.parity.self_checks.contradictions import (
-    contradiction_lines,
-    identities_in_runs,
-)
-from pytest_precision.parity.self_checks.oracle_findings import (
-    breach_lines,
-    gradient_lines,
-    wrong_alone,
-)
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.variant import Variant
 
@@ -54,14 +44,13 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     if finding is None or finding.pair.moment.step != step:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
-    diagnosis = by_rule(diagnose(closer.judgement), wrong_alone(case))
+    diagnosis = by_rule(diagnose(closer.judgement), _blamed(case))
     culprit, unnamed = case.culprit(finding)
     said = (unnamed,) if unnamed else ()
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": histogram_of(diagnosis.finding),
-        "needed": required_tolerance.needed(closer),
-        "identities": identities_in_runs(closer),
+        **closer.figures_of_values(),
     }
     return Ruling(
         outcome="fail",
@@ -98,17 +87,23 @@ def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, 
         *number_lines(diagnosis.finding, closer.judgement),
         *wording.swap_lines(diagnosis.finding, *case.sides),
         *_notes(case, closer, diagnosis.finding),
-        *curves.lost_lines(*case.sides),
-        *contradiction_lines(closer),
-        *(line for side in case.sides for line in breach_lines(side, case.terms.exempt)),
-        *(line for s in case.sides for line in gradient_lines(s, case.terms.exempt)),
+        *_lines_of_judgements("explains", closer, diagnosis),
         "",
         *spread.table(closer.judgement),
         "",
-        *required_tolerance.table(closer.judgement),
-        *proposal_lines(closer, diagnosis),
+        *_lines_of_judgements("proposes", closer, diagnosis),
         "",
     )
+
+
+def _lines_of_judgements(field: str, closer: Case, diagnosis: Diagnosis) -> Iterator[str]:
+    for function in closer.judgements(field):
+        yield from function(closer, diagnosis)
+
+
+def _blamed(case: Case) -> Blame | None:
+    """Return what is wrong with the candidate alone, as the first judgement says that finds it."""
+    return next(filter(None, (blame(case) for blame in case.judgements("blames"))), None)
 
 
 def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:

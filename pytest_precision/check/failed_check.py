@@ -12,6 +12,7 @@ from pytest_precision.check.gate import gate
 from pytest_precision.errors import (
     BaselineError,
     NoBaselineError,
+    PluginFailed,
     RanksSkipped,
     SideFailed,
     WorldSizeError,
@@ -44,6 +45,12 @@ def recorded(failed: SideFailed) -> Ruling | None:
 
 
 @gate
+def plugin_ran(failed: PluginFailed) -> Ruling | None:
+    """Return a failed outcome for an error of a function that another plugin has registered."""
+    return Ruling(outcome="error", reason=str(failed), details=tuple(failed.details))
+
+
+@gate
 def readable(failed: OSError) -> Ruling | None:
     """Return the outcome of a check whose recording could not be read: an error with its text."""
     return Ruling(outcome="error", reason=f"the comparison failed: {failed}")
@@ -66,6 +73,7 @@ FAILURES: Mapping[type[Exception], Callable[[Any], Ruling | None]] = {
     NoBaselineError: baseline_there,
     BaselineError: baseline_sound,
     SideFailed: recorded,
+    PluginFailed: plugin_ran,
     OSError: readable,
     RuntimeError: computable,
 }

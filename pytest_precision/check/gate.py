@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
@@ -27,3 +27,13 @@ def gate(refuse: Callable[P, Ruling | None]) -> Callable[P, Ruling | None]:
         return None if ruling is None else replace(ruling, gate=refuse.__name__)
 
     return signed
+
+
+def failed(reason: str, details: Iterable[str] = ()) -> Ruling:
+    """Return the ruling that a cell fails."""
+    return Ruling(outcome="fail", reason=reason, details=tuple(details))
+
+
+def unproven(reason: str | None, details: Iterable[str] = ()) -> Ruling | None:
+    """Return the ruling that a cell proves nothing; None without a reason."""
+    return Ruling(outcome="vacuous", reason=reason, details=tuple(details)) if reason else None

@@ -1,8 +1,7 @@
-"""The steps of a check, in order, each of which may refuse it; if none does, it passes.
+"""The steps of each check, every one of which may refuse it; if none does, it passes.
 
-Each gate takes a `Case` and returns the `Ruling` that refuses it, or None to let it pass. Their
-order is that of the causes: on other data no layout is to blame, and what proves nothing matters
-only where both sides agree.
+Each gate takes a `Case` and returns the `Ruling` that refuses it, or None to let it pass.
+`gate_order` has their order, and those of judgements between them.
 """
 
 from __future__ import annotations
@@ -10,20 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.gate import Gate, gate
-from pytest_precision.check.races import races
+from pytest_precision.check.gate import Gate, failed, gate, unproven
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
-from pytest_precision.parity.explain import curves, wording
+from pytest_precision.parity.explain import wording
 from pytest_precision.parity.self_checks import data_check
-from pytest_precision.parity.self_checks.contradictions import contradicted
-from pytest_precision.parity.self_checks.oracle_findings import (
-    GRADIENT_ADVICE,
-    breach_headline,
-    breached,
-    gradient_headline,
-    wrong_gradients,
-)
 from pytest_precision.parity.self_checks.vacuity import (
     computed_elsewhere,
     disturbed,
@@ -32,7 +22,6 @@ from pytest_precision.parity.self_checks.vacuity import (
 )
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
-from pytest_precision.trace.broken_rules import BrokenRules
 from pytest_precision.trace.reader import Trace
 
 WIDER = {"float32": ("float64", "complex64", "complex128")}
@@ -87,7 +76,7 @@ def contract(case: Case) -> Ruling | None:
     for side in case.judged:
         declared = side.trace.header.violations
         if declared:
-            return _failed(f"{declared[0]} in the {side.name}")
+            return failed(f"{declared[0]} in the {side.name}")
         for required in case.contracts(side):
             broken = _violation(side.trace, required)
             if broken:
@@ -97,7 +86,7 @@ def contract(case: Case) -> Ruling | None:
                     "a loop under torch.autocast"
                 )
                 from_cell = required == Contract.of(side.cell)
-                return _failed(f"{broken} in the {side.name}", [remedy] if from_cell else [])
+                return failed(f"{broken} in the {side.name}", [remedy] if from_cell else [])
     return None
 
 
@@ -125,7 +114,7 @@ def vacuity(case: Case) -> Ruling | None:
             or _not_exercised(side.trace, case.contracts(side))
         )
         if words:
-            return _vacuous(f"{words} in the {side.name}")
+            return unproven(f"{words} in the {side.name}")
     return None
 
 
@@ -143,66 +132,6 @@ def _not_exercised(trace: Trace, contracts: Sequence[Contract]) -> str | None:
 
 
 @gate
-def declared_rule(case: Case) -> Ruling | None:
-    """Fail the check if updates do not follow the optimizer that the workload declares."""
-    wrong = breached(case.judged, case.terms.exempt)
-    if not wrong:
-        return None
-    advice = (
-        "If they should be, declare their rule as optimizer_rule of the workload; "
-        "oracle=unchecked(reason=...) turns this judgement off, "
-        f"oracle={{{wrong[0].breach.kind!r}: unchecked(reason=...)}} that of this kind."
-    )
-    return _failed(breach_headline(wrong), [advice])
-
-
-@gate
-def consistent(case: Case) -> Ruling | None:
-    """Fail the check if an identity, such as weight = cast master, fails within one of the runs."""
-    contradiction = contradicted(case)
-    if contradiction is None:
-        return None
-    headline, advice = contradiction
-    return _failed(headline, [advice])
-
-
-@gate
-def loop_rules(case: Case) -> Ruling | None:
-    """Fail the check if a training loop makes a mistake, such as adding to old gradients."""
-    by_side = {side.name: side.log(BrokenRules).kinds for side in case.judged}
-    broken = {words: kind for kinds in by_side.values() for words, kind in kinds.items()}
-    for words, kind in broken.items():
-        if case.exempt.judges(kind, ""):
-            names = [name for name, kinds in by_side.items() if words in kinds]
-            who = "both sides" if len(names) > 1 else f"the {names[0]}"
-            advice = f"If that is meant, oracle={{{kind!r}: unchecked(reason=...)}} allows it."
-            return _failed(f"{words} in {who}", [advice])
-    return None
-
-
-@gate
-def workload_gradients(case: Case) -> Ruling | None:
-    """Fail the check if losses or gradients are not those of the workload's model and loss."""
-    wrong = wrong_gradients(case.judged, case.terms.exempt)
-    if not wrong:
-        return None
-    return _failed(gradient_headline(wrong), [GRADIENT_ADVICE])
-
-
-@gate
-def lost_updates(case: Case) -> Ruling | None:
-    """Fail the check if rounding loses more of the candidate's updates than the test allows."""
-    limit = case.terms.max_lost_updates
-    if limit is None:
-        return None
-    unknown = curves.unmeasured(case.candidate)
-    if unknown is not None:
-        return _vacuous(f"{unknown}; leave max_lost_updates out")
-    lost = curves.beyond(case.candidate, limit)
-    return None if lost is None else _failed(lost, curves.lost_lines(*case.sides))
-
-
-@gate
 def hidden_kinds(case: Case) -> Ruling | None:
     """Fail the check if a run could not record a kind of tensor and the test does not exempt it."""
     for side in case.judged:
@@ -210,7 +139,7 @@ def hidden_kinds(case: Case) -> Ruling | None:
         if reasons:
             kinds = listed([f"{kind} ({reason})" for kind, reason in reasons.items()], len(reasons))
             accepted = case.terms.write(dict.fromkeys(reasons, 'unchecked(reason="...")'))
-            return _vacuous(
+            return unproven(
                 f"the {side.name} hides {kinds}; if nothing has to be proved of "
                 f"{'it' if len(reasons) == 1 else 'them'}, say so with {accepted}"
             )
@@ -220,7 +149,7 @@ def hidden_kinds(case: Case) -> Ruling | None:
 @gate
 def compared(case: Case) -> Ruling | None:
     """Fail the check if candidate and reference have no tensor in common to be compared."""
-    return None if case.judgement.observations else _vacuous("no tensor of both sides was compared")
+    return None if case.judgement.observations else unproven("no tensor of both sides was compared")
 
 
 @gate
@@ -228,7 +157,7 @@ def known_kinds(case: Case) -> Ruling | None:
     """Fail the check if a criterion names a kind or pattern that no compared tensor has."""
     dtypes = case.candidate.trace.dtypes()
     names = {kind: names for kind, names in dtypes.items() if kind in case.compared}
-    return _vacuous(case.terms.criteria.unknown(names))
+    return unproven(case.terms.criteria.unknown(names))
 
 
 @gate
@@ -242,66 +171,14 @@ def tolerances(case: Case) -> Ruling | None:
     candidate, reference = (side.trace for side in case.sides)
     freedoms = proves_nothing(candidate, reference, case.terms.criteria, case.compared)
     first, *others = (freedom.words for freedom in freedoms) if freedoms else ("",)
-    return _vacuous(first, others)
+    return unproven(first, others)
 
 
 def refused(case: Case, gates: Iterable[Gate]) -> Ruling | None:
-    """Return the outcome of the first gate that fails the check; None if all let it pass.
-
-    Those that need what a bare cell does not record are left out of one.
-    """
-    left_out = OF_PROBES if case.terms.bare else ()
-    rulings = (gate_function(case) for gate_function in gates if gate_function not in left_out)
-    return next(filter(None, rulings), None)
+    """Return the outcome of the first gate that fails the check; None if all let it pass."""
+    return next(filter(None, (gate_function(case) for gate_function in gates)), None)
 
 
 def ruled(case: Case, gates: Iterable[Gate]) -> Ruling:
     """Return the outcome of the first gate that fails the check, or else a pass."""
     return refused(case, gates) or Ruling(in_part=case.terms.bare or not case.terms.criteria.exact)
-
-
-def _failed(reason: str, details: Iterable[str] = ()) -> Ruling:
-    return Ruling(outcome="fail", reason=reason, details=tuple(details))
-
-
-def _vacuous(reason: str | None, details: Iterable[str] = ()) -> Ruling | None:
-    return Ruling(outcome="vacuous", reason=reason, details=tuple(details)) if reason else None
-
-
-GATES: tuple[Gate, ...] = (
-    same_data,
-    agreement,
-    undisturbed,
-    contract,
-    vacuity,
-    consistent,
-    loop_rules,
-    workload_gradients,
-    declared_rule,
-    lost_updates,
-    hidden_kinds,
-    compared,
-    known_kinds,
-    tolerances,
-    races,
-)
-"""The gates of a cell; the last one runs the candidate again."""
-
-HELD_TO_RULES = (consistent, loop_rules, workload_gradients, declared_rule)
-"""Those that hold a side to rules (identities, a loop's, a workload's), not to the other side."""
-
-OF_PROBES = (*HELD_TO_RULES, lost_updates)
-"""Those that read what a bare cell does not record."""
-
-OF_TWO_SIDES = (agreement, hidden_kinds, compared, known_kinds, tolerances)
-"""Those that ask how two sides are compared."""
-
-ALONE_GATES = tuple(gate_function for gate_function in GATES if gate_function not in OF_TWO_SIDES)
-"""The gates of a layout that is compared with further runs of itself."""
-
-RECORDED_GATES = tuple(
-    gate_function
-    for gate_function in GATES
-    if gate_function not in (same_data, undisturbed, *OF_PROBES, races)
-)
-"""The gates of two recordings of scripts, which are of train steps alone."""

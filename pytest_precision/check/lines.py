@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.compare.pairs import LogicalTensor
-from pytest_precision.parity.culprit import Culprit
+from pytest_precision.parity.culprit import Culprit, Named
 from pytest_precision.parity.explain.lines.first_difference import up_to
 from pytest_precision.parity.explain.lines.found import Unnamed, culprit_of
 from pytest_precision.parity.explain.lines.growth import growth_of
@@ -26,6 +26,9 @@ from pytest_precision.trace.operation_files import path_of, read_operations
 from pytest_precision.trace.operations import OperationLog
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.segment_folders import holders, recorded_segments
+
+if TYPE_CHECKING:
+    from pytest_precision.check.case import Case
 
 NOTHING_STANDS_OUT = "No line is named: the error grows at no operation more than at the others"
 
@@ -39,16 +42,14 @@ Logs = tuple[list[OperationLog], list[OperationLog]]
 """What the ranks of the candidate have logged, and those of the reference."""
 
 
-class Named(NamedTuple):
-    """The operation at fault that a rerun with operation logs found, or why it found none.
-
-    Attributes:
-        culprit: what it found, if anything.
-        note: in one line, why it names no line; empty if it does.
-    """
-
-    culprit: Culprit | None
-    note: str = ""
+def line_named(case: Case, finding: Finding) -> Named:
+    """Run candidate and reference again with operation logs; return the operation at fault."""
+    root = case.terms.root
+    rule = case.terms.criteria.of_tensor(finding.pair.kind, finding.pair.name)
+    bound = rule.criterion.share if rule.criterion.tolerates else None
+    if case.again is None:
+        return recorded_lines(finding, case.sides, root, bound)
+    return culprit_named(case.again, finding, case.sides, root, bound)
 
 
 def culprit_named(

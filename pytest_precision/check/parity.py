@@ -107,7 +107,7 @@ class Parity(CheckedTest):
 
         further = self._further(terms, golden)
         ruled = self._ruled(
-            refused, partial(ruled_check, sides, terms, further, self._make_recordings)
+            refused, partial(ruled_check, sides, terms, further, self.make_recordings)
         )
         return self._verdict(sides[0], other, str(terms.criteria), ruled)
 
@@ -155,7 +155,7 @@ class Parity(CheckedTest):
         further = [*further_runs(side, runs, threads, self.ranks.mode, devices)]
         refused = preconditions.before((side,), self._seen)
         words = f"the same bytes in {len(further) + 1} runs"
-        rule = partial(repeated, further, side, terms, self._make_recordings)
+        rule = partial(repeated, further, side, terms, self.make_recordings)
         return self._verdict(side, str(side.layout), words, self._ruled(refused, rule))
 
     def compare(

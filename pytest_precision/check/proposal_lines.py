@@ -9,6 +9,7 @@ from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.parity.explain import required_tolerance
 from pytest_precision.parity.explain.diagnosis import Diagnosis
 from pytest_precision.parity.explain.proposal import LEFT_OUT, proposed
 from pytest_precision.parity.explain.tensor_needs import ComparedRun
@@ -20,6 +21,17 @@ ROUNDING = ("", "rounded")
 
 OF_THIS_START = "They were made from this run alone: try them on other data."
 OF_ANOTHER_START = "They hold for other weights and data, too."
+
+
+def proposes(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the table of tolerances that would pass, and the proposal.
+
+    Args:
+        case: with values of both sides.
+        diagnosis: what the first divergence looks like.
+    """
+    yield from required_tolerance.table(case.judgement)
+    yield from proposal_lines(case, diagnosis)
 
 
 def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:

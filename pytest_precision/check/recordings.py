@@ -26,13 +26,12 @@ from pytest_precision.ranks.code.module_files import ModuleFile
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.moment import BEFORE_TRAINING, INIT, LogRequest, Window
-from pytest_precision.trace.segment_folders import folder_of, recorded_segments
+from pytest_precision.trace.moment import INIT, LogRequest, Window
+from pytest_precision.trace.segment_folders import recorded_segments
 
 if TYPE_CHECKING:
     from pytest_precision.trace.rank_log import RankLog
     from pytest_precision.trace.recording import Recording
-    from pytest_precision.trace.step_accuracy import StepAccuracy
 
 
 class Recordings:
@@ -139,27 +138,18 @@ class Recordings:
             self.candidate.varied(Variant(logged=log_request)), window
         ), reference
 
-    def beside_exact(self) -> tuple[StepAccuracy, StepAccuracy]:
-        """Run candidate and reference up to step 1, and return that step's errors against fp64.
+    def folders(self, window: Window, variant: Variant) -> tuple[Path, Path]:
+        """Run candidate and reference, and return the folders of what these runs record.
+
+        Args:
+            window: see `both`.
+            variant: how both runs differ from the usual ones of their sides.
 
         Raises:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
-            OSError, ValueError: what was recorded cannot be read.
         """
-        from pytest_precision.trace.step_accuracy import StepAccuracy
-
-        beside_exact = Variant(beside_exact=True)
-        theirs = self._reference_folder(self.reference.varied(beside_exact), BEFORE_TRAINING)
-        ours = self._candidate_folder(self.candidate.varied(beside_exact), BEFORE_TRAINING)
-        segments = (
-            recorded_segments(side.cell, BEFORE_TRAINING)[-1]
-            for side in (self.candidate, self.reference)
-        )
-        accuracies = (
-            StepAccuracy.read(folder_of(folder, segment.number))
-            for folder, segment in zip((ours, theirs), segments, strict=True)
-        )
-        return next(accuracies), next(accuracies)
+        reference = self._reference_folder(self.reference.varied(variant), window)
+        return self._candidate_folder(self.candidate.varied(variant), window), reference
 
     def close(self) -> None:
         """Delete the candidate's recordings."""

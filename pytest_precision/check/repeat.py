@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
-from pytest_precision.check.gates import ALONE_GATES, ruled, same_data
+from pytest_precision.check.gate_order import gates_of
+from pytest_precision.check.gates import ruled, same_data
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
@@ -112,7 +113,10 @@ def repeated(
             if ruling is not None:
                 break
         else:
-            ruling = ruled(case.of_candidate_alone("layout"), ALONE_GATES)
+            ruling = ruled(
+                case.of_candidate_alone("layout"),
+                gates_of(terms.registered, bare=terms.bare, alone=True),
+            )
         spent = {
             name: sum(pair.timing[name] for pair in recordings) for name in recordings[0].timing
         }

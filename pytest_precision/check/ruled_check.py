@@ -10,7 +10,8 @@ from contextlib import closing
 from typing import Any
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.gates import GATES, ruled
+from pytest_precision.check.gate_order import gates_of
+from pytest_precision.check.gates import ruled
 from pytest_precision.check.recordings import MakeRecordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
@@ -37,7 +38,7 @@ def ruled_check(
     """
     with closing(record(sides[0], sides[-1])) as recordings:
         case = Case.opened(recordings, terms, alone=len(sides) == 1)
-        ruling = ruled(case, GATES)
+        ruling = ruled(case, gates_of(terms.registered, bare=terms.bare))
         figures = case.figures() | {"timing": recordings.timing}
         for rule in further:
             ruling, rule_figures = rule(ruling, case)

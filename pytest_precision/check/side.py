@@ -16,13 +16,14 @@ from pytest_precision.matrix.ways_in import COMMAND, LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
+from pytest_precision.recorders.rank_probes import RankProbe
 from pytest_precision.recorders.run_modes import delayed, layout_recorder, script_recorder
 from pytest_precision.recorders.scripts.script import is_script
 from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.moment import Window
 
 if TYPE_CHECKING:
-    from pytest_precision.trace.gradient_log import GradientLog
+    from pytest_precision.trace.rank_log import RankLog
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Side:
             caller's.
         variant: how its runs differ from the usual one.
         then: the commit or installation whose code runs, in words; empty for this one.
+        probes: what judgements record beside its runs.
     """
 
     layout: ImportPath
@@ -53,6 +55,7 @@ class Side:
     needs: Needs = field(default_factory=Needs)
     variant: Variant = USUAL
     then: str = ""
+    probes: tuple[RankProbe, ...] = ()
 
     @classmethod
     def of(
@@ -107,6 +110,22 @@ class Side:
         """Return this side with runs that differ from the usual one by a variant, too."""
         return replace(self, variant=variant.over(self.variant))
 
+    def watched_by(self, probes: tuple[RankProbe, ...]) -> Side:
+        """Return this side with what judgements record beside its runs.
+
+        Its ranks import the code of other plugins as they do that of the layout.
+        """
+        theirs = tuple(probe.path for probe in probes if probe.path.is_of_users_module)
+        if not theirs or self.needs.launched:
+            return replace(self, probes=probes)
+        code = (*(self.needs.code or (self.layout,)), *theirs)
+        return replace(self, probes=probes, needs=replace(self.needs, code=code))
+
+    @property
+    def probes_of_package(self) -> tuple[RankProbe, ...]:
+        """Return what is recorded also where the code of another commit may lack the plugins."""
+        return tuple(probe for probe in self.probes if not probe.path.is_of_users_module)
+
     def computes_as(self, other: Side) -> bool:
         """Return whether this run has the same set-up and environment variables as another.
 
@@ -135,7 +154,7 @@ class Side:
         folder: str,
         window: Window | None,
         segment: Segment | None = None,
-        gradient_log: GradientLog | None = None,
+        reference_log: RankLog | None = None,
     ) -> int:
         """Record one part of the run into `folder` on this rank, and count the tensors.
 
@@ -143,8 +162,7 @@ class Side:
             folder: an existing one, the same for all ranks.
             window: the train steps whose values are kept; None is the whole run.
             segment: the operations that are run; the first ones unless given.
-            gradient_log: what was found out of the gradients of the other side, see
-                `GradientOracle`.
+            reference_log: what was found out of the other side, see `GradientOracle`.
 
         Returns:
             the number of observations that it holds.
@@ -157,7 +175,7 @@ class Side:
             if self.workload is None:
                 script, place = self.layout.resolve(), Path(folder)
                 record = script_recorder(mode)
-                return record(script, self.cell, place, window, segment, self.variant)
+                return record(script, self.cell, place, window, segment, self.variant, self.probes)
             # Only ranks need torch for this; the controller sends the job without it.
             from pytest_precision.recorders.layout_job import LayoutJob
 
@@ -171,8 +189,9 @@ class Side:
                 segment,
                 window,
                 self.variant,
-                gradient_log,
+                reference_log,
                 pause,
+                self.probes,
             )
             return layout_recorder(mode)(job)
 

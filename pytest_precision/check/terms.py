@@ -14,6 +14,7 @@ from pytest_precision.parity.compare.calls import Write, in_a_test
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.exempt import Exempt
+from pytest_precision.registered import OF_PACKAGE, Registered
 
 __tracebackhide__ = is_bad_input
 
@@ -31,6 +32,7 @@ class Terms(NamedTuple):
         root: the folder that files are named from: pytest's root, or where a command runs.
         jitter: how many runs of the candidate with delays must have the bits of the one without.
         bare: whether nothing was recorded by which a side is judged alone.
+        registered: the judgements of the session.
     """
 
     criteria: Criteria
@@ -42,6 +44,7 @@ class Terms(NamedTuple):
     root: Path = Path()
     write: Write = in_a_test
     bare: bool = False
+    registered: Registered = OF_PACKAGE
 
     @classmethod
     def of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_precision.check.accuracy import measured
 from pytest_precision.check.case import Case
@@ -21,6 +21,10 @@ from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.recorders.variant import Variant
+
+if TYPE_CHECKING:
+    from pytest_precision.check.checked_test import CheckedTest
+    from pytest_precision.check.ruled_check import FurtherRule
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,18 @@ class Then:
     name: str
     ranks: RankPool
     packages: Callable[[], Mapping[str, list[str]]]
+
+
+def then_rule(then: Then, test: CheckedTest) -> FurtherRule:
+    """Return what compares a check of a test with the other commit or installation."""
+
+    def rule(current_ruling: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
+        try:
+            return since_then(then, test.make_recordings, current_ruling, case)
+        finally:
+            then.ranks.end_check()
+
+    return rule
 
 
 def since_then(
@@ -83,7 +99,9 @@ def recorded_then(
     for side, recording in current_case.recorded():
         names = recording.name, f"{recording.name} at {then.name}"
         # What a side computed then is compared, and not judged by itself.
-        theirs = replace(side.varied(Variant(gradients=False)), then=then.name)
+        theirs = replace(
+            side.varied(Variant(gradients=False)), then=then.name, probes=side.probes_of_package
+        )
         recordings = recordings_by_side[recording.name] = record(
             side, theirs, then=then.ranks, names=names
         )

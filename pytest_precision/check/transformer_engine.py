@@ -30,15 +30,6 @@ def refuse_stand_in(settings: Settings) -> None:
         raise pytest.UsageError(f"{OPTION}=cpu: {problem}")
 
 
-def announced(settings: Settings) -> list[str]:
-    """Return a line on `--precision-te` for the session's header; empty for the default.
-
-    Whether any layout uses Transformer Engine is known when it runs; report.json says it then.
-    """
-    words = {"cpu": "Transformer Engine on the CPU", "off": "no Transformer Engine on the CPU"}
-    return [words[settings.te]] if settings.te in words else []
-
-
 def skip_without(settings: Settings, device: str) -> None:
     """Skip a test whose layouts use Transformer Engine if it cannot run here.
 

@@ -51,16 +51,6 @@ def add_force(parser: argparse.ArgumentParser, files: str) -> None:
     parser.add_argument("--force", action="store_true", help=words)
 
 
-def usage_error() -> type[Exception]:
-    """Return `pytest.UsageError`; import pytest only here, where an error is to be named.
-
-    A command that ends well then starts without pytest.
-    """
-    import pytest
-
-    return pytest.UsageError
-
-
 def say(text: str) -> None:
     """Print text to standard output, without an error if a reader such as `head` has ended.
 

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
-from pytest_precision.commands import usage_error
 from pytest_precision.commands.compare import (
     add_judging_options,
     expect_report_free,

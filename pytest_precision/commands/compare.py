@@ -9,8 +9,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, add_force, say, usage_error
+from pytest_precision.commands import add_command, add_force, say
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, add_force, say, usage_error
+from pytest_precision.commands import add_command, add_force, say
 from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read_report

@@ -166,3 +166,15 @@ def _number(value: Any) -> float | None:
 def _constant(value: Any) -> Any:
     """Return a constant as plain data; what is no list has the text of its whole."""
     return as_plain(value if isinstance(value, list | tuple) else plain_element(value))
+
+
+class Named(NamedTuple):
+    """The operation at fault that a rerun with operation logs found, or why it found none.
+
+    Attributes:
+        culprit: what it found, if anything.
+        note: in one line, why it names no line; empty if it does.
+    """
+
+    culprit: Culprit | None
+    note: str = ""

@@ -115,7 +115,7 @@ class Verdict:
         command: the command that makes the check again.
         closing: lines that end the failure message; how to repeat the check, unless given.
         figures: name of what was counted and measured, such as `curves`, to plain data; see
-            `FIGURES`, and `report/schema.json` for what each holds.
+            `DEFAULT_FIGURES`, and `report/schema.json` for what each holds.
     """
 
     nodeid: str

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision.check.baseline_files import (
+    FOLDER,
     all_baselines,
     expect_replaceable,
     key_digest_of,
@@ -30,6 +31,11 @@ class BaselineSummary:
         folder: of all baselines.
         settings: of the session.
     """
+
+    @classmethod
+    def of(cls, config: pytest.Config, settings: Settings) -> BaselineSummary:
+        """Return the hooks for a session."""
+        return cls(config.rootpath, settings.baseline_dir or config.rootpath / FOLDER, settings)
 
     def __init__(self, root: Path, folder: Path, settings: Settings) -> None:
         self._root = root

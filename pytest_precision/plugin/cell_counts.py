@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_precision.check.transformer_engine import announced
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.options import Settings
 from pytest_precision.options.settings import BARE
@@ -56,6 +55,15 @@ class CellCounts(NamedTuple):
         parts += [f"{number} not made: {reason}" for reason, number in self.not_made.items()]
         parts += [*self.formats, *announced(settings)]
         return "; ".join([*parts, *untested_torch(version_of("torch"))])
+
+
+def announced(settings: Settings) -> list[str]:
+    """Return a line on `--precision-te` for the session's header; empty for the default.
+
+    Whether any layout uses Transformer Engine is known when it runs; report.json says it then.
+    """
+    words = {"cpu": "Transformer Engine on the CPU", "off": "no Transformer Engine on the CPU"}
+    return [words[settings.te]] if settings.te in words else []
 
 
 class Asked(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_precision.check.parity import Parity
-from pytest_precision.check.transformer_engine import skip_without
 from pytest_precision.errors import ParityError, RanksSkipped, WorldSizeError
 from pytest_precision.matrix.axis_reads import axes_read
 from pytest_precision.matrix.cell import Cell, axes_of
@@ -22,7 +21,7 @@ from pytest_precision.plugin.collected import collected_for
 from pytest_precision.plugin.collection import is_drawn
 from pytest_precision.plugin.launched import HOSTS
 from pytest_precision.plugin.marker import CELL
-from pytest_precision.plugin.other_side import OTHER_SIDE
+from pytest_precision.plugin.registration import registered_by
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs
@@ -91,8 +90,8 @@ class Ranks:
             Declared.of(function).allowing(self._settings.may_leave),
             pure=self._settings.pure or declares_pure(function),
         )
-        if declared.transformer_engine:
-            skip_without(self._settings, self._ranks.device)
+        for skip in registered_by(self._request.config).functions("skips"):
+            skip(declared, self._settings, self._ranks.device)
         try:
             return self._ranks.run(
                 self.world_size,
@@ -134,9 +133,9 @@ def parity_of(
         shared.traces,
         root=item.config.rootpath,
         definitions=item.config.stash.get(DEFINITIONS, None),
-        then=shared.then(settings),
         collected=collected_for(item),
         claims=claims,
+        registered=registered_by(item.config),
     )
     item.stash[PARITY] = parity
     return parity
@@ -256,8 +255,7 @@ def _parity_errors(error: BaseException) -> Iterator[ParityError]:
 def _resources(config: pytest.Config) -> Resources:
     """Return the session's `Resources`: rank processes and recorded traces."""
     if RESOURCES not in config.stash:
-        other_side = config.stash.get(OTHER_SIDE, None)
-        config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None), other_side)
+        config.stash[RESOURCES] = Resources(config.stash.get(HOSTS, None))
         config.add_cleanup(config.stash[RESOURCES].close)
     return config.stash[RESOURCES]
 

@@ -41,6 +41,13 @@ class Fuzz:
             )
         self.collection = collection
 
+    @classmethod
+    def of(cls, config: pytest.Config) -> Fuzz:
+        """Return the hook for a session."""
+        from pytest_precision.plugin.hooks import COLLECTION
+
+        return cls(config.stash[COLLECTION])
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
         """Run a test in randomly drawn cells, if it asks for them; leave others to pytest."""

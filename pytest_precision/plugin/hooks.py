@@ -17,13 +17,13 @@ from pytest_precision._interrupts import WholeTorch
 from pytest_precision.options import OPTIONS, SETTINGS, add_options, read_options
 from pytest_precision.plugin.collection import Collection, cell_of_test
 from pytest_precision.plugin.patched import note_what_is_patched
+from pytest_precision.plugin.registration import add_hooks, refusals_of_plugins, register_package
 from pytest_precision.plugin.supported import refuse_old_pytest
 from pytest_precision.ranks.launch.launch import Launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
-    from pytest_precision.auditing.audit import Audit
     from pytest_precision.check.parity import Parity
     from pytest_precision.matrix.cell import Cell
     from pytest_precision.plugin.fixtures import Ranks
@@ -43,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the plugin's options, and refuse a pytest that is too old for its hooks."""
     refuse_old_pytest(pytest.__version__)
     add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks by which plugins bring judgements and reporters."""
+    add_hooks(pluginmanager)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,23 +88,12 @@ def pytest_configure(config: pytest.Config) -> None:
                 "-p no:warnings; drop one of them"
             )
         config.addinivalue_line("filterwarnings", "error::pytest_precision.PrecisionLeakWarning")
-    if settings.te == "cpu":
-        from pytest_precision.check import transformer_engine
-
-        transformer_engine.refuse_stand_in(settings)
-    if settings.compares_in_time:
-        from pytest_precision.plugin import other_side
-
-        other_side.open_other_side(config, settings)
     config.stash[COLLECTION] = Collection(settings)
     if settings.enabled:
         imports = ExitStack()
         imports.enter_context(WholeTorch().watching())
         config.add_cleanup(imports.close)
-    if settings.fuzz:
-        from pytest_precision.plugin.fuzz import Fuzz
-
-        config.pluginmanager.register(Fuzz(config.stash[COLLECTION]), "precision-fuzz")
+    register_package(config)
     if hasattr(config, "workerinput"):
         return
     launch = Launch.of(os.environ)
@@ -116,13 +110,6 @@ def _report(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS]
     if settings.enabled:
         config.pluginmanager.register(Controller(config), "precision-report")
-    if settings.baseline is not None:
-        from pytest_precision.check.baseline_files import FOLDER
-        from pytest_precision.plugin.baseline_summary import BaselineSummary
-
-        folder = settings.baseline_dir or config.rootpath / FOLDER
-        summary = BaselineSummary(config.rootpath, folder, settings)
-        config.pluginmanager.register(summary, "precision-baselines")
     if settings.require:
         from pytest_precision.plugin.requirement import Requirement
 
@@ -149,6 +136,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from pytest_precision.plugin import launched
 
         collection.errors += launched.launch_refusal(session.items, collection)
+    if collection.settings.enabled and collection.plans:
+        collection.errors += refusals_of_plugins(session.config)
     collection.finish(session)
     if collection.settings.enabled and collection.planned and not session.config.option.collectonly:
         from pytest_precision.plugin import fixtures
@@ -168,15 +157,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Return a line on how many matrix cells will run, to print above the results."""
     return config.stash[COLLECTION].header(config.get_verbosity())
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker which commit or installation its checks are compared with."""
-    if node.config.stash[SETTINGS].compares_in_time:
-        from pytest_precision.plugin import other_side
-
-        other_side.tell_worker(node)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -283,14 +263,6 @@ def parity(request: pytest.FixtureRequest, precision_cell: Cell) -> Parity:
 
     settings = request.config.stash[COLLECTION].settings_of(request.node)
     return fixtures.parity_fixture(request, precision_cell, settings)
-
-
-@pytest.fixture
-def precision_audit() -> Callable[..., Audit]:
-    """Search a model and its optimizer for mistakes before training; fail the test on an error."""
-    from pytest_precision.auditing.audit import checked
-
-    return checked
 
 
 @pytest.fixture

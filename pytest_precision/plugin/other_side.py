@@ -12,7 +12,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,8 +20,17 @@ from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RevisionError, expected_but_got
 from pytest_precision.options import Settings
 from pytest_precision.ranks.launch.launch import Launch
+from pytest_precision.ranks.pool import RankPool
+from pytest_precision.registered import ProbeSpec
 from pytest_precision.revisions.installation import Installation, called, link_package
+from pytest_precision.revisions.other_ranks import OtherRanks
 from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
+
+if TYPE_CHECKING:
+    from pytest_precision.check.checked_test import CheckedTest
+    from pytest_precision.check.ruled_check import FurtherRule
+    from pytest_precision.check.terms import Terms
+    from pytest_precision.check.then import Then
 
 WORD = "precision_other_side"
 """Under which xdist's workers are told of the other side."""
@@ -46,6 +55,50 @@ class OtherSide:
 OTHER_SIDE = pytest.StashKey[OtherSide]()
 
 
+class ThenRanks:
+    """The judgement that compares each check with the other side, and the ranks that run its code.
+
+    Args:
+        other_side: the commit or interpreter.
+    """
+
+    def __init__(self, other_side: OtherSide) -> None:
+        self._other_side = other_side
+        self._other_ranks: OtherRanks | None = None
+        self._then: dict[RankPool, Then] = {}
+
+    def pytest_precision_probes(self) -> ProbeSpec:
+        """Return the judgement."""
+        return ProbeSpec(name="then", further=self._rule, in_bare=True)
+
+    def _rule(self, test: CheckedTest, terms: Terms, golden: str) -> FurtherRule:
+        # Only here, so that a session that compares nothing does not import torch.
+        from pytest_precision.check.then import Then, then_rule
+
+        ours, settings, other_side = test.ranks, test.settings, self._other_side
+        if self._other_ranks is None:
+            self._other_ranks = OtherRanks(other_side.installation, other_side.package)
+        if ours not in self._then:
+            pool = RankPool(
+                settings.ranks,
+                settings.timeout,
+                ours.device,
+                self._other_ranks.start,
+                settings.ranks_per_device,
+            )
+            differences = self._other_ranks.differences
+            self._then[ours] = Then(other_side.installation.name, pool, differences)
+        return then_rule(self._then[ours], test)
+
+    def close(self) -> None:
+        """End the ranks; further calls do nothing."""
+        while self._then:
+            self._then.popitem()[1].ranks.close()
+        if self._other_ranks is not None:
+            self._other_ranks.close()
+            self._other_ranks = None
+
+
 def open_other_side(config: pytest.Config, settings: Settings) -> None:
     """Check out the commit, or find the interpreter, that options compare the tests with.
 
@@ -54,7 +107,7 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
     """
     pickled_side = getattr(config, "workerinput", {}).get(WORD)
     if pickled_side is not None:
-        config.stash[OTHER_SIDE] = pickle.loads(pickled_side)
+        _compare_with(pickle.loads(pickled_side), config)
         return
     _expect_possible(settings)
     _expect_own_root(config)
@@ -63,9 +116,17 @@ def open_other_side(config: pytest.Config, settings: Settings) -> None:
     stack = ExitStack()
     config.add_cleanup(stack.close)
     try:
-        config.stash[OTHER_SIDE] = _checked_out_side(config.rootpath, settings, stack)
+        other_side = _checked_out_side(config.rootpath, settings, stack)
     except RevisionError as error:
         raise pytest.UsageError(str(error)) from error
+    _compare_with(other_side, config)
+
+
+def _compare_with(other_side: OtherSide, config: pytest.Config) -> None:
+    config.stash[OTHER_SIDE] = other_side
+    then_ranks = ThenRanks(other_side)
+    config.pluginmanager.register(then_ranks, "precision-then")
+    config.add_cleanup(then_ranks.close)
 
 
 def tell_worker(node: Any) -> None:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 from pytest_precision.options import Settings
-from pytest_precision.plugin.other_side import OtherSide
 from pytest_precision.ranks.launch.hosts import Hosts
 from pytest_precision.ranks.pool import RankPool
 from pytest_precision.ranks.process.process import RankProcess
 from pytest_precision.ranks.process.server import ensure_running
-from pytest_precision.revisions.other_ranks import OtherRanks
 from pytest_precision.trace.cache import TraceCache
-
-if TYPE_CHECKING:
-    from pytest_precision.check.then import Then
 
 
 class Resources:
@@ -24,13 +18,9 @@ class Resources:
     Args:
         hosts: the processes of a launch, which start all ranks; without them, ranks run on this
             machine.
-        other_side: the commit or installation that each side is compared with.
     """
 
-    def __init__(self, hosts: Hosts | None = None, other_side: OtherSide | None = None) -> None:
-        self._other_side = other_side
-        self._other_ranks: OtherRanks | None = None
-        self._then: dict[RankPool, Then] = {}
+    def __init__(self, hosts: Hosts | None = None) -> None:
         self._start = RankProcess if hosts is None else hosts.start
         self._ranks: dict[tuple[str, str, int], RankPool] = {}
         self._traces: TraceCache | None = None
@@ -54,30 +44,6 @@ class Resources:
             )
         return self._ranks[key]
 
-    def then(self, settings: Settings) -> Then | None:
-        """Return the commit or interpreter to compare with, and its ranks; None if none is set."""
-        if self._other_side is None:
-            return None
-        # Only here, so that a session that compares nothing does not import torch.
-        from pytest_precision.check.then import Then
-
-        ours = self.ranks(settings)
-        other = self._other_side
-        if self._other_ranks is None:
-            self._other_ranks = OtherRanks(other.installation, other.package)
-        if ours not in self._then:
-            pool = RankPool(
-                settings.ranks,
-                settings.timeout,
-                ours.device,
-                self._other_ranks.start,
-                settings.ranks_per_device,
-            )
-            name = other.installation.name
-            differences = self._other_ranks.differences
-            self._then[ours] = Then(name, pool, differences)
-        return self._then[ours]
-
     @property
     def traces(self) -> TraceCache:
         """The cache of recordings that candidates and references made in this session."""
@@ -87,11 +53,6 @@ class Resources:
 
     def close(self) -> None:
         """End all ranks, and remove the cached recordings; further calls do nothing."""
-        while self._then:
-            self._then.popitem()[1].ranks.close()
-        if self._other_ranks is not None:
-            self._other_ranks.close()
-            self._other_ranks = None
         while self._ranks:
             self._ranks.popitem()[1].close()
         if self._traces is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
+from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.engine_trace import EngineTrace
 from pytest_precision.recorders.layout_job import LayoutJob
-from pytest_precision.recorders.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.probe import Probe
+from pytest_precision.recorders.products import ProductsProbe
+from pytest_precision.recorders.rank_probes import made_probes
+from pytest_precision.recorders.run_modes import disturbing
 
 
 def record_engine(job: LayoutJob) -> int:
@@ -20,13 +23,12 @@ def record_engine(job: LayoutJob) -> int:
     """
     products: set[str] = set()
     trace = EngineTrace(job, products)
-    probes: list[Probe[EngineRun]] = [PerturbationProbe(), trace]
-    if not job.variant.bare:
-        # Only here, so that who steps through a bare cell meets nothing that it does not need.
-        from pytest_precision.recorders.engine_probes import probes_of
-
-        probes = [*probes_of(job, products), *probes]
-    run = EngineRun(job, [DataProbe(), *probes])
+    probes: list[Probe[EngineRun]] = [DataProbe()]
+    if job.cell.precision in COMPUTED and not job.variant.bare:
+        probes.append(ProductsProbe(products))
+    # What disturbs the run is innermost, so that no probe computes in its context.
+    probes += [*made_probes(job.probes, job), *disturbing(job), trace]
+    run = EngineRun(job, probes)
     folder, rank = job.place(), dist.get_rank()
     with trace.opened(run, folder, rank):
         run.run()

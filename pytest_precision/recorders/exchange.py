@@ -19,10 +19,9 @@ from pytest_precision._destination import MAKER
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.recorders.exchange_files import METADATA, files_of_export, find_sidecar
-from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.sidecar import SIDECAR, Sidecar
-from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest
+from pytest_precision.trace.rank_log import sealed_logs
 from pytest_precision.trace.reader import Entry, Header
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
@@ -150,8 +149,8 @@ def _import(sidecar: Sidecar, path: Path, folder: Path) -> None:
             for moment in sidecar.course:
                 writer.add(moment, sidecar.shown.get((moment.step, moment.phase, rank), []))
             writer.finish(Header(sidecar.world_size, sidecar.unobservable, sidecar.environment))
-        write_data(folder, rank)
-        UpdateMeter().write(folder, rank)
+        for log in sealed_logs():
+            log.store(folder, rank, log.nothing())
         Manifest.seal(folder, rank, sidecar.world_size)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.gradients.gradient_oracle import GradientOracle
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.trace.gradient_log import GradientLog
 
@@ -48,3 +49,11 @@ class GradientProbe(Probe[EngineRun]):
     def write(self, folder: Path, rank: int) -> None:
         """Compute the steps once more, and write how they compare; all ranks must call this."""
         self.oracle.write(folder, rank)
+
+
+def gradient_probe(job: LayoutJob) -> GradientProbe | None:
+    """Return the probe of a whole run that nothing disturbs; None for others."""
+    if not job.is_whole or job.variant.is_perturbed:
+        return None
+    log = job.other_log if isinstance(job.other_log, GradientLog) else None
+    return GradientProbe(judges=job.variant.gradients, other_log=log)

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from pytest_precision.engine.engine import Engine
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import Segment
+from pytest_precision.recorders.rank_probes import RankProbe
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED
 from pytest_precision.recorders.variant import USUAL, Variant
-from pytest_precision.trace.gradient_log import GradientLog
-from pytest_precision.trace.moment import Window
+from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.rank_log import RankLog
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.recipe import TrainingRecipe
@@ -32,8 +33,9 @@ class LayoutJob(NamedTuple):
         segment: the operations that are run.
         window: the train steps whose values are kept; None is the whole run.
         variant: how the run differs from the usual one.
-        other_log: of the other side's gradients, see `GradientOracle`.
+        other_log: what was found out of the other side, see `GradientOracle`.
         pause: called before each phase of a train step, see `delays`; None in a run without delays.
+        probes: what judgements record beside the run.
     """
 
     layout: Layout
@@ -44,14 +46,23 @@ class LayoutJob(NamedTuple):
     segment: Segment
     window: Window | None = None
     variant: Variant = USUAL
-    other_log: GradientLog | None = None
+    other_log: RankLog | None = None
     pause: Callable[[], None] | None = None
+    probes: tuple[RankProbe, ...] = ()
 
     def place(self) -> Path:
         """Create and return the folder into which this run's trace is written."""
         place = folder_of(self.folder, self.segment.number)
         place.mkdir(exist_ok=True)
         return place
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all phases of all steps are looked at.
+
+        Updates and gradients are judged of such runs: what is recorded again explains something.
+        """
+        return self.window in (None, EVERYTHING) and not self.variant.ends_only
 
     @property
     def seed(self) -> int:

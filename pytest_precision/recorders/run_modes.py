@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_precision.recorders.variant import Mode, Variant
 
 if TYPE_CHECKING:
+    from pytest_precision.recorders.engine_run import EngineRun
     from pytest_precision.recorders.layout_job import LayoutJob
+    from pytest_precision.recorders.probe import Probe
 
 RecorderNames = Mapping[Mode, str]
 """Of each mode the `module:function` below `pytest_precision.recorders` that records a side."""
@@ -34,6 +36,10 @@ OF_SCRIPTS: RecorderNames = {
 
 DELAYS = "perturb.delays:delays"
 """The context that makes a rank late."""
+
+
+PERTURBATION = "perturbation_probe:PerturbationProbe"
+"""The probe that delays or rounds the phases of an engine's train steps."""
 
 
 def layout_recorder(mode: Mode) -> Callable[[LayoutJob], int]:
@@ -60,6 +66,12 @@ def delayed(variant: Variant) -> Iterator[Callable[[], None] | None]:
         return
     with _named(DELAYS)(variant.delays) as pause:
         yield pause
+
+
+def disturbing(job: LayoutJob) -> Iterator[Probe[EngineRun]]:
+    """Yield the probe that disturbs an engine's run, if its variant says so."""
+    if job.pause is not None or job.variant.noise:
+        yield _named(PERTURBATION)()
 
 
 def _named(name: str) -> Any:

@@ -19,6 +19,7 @@ from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.engine_run import EngineRun
+from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
 from pytest_precision.recorders.probe import Probe
@@ -156,3 +157,10 @@ class UpdateProbe(Probe[EngineRun]):
     def write(self, folder: Path, rank: int) -> None:
         """Write the lost updates, and how the others compare with the rule."""
         self._watcher.write(folder, rank)
+
+
+def update_probe(job: LayoutJob) -> UpdateProbe | None:
+    """Return the probe of a run whose updates are measured and judged; None for others."""
+    if not (job.is_whole and job.variant.updates):
+        return None
+    return UpdateProbe(explains=not job.variant.is_perturbed)

@@ -17,7 +17,7 @@ from torch import Tensor
 from pytest_precision.engine.engine import Engine
 from pytest_precision.engine.observation import Observation, index_within
 from pytest_precision.matrix.contract import dtype_name
-from pytest_precision.trace.oracle_log import ReadBack
+from pytest_precision.trace.read_back import ReadBack
 
 MEASURED_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 24}
 """Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pytest_precision._destination import MAKER, Destination, NotReplaceableError
 from pytest_precision.errors import expected_but_got
-from pytest_precision.report.page import PAGE_NAME
 
 if TYPE_CHECKING:
     import pytest
 
 JSON_NAME = "report.json"
+PAGE_NAME = "report.html"
 
 _REPORT = re.compile(
     rb'\s*\{\s*"schema":\s*\d+,\s*"finished":\s*(true|false),\s*"(planned|environment)":'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_precision.options import Settings
-from pytest_precision.report import page, terminal
+from pytest_precision.registered import ReporterSpec, expect_specs, resolved
+from pytest_precision.report import terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.json_file import JsonFile
 from pytest_precision.report.provenance import environment, session_run
@@ -37,6 +38,7 @@ class SessionReport:
         config: pytest's configuration; its terminal reporter, if any, writes the progress lines.
         folder: folder of `--precision-report`; None without the option.
         environment: entry of report.json; see `provenance.environment`.
+        ask: returns the reporters that plugins have registered.
 
     Attributes:
         results: results of the cells so far.
@@ -53,18 +55,31 @@ class SessionReport:
         session_environment = environment(device=settings.device, flags=flags)
         if settings.report is not None and not runs_nothing(config):
             session_environment["runs"] = [session_run(config.rootpath, host=settings.report_host)]
-        return cls(config, settings.report, session_environment)
+        # pluggy calls the last plugin first.
+        return cls(
+            config,
+            settings.report,
+            session_environment,
+            lambda: config.hook.pytest_precision_reporters(config=config)[::-1],
+        )
 
     def __init__(
-        self, config: pytest.Config, folder: Path | None, environment: Mapping[str, Any]
+        self,
+        config: pytest.Config,
+        folder: Path | None,
+        environment: Mapping[str, Any],
+        ask: Callable[[], Sequence[object]] = tuple,
     ) -> None:
+        self._ask = ask
         self.results = Results()
         self._config = config
         self._folder = folder
         self._environment = environment
         self._file: JsonFile | None = None
         self._progress: Progress | None = None
-        self._page: Path | None = None
+        self._reporters: Sequence[ReporterSpec] = ()
+        self._lines: list[str] = []
+        self._problems: list[str] = []
         self._ended = False
         self._started = time.monotonic()
 
@@ -74,8 +89,11 @@ class SessionReport:
         A session that calls no test leaves that file alone.
 
         Raises:
-            pytest.UsageError: the folder cannot be written to, or has a file of another tool.
+            pytest.UsageError: the folder cannot be written to, or has a file of another tool; or
+                what a plugin has registered is no reporter.
         """
+        if not runs_nothing(self._config):
+            self._reporters = expect_specs(self._ask(), ReporterSpec)
         if self._folder is not None and not runs_nothing(self._config):
             expect_reports_free(self._folder, REPORT_OPTION)
             self._file = JsonFile(self._folder, self._environment, option=REPORT_OPTION)
@@ -114,7 +132,7 @@ class SessionReport:
         self._ended = True
 
     def finish(self) -> None:
-        """Write report.json and report.html for the last time, also after an interrupt.
+        """Write report.json for the last time, and call the reporters, also after an interrupt.
 
         What cannot be written becomes a line of the summary: no test depends on it.
         """
@@ -122,27 +140,29 @@ class SessionReport:
             planned = self._file.planned
             all_ran = planned is not None and len(self.results.cells) >= planned
             self._file.close(finished=self._ended and all_ran)
-            self._write_page(self._file)
+        self._call_reporters()
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             shorten(reporter, self.results.cells.values())
 
-    def _write_page(self, file: JsonFile) -> None:
-        # Only here, so that no session waits for the template engine before its tests.
-        from pytest_precision.report.page.render import write_page
-
-        if not file.problem:
+    def _call_reporters(self) -> None:
+        file = self._file
+        cells = [check.entry for cell in self.results.cells.values() for check in cell.checks]
+        folder = None if file is None or file.problem else file.path.parent
+        for reporter in self._reporters:
             try:
-                self._page = write_page(file.path.parent)
+                self._lines += resolved(reporter.function, reporter)(cells, folder) or ()
             except Exception as error:  # whatever it is, the tests have ended as they have
-                file.problem = f"{page.PAGE_NAME} could not be written: {error}"
+                self._problems.append(str(error))
 
     def summary(self, reporter: pytest.TerminalReporter) -> None:
         """Write the report's section of pytest's terminal summary."""
-        problem = "" if self._file is None else self._file.problem
+        problems = [*self._problems]
+        if self._file is not None and self._file.problem:
+            problems.append(self._file.problem)
         seconds = time.monotonic() - self._started
         bare = self._environment.get("flags", {}).get("probes") == "none"
-        terminal.write_summary(reporter, self.results, seconds, problem, self._page, bare=bare)
+        terminal.write_summary(reporter, self.results, seconds, problems, self._lines, bare=bare)
 
 
 INTERVAL = 30.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,8 +31,8 @@ def write_summary(
     terminal: pytest.TerminalReporter,
     results: Results,
     seconds: float,
-    problem: str = "",
-    page: Path | None = None,
+    problems: Iterable[str] = (),
+    lines: Iterable[str] = (),
     *,
     bare: bool = False,
 ) -> None:
@@ -43,8 +42,8 @@ def write_summary(
         terminal: pytest's terminal reporter.
         results: results of the session.
         seconds: duration of the session.
-        problem: why the report could not be written; empty if it was written.
-        page: the file report.html, if it was written.
+        problems: why parts of the report could not be written.
+        lines: what reporters say.
         bare: whether its cells were bare, which is said also with `-q`.
     """
     cells = sorted(results.cells.values(), key=lambda cell: cell.position)
@@ -61,10 +60,10 @@ def write_summary(
         section.failures(cells)
     if cells and bare:
         terminal.write_line(f"precision: judgements are off ({BARE})", yellow=True)
-    if page is not None and terminal.verbosity >= 0:
-        terminal.write_line(f"precision: the report is {page}")
-    if problem:
-        terminal.write_line(f"precision: {problem}", red=True)
+    for line in lines if terminal.verbosity >= 0 else ():
+        terminal.write_line(f"precision: {visible(line)}")
+    for problem in problems:
+        terminal.write_line(f"precision: {visible(problem)}", red=True)
 
 
 class _Section:

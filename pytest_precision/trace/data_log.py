@@ -70,6 +70,11 @@ class DataLog(SealedLog):
         return cls(tuple(of_ranks.values()), tuple(map(tuple, unsteady.values())), tokens)
 
     @classmethod
+    def nothing(cls) -> dict[str, Any]:
+        """Return what a rank writes whose run has no data of a workload."""
+        return {"given": {}, "unsteady": (), "tokens": {}}
+
+    @classmethod
     def expect_sound(cls, content: Any) -> None:
         """Raise unless a rank's parsed log of microbatch digests is well formed.
 

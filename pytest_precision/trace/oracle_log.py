@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.trace.rank_log import RankLog, RankPart
+from pytest_precision.trace.read_back import ReadBack
 
 
 @dataclass(frozen=True)
@@ -40,27 +41,6 @@ class Breach:
     def when(self) -> tuple[int, ...]:
         """Return a key that sorts broken updates by when they happened."""
         return self.step, *self.order
-
-
-@dataclass(frozen=True)
-class ReadBack:
-    """The worst element of a weight that was rounded to bf16 or fp16 between two updates.
-
-    Attributes:
-        step: train step of the second one.
-        name: the logical tensor's name.
-        index: of the element.
-        expected: what the update before has left.
-        got: what the second one starts from.
-        grid: the dtype that it was rounded to.
-    """
-
-    step: int
-    name: str
-    index: Sequence[int]
-    expected: float
-    got: float
-    grid: str
 
 
 @dataclass

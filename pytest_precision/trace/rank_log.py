@@ -90,6 +90,11 @@ class SealedLog(RankLog):
 
     @classmethod
     @abstractmethod
+    def nothing(cls) -> dict[str, Any]:
+        """Return what a rank writes that has nothing to say."""
+
+    @classmethod
+    @abstractmethod
     def expect_sound(cls, content: Any) -> None:
         """Raise unless the parsed content of a rank's file is well formed.
 

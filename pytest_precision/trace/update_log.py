@@ -110,6 +110,11 @@ class UpdateLog(SealedLog):
         return log
 
     @classmethod
+    def nothing(cls) -> dict[str, Any]:
+        """Return what a rank writes that has measured no update."""
+        return {"pieces": [], "steps": [], "unmeasured": {}}
+
+    @classmethod
     def expect_sound(cls, content: Any) -> None:
         """Raise unless a rank's parsed log of lost updates is well formed.
 

@@ -14,8 +14,10 @@ from examined import verdict_of
 from pytest_precision import Cell, Engine, Parity, Workload, layouts, script, workloads
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
+from pytest_precision.recorders.rank_probes import rank_probes
 from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.recorders.variant import Variant
+from pytest_precision.registered import OF_PACKAGE
 
 CELL = Cell(sequence="train2-save-load-train1")
 
@@ -146,9 +148,9 @@ def test_a_bare_recording_is_the_trace_and_the_data(one_rank: None, tmp_path: Pa
     for bare, folder in folders.items():
         folder.mkdir()
         segment = cell.segments[0]
-        record_engine(
-            LayoutJob(*sides, workloads.mlp, cell, folder, segment, variant=Variant(bare=bare))
-        )
+        probes = rank_probes(OF_PACKAGE, "engine", bare=bare)
+        job = LayoutJob(*sides, workloads.mlp, cell, folder, segment, probes=probes)
+        record_engine(job._replace(variant=Variant(bare=bare)))
     assert names(folders[True]) == {"rank0.bin", "rank0.json", "data0.json"}
     assert {"oracle0.json", "updates0.json", "data0.json"} <= names(folders[False])
     bytes_of_both = [(folder / "rank0.bin").read_bytes() for folder in folders.values()]
@@ -157,7 +159,9 @@ def test_a_bare_recording_is_the_trace_and_the_data(one_rank: None, tmp_path: Pa
 
 def test_a_bare_recording_of_a_loop_has_no_log_of_rules(one_rank: None, tmp_path: Path) -> None:
     """A loop has no data of a workload: that log is empty in any case."""
-    record_script(unzeroed, Cell(sequence="train2"), tmp_path, None, variant=Variant(bare=True))
+    probes = rank_probes(OF_PACKAGE, "loop", bare=True)
+    cell = Cell(sequence="train2")
+    record_script(unzeroed, cell, tmp_path, None, variant=Variant(bare=True), probes=probes)
     assert names(tmp_path) == {"rank0.bin", "rank0.json", "data0.json"}
 
 

@@ -13,9 +13,10 @@ from moving import made, made_elsewhere, made_too
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, unchecked, workloads
 from pytest_precision.check.baselines import _key
-from pytest_precision.check.then import Then
+from pytest_precision.check.then import Then, then_rule
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
+from pytest_precision.registered import OF_PACKAGE, ProbeSpec, Registered
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.writer import TraceWriter
@@ -35,11 +36,21 @@ def check(parity_there: Callable[[Cell], Parity], tmp_path: Path) -> Check:
         parity = parity_there(Cell(sequence="train1"))
         parity.nodeid = "test_mine.py::test_it[fp32]"
         own = {"baseline": mode, "baseline_dir": tmp_path} | settings
-        parity.then = own.pop("then", None)
+        then = own.pop("then", None)
+        if then is not None:
+            probe = ProbeSpec(
+                name="then", further=lambda test, terms, golden: then_rule(then, test)
+            )
+            parity.registered = Registered(lambda: [OF_PACKAGE.probes, probe])
         parity.settings = replace(parity.settings, **own)
         return parity.check(candidate, reference, workload=TINY, oracle=FREE)
 
     return run
+
+
+def rule_of(then: Then, test: Parity, *terms: object) -> object:
+    """What compares a check with the other revision."""
+    return then_rule(then, test)
 
 
 def reason(check: Check, *asked: Any, **settings: Any) -> tuple[str, str]:

@@ -42,7 +42,15 @@ from one_run import ParityOfOneRun
 from shared_ranks import SharedRanks
 
 from pytest_precision import Cell, Parity, Verdict
-from pytest_precision.check.gates import GATES, HELD_TO_RULES, agreement, undisturbed
+from pytest_precision.check.gate_order import ordered_gates
+from pytest_precision.check.gates import agreement, undisturbed
+from pytest_precision.check.side_rules import (
+    consistent,
+    declared_rule,
+    loop_rules,
+    workload_gradients,
+)
+from pytest_precision.registered import OF_PACKAGE
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -50,7 +58,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
 """To write it anew: `python ci/bench/catalogue.py`."""
 
 
-OF_ONE_SIDE = {gate.__name__ for gate in HELD_TO_RULES}
+OF_ONE_SIDE = {
+    gate.__name__ for gate in (consistent, loop_rules, workload_gradients, declared_rule)
+}
 """Gates that name the sides which they refuse."""
 
 
@@ -201,7 +211,7 @@ def hold_lines_to_the_page(entry: Defect, found: DefectFound) -> None:
 
 def test_every_entry_names_a_gate_or_why_none_refuses_it() -> None:
     """A gate of a cell; and a reason is given for what passes, and for nothing else."""
-    gates = {gate.__name__ for gate in GATES}
+    gates = {gate.spec.name for gate in ordered_gates(OF_PACKAGE.probes)}
     for entry in PLANTED.values():
         assert (entry.refusal == PASSED) is bool(entry.unseen), entry.name
         assert entry.refusal.gate in gates or entry.unseen, entry.name

@@ -9,6 +9,7 @@ from typing import Any
 
 import contradictions
 import pytest
+from package_probes import OF_ENGINES
 
 from pytest_precision import (
     Cell,
@@ -63,7 +64,8 @@ def found(one_rank: None, tmp_path: Path) -> Found:
         layout: Callable[..., Engine], cell: Cell, workload: Callable[..., Workload]
     ) -> Consistency:
         segment = cell.segments[0]
-        record_engine(LayoutJob(layout, layout, workload, cell, tmp_path, segment, EVERYTHING))
+        job = LayoutJob(layout, layout, workload, cell, tmp_path, segment, EVERYTHING)
+        record_engine(job._replace(probes=OF_ENGINES))
         side = Recording.read("candidate", cell, tmp_path, EVERYTHING)
         return Consistency.of(side, side.log(OracleLog), Exempt())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from pytest_precision import (
 from pytest_precision.check.baselines import golden
 from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gate import gate
-from pytest_precision.check.gates import GATES
+from pytest_precision.check.gate_order import ordered_gates
 from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.check.repeat import repeats
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.registered import OF_PACKAGE
 
 VERDICTS = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"
 
@@ -53,8 +54,14 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     """Each gate has its row in the documentation, in the order in which they are asked."""
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    gates = (*PRECONDITIONS, *FAILURES.values(), *GATES, *TIME_GATES, repeats, golden)
-    assert documented == [one.__name__ for one in gates]
+    before, after = (*PRECONDITIONS, *FAILURES.values()), (*TIME_GATES, repeats, golden)
+    ordered = [gate.spec.name for gate in ordered_gates(OF_PACKAGE.probes)]
+    assert documented == [*names(before), *ordered, *names(after)]
+
+
+def names(gates: Iterable[Callable[..., Any]]) -> list[str]:
+    """The names of gates."""
+    return [function.__name__ for function in gates]
 
 
 def doubled(workload: Any, cell: Cell) -> Any:

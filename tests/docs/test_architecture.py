@@ -53,13 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "a workload of the package": ("Moe", "workloads/mixture.py"),
     "a kind of observation": ("extra_state", "engine/attributes.py"),
     "a check of the audit": ("output-rounded", "auditing/checks/policies.py"),
-    "a gate": ("vacuity", "check/gates.py"),
     "a criterion": ("Ulp", "parity/compare/bounds.py"),
-    "what is recorded beside a trace": (
-        "UpdateProbe",
-        "recorders/update_watcher.py",
-        "lost_updates",
-    ),
     "an operation of a sequence": ("'restart'", "matrix/sequence.py", "load"),
     "a number format": ("nvfp4_1d_row_4over6", "formats/nvfp4.py", "nvfp4"),
     "a precision": ("fp8_block", "matrix/precisions.py"),
@@ -73,7 +67,10 @@ of the row call it: the method of an operation, the module of a format.
 
 WITHOUT_EXAMPLE = {
     "a defect or a variation of the catalogue",
-    "a figure",
+    "a figure of the package",
+    "a gate of the package",
+    "a judgement",
+    "a reporter",
     "a framework whose loop is a script",
     "a log of the ranks",
 }

@@ -12,12 +12,13 @@ from documents import ROOT
 
 from pytest_precision.check.baselines import golden
 from pytest_precision.check.failed_check import FAILURES
-from pytest_precision.check.gates import GATES
+from pytest_precision.check.gate_order import ordered_gates
 from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.check.repeat import repeats
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.kinds import KINDS
+from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.report.status import STATUSES
 
 PROMISED = Path(__file__).with_name("promised.json")
@@ -47,9 +48,10 @@ def keys(node: Any, place: str = "report") -> Iterator[str]:
 
 def there() -> dict[str, set[str]]:
     """Return the names that there are now, by promise."""
-    gates = (*PRECONDITIONS, *FAILURES.values(), *GATES, *TIME_GATES, repeats, golden)
+    gates = (*PRECONDITIONS, *FAILURES.values(), *TIME_GATES, repeats, golden)
+    asked = {gate.spec.name for gate in ordered_gates(OF_PACKAGE.probes)}
     return {
-        "gates": {gate.__name__ for gate in gates} | FORMER_GATES,
+        "gates": {gate.__name__ for gate in gates} | asked | FORMER_GATES,
         "kinds": {*KINDS},
         "phases": {*STEP_PHASES},
         "report": {*keys(json.loads(SCHEMA.read_text()))},

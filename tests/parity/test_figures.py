@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pkgutil import resolve_name
 
 import pytest
 
 from pytest_precision import Verdict
-from pytest_precision.parity.figures import FIGURES
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.registered import OF_PACKAGE, ProbeSpec
 
 SIDES = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "")
 
@@ -24,7 +25,19 @@ def test_each_figure_is_an_attribute_of_the_verdict() -> None:
     assert [*data][-4:] == ["bytes", "seconds", "curves", "invented"]  # in the order of the table
 
 
-@pytest.mark.parametrize("maker", [figure.maker for figure in FIGURES if figure.maker])
-def test_the_maker_of_a_figure_is_there(maker: str) -> None:
+REFERENCES = [
+    reference
+    for probe in OF_PACKAGE.probes
+    for reference in (
+        *(figure.function for figure in probe.figures),
+        *(gate.function for gate in probe.gates),
+        *(getattr(probe, field.name) for field in fields(ProbeSpec)),
+    )
+    if isinstance(reference, str) and ":" in reference
+]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_what_a_judgement_names_is_there(reference: str) -> None:
     """Nothing imports it, so that nothing else would tell."""
-    assert callable(resolve_name(maker))
+    assert callable(resolve_name(reference))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from package_probes import OF_ENGINES
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
@@ -44,7 +45,11 @@ def tensors(trace: Trace, moment: Moment, kind: str) -> dict[str, torch.Tensor]:
 def record(layout: Layout, cell: Cell, folder: Path, **more: Any) -> None:
     segment = cell.segments[0]
     record_engine(
-        LayoutJob(layout, layout, workloads.mlp, cell, folder, segment, EVERYTHING, **more)
+        LayoutJob(
+            *(layout, layout, workloads.mlp, cell, folder, segment, EVERYTHING),
+            probes=OF_ENGINES,
+            **more,
+        )
     )
 
 

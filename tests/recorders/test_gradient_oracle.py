@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from package_probes import OF_ENGINES
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from wrong_gradients import Doubling, engine_of, frozen
@@ -123,7 +124,11 @@ def judged(
     folder.mkdir()
     segment = cell.segments[0]
     record_engine(
-        LayoutJob(layout, layout, workload, cell, folder, segment, EVERYTHING, other_log=known)
+        LayoutJob(
+            *(layout, layout, workload, cell, folder, segment, EVERYTHING),
+            other_log=known,
+            probes=OF_ENGINES,
+        )
     )
     return GradientLog.read(folder, 1)
 

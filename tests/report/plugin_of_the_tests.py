@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from made_up import divergence, verdict
 
+from pytest_precision.probes import package_reporters
 from pytest_precision.report.provenance import environment
 from pytest_precision.report.report_attributes import attach
 from pytest_precision.report.session import SessionReport
@@ -90,7 +91,9 @@ class Delegate:
 
     def __init__(self, config):
         folder = config.getoption("--folder")
-        self.report = SessionReport(config, folder, environment(device="cpu", flags={}))
+        self.report = SessionReport(
+            config, folder, environment(device="cpu", flags={}), lambda: [package_reporters()]
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self):

@@ -90,6 +90,11 @@ def lost_lines(candidate: Recording, reference: Recording) -> list[str]:
     return [f"{_share(counts)} of updates lost in {name} (reference: {beside})"]
 
 
+def losses_explained(case: RecordedCase, diagnosis: object) -> list[str]:
+    """Return `lost_lines` of a difference."""
+    return lost_lines(*case.whole.sides)
+
+
 def beyond(side: Recording, limit: float) -> str | None:
     """Return words on how far a tensor's updates lost to rounding exceed `limit`; None if none do.
 

@@ -7,7 +7,7 @@ where it is the cause. What a backward rounds otherwise is a small share of the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -42,9 +42,6 @@ from pytest_precision.parity.explain.history import (
     of_history,
 )
 from pytest_precision.parity.explain.unlike import other_number, other_weights
-
-if TYPE_CHECKING:
-    from pytest_precision.trace.gradient_log import GradientBreach
 
 ALONE = frozenset({"decision"} | {name for name, kind in KINDS.items() if kind.lasts == "setting"})
 """Kinds of single numbers and choices, which say more than what they have in common."""
@@ -124,7 +121,21 @@ def diagnose(judgement: Judgement) -> Diagnosis:
     return chosen._replace(signature=words, likewise=tuple(same))
 
 
-def by_rule(diagnosis: Diagnosis, breach: GradientBreach | None) -> Diagnosis:
+class Blame(Protocol):
+    """What a judgement says is wrong with the candidate's gradients alone.
+
+    Attributes:
+        step: in which it is first.
+        kind: of the tensor.
+        words: the mistake that explains it; empty for none.
+    """
+
+    step: int
+    kind: str
+    words: str
+
+
+def by_rule(diagnosis: Diagnosis, breach: Blame | None) -> Diagnosis:
     """Name a wrong way of accumulating gradients as the error if no other is recognized.
 
     Args:

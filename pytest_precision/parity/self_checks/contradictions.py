@@ -43,8 +43,8 @@ def contradicted(case: RecordedCase) -> tuple[str, str] | None:
     return identities.contradiction_words(breach, who), identities.advice_on(breach)
 
 
-def contradiction_lines(case: RecordedCase) -> list[str]:
-    """Return a line for each run in which an identity fails."""
+def contradictions_explained(case: RecordedCase, diagnosis: object) -> list[str]:
+    """Return a line for each run of a difference in which an identity fails."""
     return [
         f"It contradicts itself: {identities.contradiction_words(breach, f'the {name}')}"
         for name, breach in _contradictions(case)

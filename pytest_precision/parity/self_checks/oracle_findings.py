@@ -119,6 +119,11 @@ def breach_lines(side: Recording, exempt: Exempt) -> list[str]:
     ]
 
 
+def breaches_explained(case: RecordedCase, diagnosis: object) -> list[str]:
+    """Return `breach_lines` of both sides of a difference."""
+    return [line for side in case.whole.sides for line in breach_lines(side, case.exempt)]
+
+
 def _numbers(breach: Breach) -> str:
     return (
         f"{breach.got!r} at {tuple(breach.index)}, {breach.expected!r} by the rule, off by "
@@ -212,6 +217,11 @@ def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
         for wrong in wrong_gradients([side], exempt)
         if wrong.breach.words
     ]
+
+
+def gradients_explained(case: RecordedCase, diagnosis: object) -> list[str]:
+    """Return `gradient_lines` of both sides of a difference."""
+    return [line for side in case.whole.sides for line in gradient_lines(side, case.exempt)]
 
 
 def gradient_summary(log: GradientLog, exempt: Exempt) -> dict[str, Any]:

@@ -10,22 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-import torch
-
 from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
+from pytest_precision.recorders.source_files import LOGGING, OURS, PACKAGE_ROOT, PASSING_ON, TORCH
 from pytest_precision.trace.operations import CodeLine, Site
-
-TORCH = os.path.dirname(torch.__file__) + os.sep
-PACKAGE_ROOT = str(Path(__file__).parents[2]) + os.sep
-OURS = PACKAGE_ROOT + os.path.join("recorders", "")
-PASSING_ON = tuple(
-    OURS + os.path.join(*path) for path in (("scripts", "torch_hooks.py"), ("products.py",))
-)
-"""The recorders' modules that the user's code calls torch through: they only pass its calls on."""
 
 CALLERS = tuple(
     OURS + name.replace("/", os.sep)
@@ -43,10 +33,6 @@ CALLERS = tuple(
 
 RECORDING_FOLDERS = tuple(
     PACKAGE_ROOT + room + os.sep for room in ("recorders", "ranks", "check", "plugin")
-)
-LOGGING = (
-    PACKAGE_ROOT + os.path.join("recorders", "lines") + os.sep,
-    PACKAGE_ROOT + "_torch" + os.sep,
 )
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 GENERATED = ("<frozen", "<eval_with_key>", "<__array")

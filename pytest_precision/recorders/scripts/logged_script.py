@@ -6,7 +6,8 @@ zeroed gradients belong to it. The first one begins with the script.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from pytest_precision.engine.observation import tensors_in
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.sequence import STEPS_OF_LOOPS, Segment
 from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.probe import Probe
+from pytest_precision.recorders.rank_probes import RankProbe
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.script_recorder import run_script
 from pytest_precision.recorders.scripts.steps import Steps
@@ -36,6 +39,7 @@ def log_script(
     window: Window | None,
     segment: Segment | None,
     variant: Variant,
+    probes: Sequence[RankProbe] = (),
 ) -> int:
     """Run a script up to one step or checkpoint load, and log the tensor operations in it.
 
@@ -46,6 +50,7 @@ def log_script(
         window: the steps that are made end with it.
         segment: the operations that it makes; the first ones unless given.
         variant: says what is logged.
+        probes: nothing of them is recorded beside a log.
 
     Returns:
         a number above 0, as `record_script` does.
@@ -118,6 +123,21 @@ class LoopLog(Probe[Steps], LoopEvents):
     def write(self, folder: Path, rank: int) -> None:
         """Write the log."""
         write_operations(self._logger.log, folder, rank)
+
+
+class RecordedLog(LoopLog):
+    """Logs all tensor operations of a loop that `record` runs, beside its trace."""
+
+    @contextmanager
+    def around(self, run: Steps, call: str) -> Iterator[None]:
+        """Log what is called while the loop runs."""
+        with self._logger.installed():
+            yield
+
+
+def recorded_log(job: LoopJob) -> RecordedLog | None:
+    """Return the probe of a loop that `record --lines` runs; None of others."""
+    return None if job.logged is None else RecordedLog(OperationLogger(job.logged), None, ())
 
 
 def state_of_loop(reader: LoopReader) -> Iterator[tuple[Holding, Tensor]]:

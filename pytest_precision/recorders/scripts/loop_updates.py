@@ -6,10 +6,12 @@ from pathlib import Path
 
 from torch.optim import Optimizer
 
+from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.lost_updates import UpdateMeter
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.recorders.weights import Watched
+from pytest_precision.trace.moment import EVERYTHING
 
 
 class LoopUpdates(Probe[Steps]):
@@ -43,3 +45,9 @@ class LoopUpdates(Probe[Steps]):
     def write(self, folder: Path, rank: int) -> None:
         """Write the lost updates of all steps."""
         self._meter.write(folder, rank)
+
+
+def loop_updates(job: LoopJob) -> LoopUpdates:
+    """Return the probe of a loop; it measures whole runs in cells only."""
+    is_whole = job.window in (None, EVERYTHING)
+    return LoopUpdates(measures=is_whole and job.variant is not None)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.scripts.loop_rules import LoopRules
 from pytest_precision.recorders.scripts.steps import Steps
@@ -35,3 +36,8 @@ class RulesProbe(Probe[Steps]):
     def write(self, folder: Path, rank: int) -> None:
         """Write the broken rules."""
         BrokenRules.store(folder, rank, self._broken)
+
+
+def rules_probe(job: LoopJob) -> RulesProbe | None:
+    """Return the probe of a loop in a cell; None of one that `record` runs."""
+    return None if job.variant is None else RulesProbe()

@@ -12,7 +12,7 @@ import runpy
 import sys
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -24,23 +24,17 @@ from pytest_precision.errors import InputMessage, expected_but_got
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.ranks.code.python_path import path_of_file
-from pytest_precision.recorders.lines.frames import (
-    LOGGING,
-    PACKAGE_ROOT,
-    PASSING_ON,
-    TORCH,
-)
-from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.recorders.probe import Probe
+from pytest_precision.recorders.loop_job import LoopJob
+from pytest_precision.recorders.rank_probes import made_probes, rank_probes
 from pytest_precision.recorders.run_environment import SEED
-from pytest_precision.recorders.scripts.logged_script import LoopLog
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
-from pytest_precision.recorders.scripts.loop_updates import LoopUpdates
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
 from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.recorders.source_files import LOGGING, PACKAGE_ROOT, PASSING_ON, TORCH
+from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
 
@@ -93,14 +87,13 @@ def record_file(
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
-        part_of_log = LogRequest(0, steps, pieces, sketches=True)
-        logger = OperationLogger(part_of_log) if lines else None
-        with nullcontext() if logger is None else logger.installed():
-            probes: list[Probe[Steps]] = [LoopUpdates(measures=False)]
-            probes += [] if logger is None else [LoopLog(logger, None, ())]
-            loop = Steps(LoopReader(part), trace, schedule, probes)
-            loop.tell(see={ON_DEMAND} if local_grads else ())
-            follow_file(file, arguments, followed(loop))
+        logged = LogRequest(0, steps, pieces, sketches=True) if lines else None
+        cell = Cell(world_size=trace.world_size)
+        job = LoopJob(cell, logged=logged)
+        probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), job)]
+        loop = Steps(LoopReader(part), trace, schedule, probes)
+        loop.tell(see={ON_DEMAND} if local_grads else ())
+        follow_file(file, arguments, followed(loop))
         if not schedule.done:
             raise NothingRecordedError(
                 expected_but_got(
@@ -114,7 +107,6 @@ def record_file(
         loop.ends.write_end()
         if trace.world_size == 1:  # of several, each may have a stage of its own
             part.expect_matches()
-        cell = Cell(world_size=trace.world_size)
         with written():
             finished(trace, [loop], cell, folder, probes, RECORDING)
     with written():

@@ -22,22 +22,22 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.ways_in import WayIn
+from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.products import ProductsProbe
+from pytest_precision.recorders.rank_probes import RankProbe, made_probes
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
 from pytest_precision.recorders.scripts import torch_hooks
 from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.loop_updates import LoopUpdates
-from pytest_precision.recorders.scripts.rules_probe import RulesProbe
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.data_log import write_data
-from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.moment import Window
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.segment_folders import folder_of
 
@@ -162,6 +162,7 @@ def record_script(
     window: Window | None,
     segment: Segment | None = None,
     variant: Variant = USUAL,
+    probes: Sequence[RankProbe] = (),
 ) -> int:
     """Run a script's function, and write this rank's trace of its train steps into `folder`.
 
@@ -172,6 +173,7 @@ def record_script(
         window: the train steps whose values are kept; None is the whole run.
         segment: the operations that it makes; the first ones unless given.
         variant: how the run differs from the usual one.
+        probes: what judgements record beside the run.
 
     Returns:
         the number of observations that were written.
@@ -181,12 +183,11 @@ def record_script(
             has saved nothing where the sequence does.
     """
     products: set[str] = set()
-    probes: list[Probe[Steps]] = []
-    if not variant.bare:
-        measures = window in (None, EVERYTHING)
-        probes += [ProductsProbe(products)] if cell.precision in COMPUTED else []
-        probes += [LoopUpdates(measures=measures), RulesProbe()]
-    return run_script(script, cell, folder, window, segment, probes, products)
+    watching: list[Probe[Steps]] = []
+    if cell.precision in COMPUTED and not variant.bare:
+        watching.append(ProductsProbe(products))
+    watching += made_probes(probes, LoopJob(cell, window, variant))
+    return run_script(script, cell, folder, window, segment, watching, products)
 
 
 def run_script(

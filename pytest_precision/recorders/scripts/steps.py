@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.probe import Probe, around_call
+from pytest_precision.recorders.scripts.by_hand import ByHand
 from pytest_precision.recorders.scripts.located import Locate, PieceOfTensor
 from pytest_precision.recorders.scripts.loop_names import Models
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.loop_rules import ByHand
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.model_hooks import ModelHooks, unseen

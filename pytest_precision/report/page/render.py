@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from pytest_precision._interrupts import postponed
 from pytest_precision._visible import visible
+from pytest_precision.errors import ReportError
 from pytest_precision.parity.verdict import again
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
@@ -28,7 +29,7 @@ from pytest_precision.report.page.plots import plots
 from pytest_precision.report.page.run_facts import read_environment, run_facts
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
-from pytest_precision.report.report_files import page_in
+from pytest_precision.report.report_files import PAGE_NAME, page_in
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, IN_PART, STATUSES, count, duration
 
@@ -56,6 +57,20 @@ def write_page(folder: Path, since: Report | None = None, *, force: bool | None 
     with postponed():
         page.put(text)
     return page.path
+
+
+def page_of_session(cells: Sequence[object], folder: Path | None) -> list[str]:
+    """Write the page beside the report.json of a session, and return a line that says where.
+
+    Raises:
+        ReportError: it could not be written, for whatever reason.
+    """
+    if folder is None:
+        return []
+    try:
+        return [f"the report is {write_page(folder)}"]
+    except Exception as error:
+        raise ReportError(f"{PAGE_NAME} could not be written: {error}") from error
 
 
 def render(report: Report, since: Report | None = None) -> str:

@@ -12,6 +12,7 @@ import partitioned
 import pytest
 import resumable
 import unchanged
+from package_probes import OF_LOOPS
 
 from pytest_precision import Cell, Parity
 from pytest_precision.ranks import ImportPath, RankPool
@@ -31,7 +32,8 @@ def recorded(one_rank: None, few_objects: None, tmp_path: Path) -> Callable[...,
         window: Window | None = EVERYTHING,
         sequence: str = "",
     ) -> Trace:
-        record_script(script, Cell(sequence=sequence or f"train{steps}"), tmp_path, window)
+        cell = Cell(sequence=sequence or f"train{steps}")
+        record_script(script, cell, tmp_path, window, probes=OF_LOOPS)
         return Trace(tmp_path, 1)
 
     return record
