@@ -21,6 +21,7 @@ from torch import Tensor
 from pytest_precision._torch.dispatch import is_on_cpu, memory_on_cpu
 from pytest_precision.engine.observation import Chunk, Place
 from pytest_precision.trace.lin8_definition import MODULUS, SIZES_FROM, splitmix
+from pytest_precision.trace.lin8_keys import HOST_DEVICE
 from pytest_precision.trace.lin8_sums import DigestedPart, sums_for
 
 LIN8 = "lin8-128"
@@ -72,18 +73,19 @@ def digest_of_zeros(nbytes: int) -> str:
 def partial_digests(parts: Sequence[DigestedPart]) -> list[str]:
     """Return the digest of each part, computed where the parts lie, with one wait for a device."""
     texts = [""] * len(parts)
-    contents = [flat_bytes(part.tensor) for part in parts]
     by_device: dict[torch.device, list[int]] = defaultdict(list)
-    for number, content in enumerate(contents):
-        by_device[content.device].append(number)
+    for number, part in enumerate(parts):
+        on_host = is_on_cpu(part.tensor)
+        by_device[HOST_DEVICE if on_host else part.tensor.device].append(number)
     for device, numbers in by_device.items():
         with torch.no_grad():
             sums = sums_for(device, len(numbers))
             for row, number in enumerate(numbers):
-                sums.take(row, contents[number], parts[number])
+                sums.take(row, flat_bytes(parts[number].tensor), parts[number])
             totals = sums.finished()
         for number, pair in zip(numbers, totals, strict=True):
-            texts[number] = _text(pair, contents[number].numel())
+            tensor = parts[number].tensor
+            texts[number] = _text(pair, tensor.numel() * tensor.element_size())
     return texts
 
 

@@ -46,7 +46,7 @@ class DigestedPart(NamedTuple):
     place: Place
 
 
-Axis = tuple[int, int, int]
+ByteAxis = tuple[int, int, int]
 """Of one axis, the extent of the whole, and offset and size of a block in it."""
 
 
@@ -90,7 +90,7 @@ class ByteSums:
         """Add rows of products with small keys, of these blocks, up to number `last`."""
         raise NotImplementedError
 
-    def _take_block(self, number: int, content: Tensor, axes: list[Axis], start: int) -> None:
+    def _take_block(self, number: int, content: Tensor, axes: list[ByteAxis], start: int) -> None:
         """Add a block of bytes, which lies from byte `start` on as its axes say."""
         (_, offset, length), *inner = axes
         stride = prod(extent for extent, _, _ in inner)
@@ -258,7 +258,9 @@ class DeviceSums(ByteSums):
         return in_blocks * block_factors(self._device, last + 1)[blocks]
 
 
-def merged_axes(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> list[Axis]:
+def merged_axes(
+    shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
+) -> list[ByteAxis]:
     """Return as few axes as say where a chunk lies in a tensor, at least one."""
     axes = [(1, 0, 1)]
     for extent, offset, size in zip(shape, offsets, sizes, strict=True):

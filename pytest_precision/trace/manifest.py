@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -45,9 +46,12 @@ from pytest_precision.trace.sound import (
 
 __tracebackhide__ = is_bad_input
 
-FORMAT = 2
+FORMAT = 3
 """Format of a recording: of this file and of all others in its folder. Since 2, it names the digest
-of each of them."""
+of each of them; since 3, each index names the digest of its tensors."""
+
+READ_FORMATS = (2, FORMAT)
+"""Formats that this release reads, earlier ones with a warning."""
 
 MANIFEST_NAME = "recording.json"
 
@@ -213,7 +217,7 @@ def _manifest(content: dict[str, Any]) -> Manifest:
         logged = [log_of(rank) for rank in range(ranks) if log_of(rank) in files]
         sound_object("files", files, [*expected, *logged])
     return Manifest(
-        format=FORMAT,
+        format=content["format"],
         command=texts("command", content["command"]),
         script=sound_text("script", content["script"]),
         arguments=texts("arguments", content["arguments"]),
@@ -241,7 +245,15 @@ def _seal(value: Any) -> Seal:
 
 def _expect_format(folder: Path, content: Mapping[str, Any]) -> None:
     form = content.get("format")
-    if type(form) is not int or form != FORMAT:
+    if type(form) is int and form in READ_FORMATS:
+        if form != FORMAT:
+            warnings.warn(
+                f"{folder} is a recording of format {form}, which the next release no longer "
+                f"reads; {AGAIN}",
+                FutureWarning,
+                stacklevel=2,
+            )
+    else:
         versions = content.get("versions")
         release = versions.get("pytest-precision") if isinstance(versions, dict) else None
         by = f"the release that made it, {release!r:.40}" if release else "the release that made it"

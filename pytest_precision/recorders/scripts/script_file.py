@@ -41,6 +41,7 @@ from pytest_precision.recorders.scripts.loop_updates import LoopUpdates
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
 from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
 
@@ -59,6 +60,7 @@ def record_file(
     lines: int = 0,
     only: Sequence[str] = (),
     every: int = 1,
+    digest_name: str = LIN8,
 ) -> int:
     """Run a script file as `python file` does, and write this rank's recording of its steps.
 
@@ -76,6 +78,7 @@ def record_file(
             logged, by which a comparison names a line; 0 for no log.
         only: patterns of the names of the tensors that are looked at; none for all.
         every: they are looked at in the first step, in each such step after it, and in the last.
+        digest_name: name of the digests.
 
     Returns:
         the number of train steps that were recorded.
@@ -89,7 +92,7 @@ def record_file(
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
     part = RecordedPart(only, every, steps)
     torch.manual_seed(SEED)
-    with LoopTrace(folder, steps, None, manifest) as trace:
+    with LoopTrace(folder, steps, None, manifest, digest_name=digest_name) as trace:
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
