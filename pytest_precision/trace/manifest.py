@@ -174,12 +174,13 @@ class Manifest:
         """Whether the recording was imported from another tool's files."""
         return self.script.endswith(".json")
 
-    def again(self, values: str = "", *, lines: int = 0) -> str:
+    def again(self, values: str = "", *, lines: int = 0, digest: str = "") -> str:
         """Return the command line that repeats this recording, with more values or logs if asked.
 
         Args:
             values: steps whose values are kept; none unless given.
             lines: ranks over which the other side spreads its tensors; 0 for no log of operations.
+            digest: name of the digests; that of the command unless given.
         """
         ranks = str(self.world_size)
         words = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]
@@ -188,6 +189,7 @@ class Manifest:
         words += ["--values", values] if values else []
         words += ["--lines"] if lines else []
         words += [str(lines)] if lines > 1 else []
+        words += ["--digest", digest] if digest else []
         words += ["--te", "cpu"] if STAND_IN in self.versions else []
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--every", str(self.every)] if self.every > 1 else []

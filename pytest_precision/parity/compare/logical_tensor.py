@@ -92,7 +92,7 @@ class LogicalTensor:
             whole, other_whole = self.tensor, other.tensor
             if whole is not None and other_whole is not None:
                 return same_bytes(whole, other_whole)
-        mine, others = self._parts, other._parts
+        mine, others = self.parts, other.parts
         if self.joined is None and other.joined is None and mine.keys() == others.keys():
             return all(
                 self.trace.same_bytes(piece, other.trace, others[place])
@@ -103,7 +103,7 @@ class LogicalTensor:
         return self._digest(name) == other._digest(name)
 
     @property
-    def _parts(self) -> dict[Place, Entry]:
+    def parts(self) -> dict[Place, Entry]:
         """Return one piece of each place."""
         return {plain_place(p.shape, p.place): p for p in reversed(self.pieces)}
 
@@ -117,7 +117,7 @@ class LogicalTensor:
         size = math.prod(first.shape)
         if self.joined is not None:
             return named_digests(name, [DigestedPart(self.joined, first.shape, Span(0, size))])[0]
-        parts = self._parts
+        parts = self.parts
         if len(parts) == 1 and first.piece == first.shape:
             return self.trace.digest_of(first, name)
         if not adds_up(name):
@@ -142,6 +142,19 @@ class LogicalTensor:
         """Return the rank that holds the element at `index`; None where every rank holds it."""
         holders = [piece.rank for piece in self.pieces if _holds(piece, index)]
         return None if len(holders) == len(self.pieces) > 1 else holders[0]
+
+
+def differing_rank(ours: LogicalTensor, theirs: LogicalTensor) -> int | None:
+    """Return the first rank whose shard differs, where both sides are cut alike; else None."""
+    parts, others = ours.parts, theirs.parts
+    if len(parts) < 2 or parts.keys() != others.keys():
+        return None
+    unlike = (
+        piece.rank
+        for place, piece in parts.items()
+        if not ours.trace.same_bytes(piece, theirs.trace, others[place])
+    )
+    return min(unlike, default=None)
 
 
 def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
