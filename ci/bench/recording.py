@@ -35,8 +35,9 @@ from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.ranks.gpus import devices
 from pytest_precision.recorders.update_watcher import UpdateWatcher
-from pytest_precision.trace.digests import THREADS, digest, digested
+from pytest_precision.trace.digests import THREADS, digest
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.named_digests import digest_name_of_cell, digested
 from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.trace.writer import TraceWriter
 
@@ -64,9 +65,12 @@ class Bench:
         self.device, self.folder = device, folder
         self.engine = _engine(size, device)
         self.watched = _engine(size, device)  # the watcher counts its steps: it must see each
-        self.writer = TraceWriter(folder, 0, digests=True, threads=THREADS)
+        self.digest_name = digest_name_of_cell(Cell(device=device))
+        self.writer = TraceWriter(
+            folder, 0, digests=True, threads=THREADS, digest_name=self.digest_name
+        )
         self.watcher = UpdateWatcher(self.engine.workload, Cell(device=device))
-        self.capture = Capture(gathers_shards=True, snapshot=self._digested)
+        self.capture = Capture(snapshot=self._digested)
         self.engine.start(self.capture)
         self.steps = self.watched_steps = 0
         self.recording: list[float] = []
@@ -118,7 +122,7 @@ class Bench:
 
     def _digested(self, observation: Observation) -> Observation:
         with self._timed():
-            return digested(observation)
+            return digested(observation, self.digest_name)
 
     def _observe(self, phase: str) -> None:
         moment = Moment(self.steps, "train", self.steps, phase)

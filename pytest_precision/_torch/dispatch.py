@@ -188,3 +188,40 @@ def in_bad_fork() -> bool:
     torch has no public name for it; the error of the first use of CUDA says the same.
     """
     return bool(torch.cuda._is_in_bad_fork())
+
+
+def is_on_cpu(tensor: Tensor) -> bool:
+    """Return whether a tensor lies in CPU memory, even if it is a simulated `cuda` tensor.
+
+    See `memory_on_cpu`.
+    """
+    base: Any = torch._C.TensorBase
+    return bool(base.is_cpu.__get__(tensor))
+
+
+EXACT_TERMS = 2048
+"""Products of a byte and a number of 7 bits whose sum, at most 2^24, is exact in fp32."""
+
+
+def _multiplies_int8(rows: Tensor) -> bool:
+    if rows.is_cpu:
+        mkldnn: Any = torch.backends.mkldnn
+        return bool(mkldnn.is_available())
+    return rows.is_cuda and rows.shape[1] % 8 == 0 and len(rows) > 16
+
+
+def int8_products(rows: Tensor, keys: Tensor) -> Tensor:
+    """Return the matrix product of two int8 matrices as int32, exact for `keys` of 7 bits.
+
+    torch has a product of int8 under a private name only. Where it cannot take these sizes, or has
+    no fast code for the processor, fp32 serves, in parts whose sums are exact in any order.
+    """
+    depth = rows.shape[1]
+    if _multiplies_int8(rows):
+        return torch._int_mm(rows, keys.contiguous())
+    parts = []
+    with torch.autocast(rows.device.type, enabled=False):
+        for start in range(0, depth, EXACT_TERMS):
+            span = slice(start, start + EXACT_TERMS)
+            parts.append((rows[:, span].float() @ keys[span].float()).to(torch.int32))
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.int32)

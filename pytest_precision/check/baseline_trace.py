@@ -17,7 +17,8 @@ from pytest_precision.engine.observation import Chunk, Observation
 from pytest_precision.errors import BaselineError, expected_but_got
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import TOLD
-from pytest_precision.parity.compare.pairs import assemble, pieces_by_tensor
+from pytest_precision.parity.compare.logical_tensor import assemble
+from pytest_precision.parity.compare.pairs import pieces_by_tensor
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Header, Trace

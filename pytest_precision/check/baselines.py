@@ -116,7 +116,7 @@ class KeptCheck:
             key,
             {
                 recording.name: kept_side(recording.trace, str(side.layout), self._criteria)
-                for side, recording in case.recorded()
+                for side, recording in case.with_whole_tensors().recorded()
             },
         )
         if self.update:

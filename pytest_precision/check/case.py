@@ -21,6 +21,7 @@ from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.recorders.variant import Variant
 from pytest_precision.registered import FigureSpec, ProbeSpec, resolved
 from pytest_precision.trace.moment import EVERYTHING, Window
+from pytest_precision.trace.named_digests import adds_up
 from pytest_precision.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Case:
     @property
     def _decides(self) -> bool:
         """Return whether the recorded form, hashes or values, suffices to compare the runs."""
-        digests = {side.trace.header.digests for side in self.sides}
+        headers = [side.trace.header for side in self.sides]
+        digests = {header.digests and header.digest for header in headers}
         return len(digests) == 1 and all(side.trace.decisive for side in self.sides)
 
     def beside(self, mine: Recording, recordings: Recordings) -> Case:
@@ -106,6 +108,20 @@ class Case:
         """Return a check of the candidate by itself, without a reference."""
         mine = replace(self.candidate, name=name)
         return Case(mine, self.reference, self.terms, self.again, self.window, alone=True)
+
+    def with_whole_tensors(self) -> Case:
+        """Return this check with values where it has digests of shards, which may be cut anew.
+
+        It is the same check where digests are of whole tensors, as a baseline keeps them.
+        """
+        headers = [side.trace.header for side in self.judged]
+        if self.again is None or not any(h.digests and adds_up(h.digest) for h in headers):
+            return self
+        if not self._alone:
+            sides = self.again.both(EVERYTHING)
+        else:
+            sides = self.again.ours(EVERYTHING), self.reference
+        return Case(*sides, self.terms, self.again, EVERYTHING, alone=self._alone)
 
     @property
     def sides(self) -> tuple[Recording, Recording]:

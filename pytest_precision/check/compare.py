@@ -20,6 +20,7 @@ from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
 from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
+from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.whole_recording import whole_recording
@@ -84,6 +85,7 @@ def _compare(
     )
     expect_as_many_steps(*sides)
     expect_the_same_part(*sides)
+    expect_one_digest(*sides)
     expect_no_noise(terms.criteria)
     for side in sides:
         expect_values(side, terms.criteria)
@@ -203,6 +205,35 @@ def expect_values(side: Recording, criteria: Criteria) -> None:
                         f"record it with {side.manifest.again(f'0-{side.manifest.steps}')}",
                     )
                 )
+
+
+def expect_one_digest(candidate: Recording, reference: Recording) -> None:
+    """Raise if two recordings have digests of different names, of which nobody can say more.
+
+    Raises:
+        RecordingError: with both names, and with the command that records one of them again.
+    """
+    sides = [side for side in (candidate, reference) if _has_digests(side)]
+    if len({side.trace.header.digest for side in sides}) < 2:
+        return
+    ours, theirs = sides
+    again = next(side for side in sides if side.trace.header.digest != LIN8)
+    assert again.manifest is not None
+    raise RecordingError(
+        expected_but_got(
+            "two recordings with the same digest",
+            f"{ours.trace.header.digest} in {ours.trace.folder} and {theirs.trace.header.digest} "
+            f"in {theirs.trace.folder}",
+            f"record {again.trace.folder} anew with {again.manifest.again(digest=LIN8)}",
+        )
+    )
+
+
+def _has_digests(side: Recording) -> bool:
+    """Return whether a recording has a digest by its own name, and not values of all tensors."""
+    trace = side.trace
+    entries = (entry for moment in trace.moments for entry in trace.entries(moment))
+    return any(e.digest and trace.digest_name(e.kind) == trace.header.digest for e in entries)
 
 
 def expect_no_noise(criteria: Criteria) -> None:

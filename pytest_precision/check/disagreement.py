@@ -34,10 +34,12 @@ def disagreement(case: Case, first: Finding) -> Ruling:
         SideFailed: the steps around it are recorded again, and a side failed in that.
     """
     if _in_no_module(case, first):
-        side = first.faulty_side
-        found = f"other values on each rank of the {side}'s {first.pair.name}, which no module has"
-        wanted = "to be told which part of the model each rank's optimizer holds"
-        return Ruling(outcome="error", reason=expected_but_got(wanted, found), details=PARTITIONED)
+        tensor = f"the {first.faulty_side}'s {first.pair.name}, which no module has"
+        words = expected_but_got(
+            "to be told which part of the model each rank's optimizer holds",
+            f"other values on each rank of {tensor}",
+        )
+        return Ruling(outcome="error", reason=words, details=PARTITIONED)
     step = first.pair.moment.step
     closer = case.around(step)
     finding = closer.judgement.first

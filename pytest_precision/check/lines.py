@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding
-from pytest_precision.parity.compare.pairs import LogicalTensor
+from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.culprit import Culprit, Named
 from pytest_precision.parity.explain.lines.first_difference import up_to
 from pytest_precision.parity.explain.lines.found import Unnamed, culprit_of

@@ -31,6 +31,9 @@ STEPS = 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says where a file may not grow."""
 
+DIGESTS = ("lin8-128", "xxh3-128")
+"""Names of `named_digests`, which imports torch."""
+
 THREAD_SECONDS = 5.0
 """Time that threads of a script have to end after it."""
 
@@ -44,7 +47,8 @@ def add_to(commands: Any) -> None:
         "record the train steps of a script",
         __doc__,
         "%(prog)s --out DIR [--steps N] [--values STEPS] [--lines [RANKS]] "
-        "[--te auto|cpu|off] [--only PATTERN] [--every N] -- train.py [ARGUMENT ...]",
+        "[--te auto|cpu|off] [--only PATTERN] [--every N] [--digest NAME] "
+        "-- train.py [ARGUMENT ...]",
     )
     parser.add_argument(
         "--out",
@@ -66,6 +70,14 @@ def add_to(commands: Any) -> None:
         "RANKS, their number, if the other side splits its tensors over ranks",
     )
     _add_part_options(parser)
+    parser.add_argument(
+        "--digest",
+        choices=DIGESTS,
+        default=DIGESTS[0],
+        help="digest of tensors: lin8-128 (the default) is that of the whole tensor whoever holds "
+        "which shard of it and on which device; xxh3-128 takes half the time of whole tensors on "
+        "a CPU, and is compared with its like alone",
+    )
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)
 
 
@@ -170,6 +182,7 @@ def _record_script(args: argparse.Namespace) -> int:
             lines=args.lines,
             only=args.only,
             every=args.every,
+            digest_name=args.digest,
         )
     except NothingRecordedError as error:
         parser.error(visible(str(error)))

@@ -19,7 +19,6 @@ class Capture:
     the loss of a microbatch. An engine hands these over at once, and `observe` shows them later.
 
     Args:
-        gathers_shards: gather whole tensors, a collective, rather than take this rank's shards.
         snapshot: returns an observation that later phases cannot change.
 
     Attributes:
@@ -29,10 +28,8 @@ class Capture:
     def __init__(
         self,
         *,
-        gathers_shards: bool = False,
         snapshot: Callable[[Observation], Observation] = cloned,
     ) -> None:
-        self.gathers_shards = gathers_shards
         self.overflow_factor = 1.0
         self._snapshot = snapshot
         self._kept: dict[str, dict[str, list[Observation]]] = {}

@@ -212,7 +212,7 @@ class Observable:
             kind: see `Observation`.
             name: name of the stored tensor.
             tensor: a tensor of any dtype; it may be a DTensor or another subclass.
-            capture: says whether shards are gathered.
+            capture: that of the run, of which an engine that overrides this may need to know.
             split: whether `logical` splits the tensor.
             local: see `Observation`.
         """
@@ -223,7 +223,7 @@ class Observable:
             whole = [(unwrapped(name), stored_part.tensor)]
             parts = self.logical_parts(name, stored_part.tensor) if apart else whole
             for logical_name, part in parts:
-                shown = full(part.detach()) if capture.gathers_shards else part.detach()
+                shown = reduced(part.detach())
                 yield self.piece(
                     stored_part.kind, logical_name, shown, local=local or stored_part.local
                 )
@@ -278,3 +278,17 @@ class Observable:
 def full(tensor: Tensor) -> Tensor:
     """Return a DTensor gathered whole, which is a collective, and any other tensor unchanged."""
     return tensor.full_tensor() if is_dtensor(tensor) else tensor
+
+
+def reduced(tensor: Tensor) -> Tensor:
+    """Return a DTensor that is a partial sum as the sum, and any other tensor unchanged.
+
+    Only the former is a collective: a shard stays one.
+    """
+    if not is_dtensor(tensor) or not any(p.is_partial() for p in tensor.placements):
+        return tensor
+    from torch.distributed.tensor import Replicate
+
+    return tensor.redistribute(
+        placements=[Replicate() if p.is_partial() else p for p in tensor.placements]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from pytest_precision.engine import groups
@@ -15,8 +16,9 @@ from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.run_environment import environment_of
-from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested, elements
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads, elements
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.named_digests import digest_name_of_cell, digested
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
@@ -24,9 +26,8 @@ from pytest_precision.trace.writer import TraceWriter
 class EngineTrace(Probe[EngineRun]):
     """Writes the engine's tensors after each phase, and the header at the end.
 
-    Digests are of whole logical tensors, whoever holds which shard, so that they can be compared
-    between layouts; values are the pieces as each rank holds them. A run of few elements and steps
-    is kept as values: gathering shards for digests would take longer.
+    Both are of the pieces as each rank holds them: digests of shards add up to that of the logical
+    tensor. A run of few elements and steps is kept as values.
 
     Args:
         job: what is run.
@@ -50,9 +51,10 @@ class EngineTrace(Probe[EngineRun]):
         self._run = run
         size = elements(run.engine.model.named_parameters()) * run.operations.count("train")
         digests = self._job.window is None and size > SMALL_RUN
-        run.capture = Capture(gathers_shards=digests, snapshot=digested if digests else cloned)
+        name = digest_name_of_cell(run.cell)
+        run.capture = Capture(snapshot=partial(digested, name=name) if digests else cloned)
         threads = digest_threads(self._job.segment.world_size)
-        self.writer = TraceWriter(folder, rank, digests=digests, threads=threads)
+        self.writer = TraceWriter(folder, rank, digests=digests, threads=threads, digest_name=name)
         return self.writer
 
     def before(self, run: EngineRun, call: str) -> None:

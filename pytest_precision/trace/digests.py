@@ -5,14 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch.distributed as dist
 import xxhash
 from torch import Tensor
 
 from pytest_precision._torch.dispatch import memory_on_cpu
-from pytest_precision.engine.observation import Observation, cloned
 
 memcmp = ctypes.CDLL(None).memcmp
 """C's own: two addresses and a number of bytes to 0 if these are equal. It releases the lock of the
@@ -68,17 +66,6 @@ def content_digest(tensor: Tensor, start: int, stop: int) -> str:
 def in_order(tensor: Tensor) -> Tensor:
     """Return a tensor on the CPU with its bytes in row-major order and no lazy conjugation."""
     return memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous()
-
-
-def digested(observation: Observation) -> Observation:
-    """Replace a tensor's values by their digest, unless few bytes, losses or gradient norms."""
-    if kept_as_it_is(
-        observation.kind, observation.tensor.numel() * observation.tensor.element_size()
-    ):
-        return cloned(observation)
-    return replace(
-        observation, tensor=observation.tensor.to("meta"), digest=digest(observation.tensor)
-    )
 
 
 def kept_as_it_is(kind: str, nbytes: int) -> bool:

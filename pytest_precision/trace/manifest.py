@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -45,9 +46,12 @@ from pytest_precision.trace.sound import (
 
 __tracebackhide__ = is_bad_input
 
-FORMAT = 2
+FORMAT = 3
 """Format of a recording: of this file and of all others in its folder. Since 2, it names the digest
-of each of them."""
+of each of them; since 3, each index names the digest of its tensors."""
+
+READ_FORMATS = (2, FORMAT)
+"""Formats that this release reads, earlier ones with a warning."""
 
 MANIFEST_NAME = "recording.json"
 
@@ -170,12 +174,13 @@ class Manifest:
         """Whether the recording was imported from another tool's files."""
         return self.script.endswith(".json")
 
-    def again(self, values: str = "", *, lines: int = 0) -> str:
+    def again(self, values: str = "", *, lines: int = 0, digest: str = "") -> str:
         """Return the command line that repeats this recording, with more values or logs if asked.
 
         Args:
             values: steps whose values are kept; none unless given.
             lines: ranks over which the other side spreads its tensors; 0 for no log of operations.
+            digest: name of the digests; that of the command unless given.
         """
         ranks = str(self.world_size)
         words = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]
@@ -184,6 +189,7 @@ class Manifest:
         words += ["--values", values] if values else []
         words += ["--lines"] if lines else []
         words += [str(lines)] if lines > 1 else []
+        words += ["--digest", digest] if digest else []
         words += ["--te", "cpu"] if STAND_IN in self.versions else []
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--every", str(self.every)] if self.every > 1 else []
@@ -213,7 +219,7 @@ def _manifest(content: dict[str, Any]) -> Manifest:
         logged = [log_of(rank) for rank in range(ranks) if log_of(rank) in files]
         sound_object("files", files, [*expected, *logged])
     return Manifest(
-        format=FORMAT,
+        format=content["format"],
         command=texts("command", content["command"]),
         script=sound_text("script", content["script"]),
         arguments=texts("arguments", content["arguments"]),
@@ -241,7 +247,15 @@ def _seal(value: Any) -> Seal:
 
 def _expect_format(folder: Path, content: Mapping[str, Any]) -> None:
     form = content.get("format")
-    if type(form) is not int or form != FORMAT:
+    if type(form) is int and form in READ_FORMATS:
+        if form != FORMAT:
+            warnings.warn(
+                f"{folder} is a recording of format {form}, which the next release no longer "
+                f"reads; {AGAIN}",
+                FutureWarning,
+                stacklevel=2,
+            )
+    else:
         versions = content.get("versions")
         release = versions.get("pytest-precision") if isinstance(versions, dict) else None
         by = f"the release that made it, {release!r:.40}" if release else "the release that made it"

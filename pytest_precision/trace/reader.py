@@ -20,9 +20,16 @@ from torch import Tensor
 from pytest_precision.engine.observation import Chunk, Place, Span
 from pytest_precision.engine.values import described
 from pytest_precision.errors import expected_but_got
-from pytest_precision.trace.digests import digest, kept_as_it_is, memcmp
+from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
+from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.named_digests import (
+    XXH3,
+    adds_up,
+    digest_name_of_kind,
+    named_digests,
+)
 from pytest_precision.trace.segment_folders import holders
 
 
@@ -49,8 +56,8 @@ class Entry(NamedTuple):
         nbytes: number of bytes of the piece.
         rank: the rank that holds it.
         offset: offset of its bytes in the rank's file, None where only a digest was kept.
-        digest: xxh3-128 of its bytes in row-major order, hexadecimal; empty where the bytes were
-            kept.
+        digest: of its bytes in row-major order, hexadecimal, see `Header.digest`; empty where the
+            bytes were kept.
         file: number of the file that holds it, among those of all segments and ranks.
     """
 
@@ -88,6 +95,7 @@ class Header:
         given: kind and name of what a script has shown of its own, which no checkpoint shows.
         unshown: what of an optimizer no tensor can show, each with the reason.
         read: axes of the user's own that the code of any rank has read.
+        digest: name of the digests, see `named_digests`.
     """
 
     world_size: int
@@ -100,6 +108,7 @@ class Header:
     unshown: dict[str, str] = field(default_factory=dict)
     given: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    digest: str = XXH3
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,7 @@ class Trace:
         self._written = []
         for number, place, rank in holders(folder, world_sizes):
             index = files.data(place / f"rank{rank}.json")
-            headers.append(Header(*(index[name] for name in Header.__dataclass_fields__)))
+            headers.append(_header(index))
             slots = [_slot(fields) for fields in index["slots"]]
             moments = {Moment(*moment): entries for moment, entries in index["moments"]}
             data = files.bytes(place / f"rank{rank}.bin")
@@ -201,7 +210,7 @@ class Trace:
 
     def described(self, entry: Entry) -> str:
         """Return dtype, shape and digest of an observation, in the words of `starts`."""
-        return described(entry.dtype, entry.piece, self._digest(entry))
+        return described(entry.dtype, entry.piece, self.digest_of(entry, XXH3))
 
     def dtypes(self) -> dict[str, dict[str, str]]:
         """Return the dtype of every tensor, by kind and then by name."""
@@ -217,8 +226,8 @@ class Trace:
 
     @property
     def decisive(self) -> bool:
-        """Return whether each tensor has values, or a digest of the whole tensor, to compare by."""
-        return not self.header.digests or all(
+        """Return whether each tensor has values or digests to compare by, whoever holds a shard."""
+        return (not self.header.digests or adds_up(self.header.digest)) or all(
             slot.piece == slot.shape or kept_as_it_is(slot.kind, slot.nbytes)
             for part in self._written
             for slot in part.slots
@@ -237,20 +246,48 @@ class Trace:
         return flat.view(getattr(torch, entry.dtype)).view(entry.piece)
 
     def same_bytes(self, entry: Entry, other: Trace, theirs: Entry) -> bool:
-        """Return whether two observations have equal bytes, by digest or in mapped memory."""
+        """Return whether two observations of one place have equal bytes, by digest or in memory.
+
+        Raises:
+            ValueError: digests of another name were kept of the other one.
+        """
         if entry.nbytes != theirs.nbytes:
             return False
         if entry.digest or theirs.digest:
-            return self._digest(entry) == other._digest(theirs)
+            name = (self if entry.digest else other).digest_name(entry.kind)
+            return self.digest_of(entry, name) == other.digest_of(theirs, name)
         assert entry.offset is not None
         assert theirs.offset is not None
         address = self._written[entry.file].data.data_ptr() + entry.offset
         other_address = other._written[theirs.file].data.data_ptr() + theirs.offset
         return bool(memcmp(address, other_address, entry.nbytes) == 0)
 
-    def _digest(self, entry: Entry) -> str:
-        """Return an observation's digest, computed from the values if none is stored."""
-        return entry.digest or digest(self.tensor(entry))
+    def digest_name(self, kind: str) -> str:
+        """Return the name of the digests of a kind of tensors."""
+        return digest_name_of_kind(self.header.digest, kind)
+
+    def digest_of(self, entry: Entry, name: str) -> str:
+        """Return the digest of an observation, computed from the values if none is stored.
+
+        Args:
+            entry: the observation.
+            name: of the digest.
+
+        Raises:
+            ValueError: one of another name is stored.
+        """
+        if not entry.digest:
+            part = DigestedPart(self.tensor(entry), entry.shape, entry.place)
+            return named_digests(name, [part])[0]
+        if self.digest_name(entry.kind) != name:
+            got = f"{self.digest_name(entry.kind)} of {entry.kind} {entry.name!r}"
+            raise ValueError(expected_but_got(f"a digest {name}", got))
+        return entry.digest
+
+
+def _header(index: Mapping[str, Any]) -> Header:
+    """Return the header that an index has; format 2 names no digest."""
+    return Header(**{name: index[name] for name in Header.__dataclass_fields__ if name in index})
 
 
 def _joined(headers: list[Header]) -> Header:

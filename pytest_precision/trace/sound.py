@@ -19,6 +19,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import kept_as_it_is
 from pytest_precision.trace.moment import END, INIT
+from pytest_precision.trace.named_digests import DIGEST_NAMES, XXH3
 
 LARGEST_COUNT = 1 << 60
 """The largest number that anything is counted up to; sums of two fit into 64 bits."""
@@ -28,11 +29,11 @@ TORCH_DTYPES = {
 }
 """Every dtype of this torch by its name; what else torch has is not looked up by text of others."""
 
-OPTIONAL = frozenset({"starts"})
+OPTIONAL = frozenset({"starts", "digest"})
 """Keys of an index that earlier releases did not write."""
 
 DIGEST = 32
-"""Characters of an xxh3-128, hexadecimal."""
+"""Characters of a digest, hexadecimal."""
 
 
 def sound_integer(subject: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
@@ -140,7 +141,10 @@ def expect_index(index: Any, header: Collection[str], ranks: int, nbytes: int) -
         ValueError: it names what cannot be.
     """
     optional = OPTIONAL & sound_object("an index", index).keys()
-    sound_object("an index", index, (*header, "slots", "moments", *optional))
+    required = {*header} - OPTIONAL
+    sound_object("an index", index, (*required, "slots", "moments", *optional))
+    if sound_text("the name of a digest", index.get("digest", XXH3)) not in DIGEST_NAMES:
+        raise unsound(f"a digest of {', '.join(DIGEST_NAMES)}", index["digest"])
     for kind, starts in sound_object("starts", index.get("starts", {})).items():
         sound_texts(f"starts of {kind}", starts)
     sound_integer("world_size of an index", index["world_size"], ranks, ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
@@ -18,7 +18,9 @@ from pytest_precision.engine.readable import expect_readable
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.named_digests import XXH3, digest_name_of_kind, named_digests
 from pytest_precision.trace.reader import Header, TensorSlot
 
 ALIGNMENT = 64
@@ -40,15 +42,25 @@ class TraceWriter:
         folder: an existing folder.
         rank: rank of this process.
         digests: see `Header`.
-        threads: number of threads that compute digests.
+        threads: number of threads that compute digests of whole tensors.
+        digest_name: name of the digests.
 
     Raises:
         FileExistsError: the folder has a trace of this rank, which another process may be writing.
     """
 
-    def __init__(self, folder: Path, rank: int, *, digests: bool = False, threads: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        *,
+        digests: bool = False,
+        threads: int = 1,
+        digest_name: str = XXH3,
+    ) -> None:
         self._index = folder / f"rank{rank}.json"
         self._digests = digests
+        self._digest_name = digest_name
         self._file = open(folder / f"rank{rank}.bin", "xb")  # noqa: SIM115, closed by __exit__
         self._end = 0
         self._lost: OSError | None = None
@@ -80,19 +92,21 @@ class TraceWriter:
         # Keeps every tensor alive until the moment ends: an address that was freed and used again
         # would make two tensors look like one.
         alive: list[Tensor] = []
-        to_digest: dict[tuple[Any, ...], Tensor] = {}
+        to_digest: dict[str, dict[tuple[Any, ...], DigestedPart]] = {}
         for observation in observations:
             tensor = observation.tensor.detach()
             if not observation.digest:
                 expect_readable(observation.kind, observation.name, tensor)
             alive.append(tensor)
-            identity = (*_memory(tensor), observation.digest)
+            part = DigestedPart(tensor, observation.shape, observation.place)
+            identity = (*_memory(tensor), observation.digest, *part[1:])
             nbytes = tensor.numel() * tensor.element_size()
             if observation.digest:
-                offset = None if digests else self._offsets.get(observation.digest)
+                offset = self._offsets.get(observation.digest)
                 stored[identity] = observation.digest if offset is None else offset
             elif digests and not kept_as_it_is(observation.kind, nbytes):
-                to_digest[identity] = tensor
+                name = digest_name_of_kind(self._digest_name, observation.kind)
+                to_digest.setdefault(name, {})[identity] = part
             elif identity not in stored:
                 stored[identity] = self._write(tensor)
             slot = TensorSlot(
@@ -106,7 +120,8 @@ class TraceWriter:
                 nbytes,
             )
             entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
-        stored.update(zip(to_digest, self._all_digests([*to_digest.values()]), strict=True))
+        for name, parts in to_digest.items():
+            stored.update(zip(parts, self._all_digests(name, [*parts.values()]), strict=True))
         self._moments[moment] = [(slot, stored[identity]) for slot, identity in entries]
 
     def keep(self, observation: Observation) -> Observation:
@@ -130,12 +145,13 @@ class TraceWriter:
         """Return the number of observations written so far."""
         return sum(map(len, self._moments.values()))
 
-    def _all_digests(self, tensors: list[Tensor]) -> Iterator[str]:
-        """Return the digest of each tensor, computed in threads if they are large."""
+    def _all_digests(self, name: str, parts: list[DigestedPart]) -> Iterable[str]:
+        """Return the digest of this name of each part, in threads if it is one of large tensors."""
+        tensors = [part.tensor for part in parts]
         nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if self._threads > 1 and nbytes > LARGE * len(tensors):
+        if name == XXH3 and self._threads > 1 and nbytes > LARGE * len(tensors):
             return self._digested_beside(tensors)
-        return map(digest, tensors)
+        return named_digests(name, parts)
 
     def _digested_beside(self, tensors: list[Tensor]) -> Iterator[str]:
         """Yield the digest of each tensor, computed in threads while the caller copies the next.
@@ -192,7 +208,7 @@ class TraceWriter:
         slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
         index = (
             asdict(header)
-            | {"digests": self._digests}
+            | {"digests": self._digests, "digest": self._digest_name}
             | {"slots": slots, "moments": [*self._moments.items()], "starts": starts or {}}
         )
         write_whole(self._index, index)

@@ -14,8 +14,9 @@ import torch
 from pytest_precision import Capture, Cell, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.options import Settings
-from pytest_precision.trace.digests import digested, in_order
+from pytest_precision.trace.digests import in_order
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.named_digests import LIN8, digested
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
@@ -40,7 +41,7 @@ def test_what_observing_a_step_costs_is_written_down(
         finish(settings.device)
         seconds[part] += time.perf_counter() - start
 
-    with TraceWriter(tmp_path, 0, digests=True) as writer:
+    with TraceWriter(tmp_path, 0, digests=True, digest_name=LIN8) as writer:
         for step in range(1, STEPS + 1):
             seconds |= dict.fromkeys(("step", "copy", "digest", "write"), 0.0)
             capture.begin()
@@ -51,7 +52,7 @@ def test_what_observing_a_step_costs_is_written_down(
                     seen = [*engine.observe(phase, capture)]
                     held = [replace(one, tensor=in_order(one.tensor.detach())) for one in seen]
                 with timed("digest"):
-                    kept = [digested(one) for one in held]
+                    kept = [digested(one, LIN8) for one in held]
                 with timed("write"):
                     writer.add(Moment(step, "train", step, phase), kept)
         with timed("write"):

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_precision import Observation
 from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.named_digests import XXH3
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
 
@@ -21,12 +22,15 @@ def write_trace(tmp_path: Path) -> Callable[..., Trace]:
     count = iter(range(1000))
 
     def write(
-        *ranks: Recorded, unobservable: dict[str, str] | None = None, digests: bool = False
+        *ranks: Recorded,
+        unobservable: dict[str, str] | None = None,
+        digests: bool = False,
+        digest_name: str = XXH3,
     ) -> Trace:
         folder = tmp_path / f"trace{next(count)}"
         folder.mkdir()
         for rank, recorded in enumerate(ranks):
-            with TraceWriter(folder, rank, digests=digests) as writer:
+            with TraceWriter(folder, rank, digests=digests, digest_name=digest_name) as writer:
                 for moment, observations in recorded:
                     writer.add(moment, observations)
                 writer.finish(Header(len(ranks), unobservable or {}, {}))

@@ -15,7 +15,10 @@ import pytest
 import torch
 
 from pytest_precision._torch.dispatch import tensor_without_memory, without_torch_function
+from pytest_precision.engine.observation import Span
 from pytest_precision.trace.digests import digest
+from pytest_precision.trace.lin8_sums import DigestedPart
+from pytest_precision.trace.named_digests import XXH3
 from pytest_precision.trace.writer import LARGE, TraceWriter
 
 
@@ -56,5 +59,6 @@ def test_a_digest_is_of_what_the_callers_stream_has_written(tmp_path: Path, coun
     for memory in memories:
         CURRENT.queue.append(lambda memory=memory: memory.fill_(1.0))
     with TraceWriter(tmp_path, 0, digests=True, threads=2) as writer:
-        found = [*writer._all_digests([OnDevice(memory) for memory in memories])]
+        parts = [DigestedPart(OnDevice(memory), (LARGE,), Span(0, LARGE)) for memory in memories]
+        found = [*writer._all_digests(XXH3, parts)]
     assert found == [digest(torch.ones(LARGE))] * count

@@ -69,10 +69,10 @@ CHANGES: dict[str, Callable[[Path], object]] = {
         lambda folder: (folder / "rank1.json").unlink()
     ),
     "a whole recording but got .* which its ranks have not finished": other(files={}),
-    "a recording of format 2 but got format=1 .*record it again, or compare it with the release "
+    "a recording of format 3 but got format=1 .*record it again, or compare it with the release "
     "that made it, '0.0.9'": other(format=1, versions={"pytest-precision": "0.0.9"}),
-    "a recording of format 2 but got format=True": other(format=True),
-    "a recording of format 2 but got format=None": text("recording.json", "{}"),
+    "a recording of format 3 but got format=True": other(format=True),
+    "a recording of format 3 but got format=None": text("recording.json", "{}"),
     r"which has no recording\.json; make one with python -m": (
         lambda folder: (folder / "recording.json").unlink()
     ),

@@ -13,13 +13,14 @@ from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.first_cause import first_cause
+from pytest_precision.parity.compare.logical_tensor import Fault
 from pytest_precision.parity.compare.optional import (
     UNREPORTED,
     OptionalPairs,
     Uncalled,
     shows_reads,
 )
-from pytest_precision.parity.compare.pairs import Fault, Pair, align, common_moments
+from pytest_precision.parity.compare.pairs import Pair, align, common_moments
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.compare.sums import SummedLosses
 from pytest_precision.parity.compare.tensors import Difference, compare, statistics

@@ -9,7 +9,8 @@ from functools import cached_property
 from torch import Tensor
 
 from pytest_precision.engine.kinds import STARTING_KINDS
-from pytest_precision.parity.compare.pairs import Pair, align, assemble
+from pytest_precision.parity.compare.logical_tensor import assemble
+from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.parity.compare.tensors import statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Entry, Trace

@@ -16,7 +16,8 @@ from typing import NamedTuple, TypeAlias
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey, outer_kind, resident_kind
-from pytest_precision.parity.compare.pairs import Pair, assemble
+from pytest_precision.parity.compare.logical_tensor import assemble
+from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.compare.starts import Starts
 from pytest_precision.parity.words import listed
 from pytest_precision.trace.moment import STATELESS, Moment

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.pairs import LogicalTensor, Pair
+from pytest_precision.parity.compare.logical_tensor import LogicalTensor
+from pytest_precision.parity.compare.pairs import Pair
 
 SUM = "microbatches (sum)"
 """Name of the sum, which a pattern of the names of losses fits as well."""

@@ -11,8 +11,8 @@ import torch
 from pytest_precision.engine.kinds import STARTING_KINDS
 from pytest_precision.parity.compare.bit_patterns import FLOATS
 from pytest_precision.parity.compare.divergences import Judgement
+from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.compare.noise import weights_of
-from pytest_precision.parity.compare.pairs import assemble
 from pytest_precision.parity.explain.required_tolerance import measured_pairs
 from pytest_precision.trace.reader import Trace
 

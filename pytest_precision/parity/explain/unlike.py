@@ -6,7 +6,8 @@ from math import prod
 
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
-from pytest_precision.parity.compare.pairs import LogicalTensor, Pair
+from pytest_precision.parity.compare.logical_tensor import LogicalTensor
+from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.words import listed
 
 

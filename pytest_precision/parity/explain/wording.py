@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_precision.engine.kinds import causal_rank, is_shown_once_moved, lasting
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
+from pytest_precision.parity.compare.logical_tensor import differing_rank
 from pytest_precision.parity.compare.optional import shows_reads
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
 from pytest_precision.parity.explain.unlike import (
@@ -65,7 +66,9 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
         both = f"{pair.name} is {ours} here, {theirs} in the reference"
         return f"{pair.kind} differs {then}: {both}{agreed}"
     if finding.difference is None:  # digests differ, and nobody knows where
-        return f"{pair.kind} differs {then}: {pair.name}{agreed}"
+        rank = differing_rank(*pair.both)
+        shard = "" if rank is None else f", first in the shard of rank {rank}"
+        return f"{pair.kind} differs {then}: {pair.name}{shard}{agreed}"
     assert finding.statistics is not None
     if pair.kind == "decision":
         return f"decision differs {then}: {flipped(finding, finding.statistics)}{agreed}"

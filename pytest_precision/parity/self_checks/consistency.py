@@ -17,7 +17,7 @@ import torch
 
 from pytest_precision.engine.loss_scale import LossScale
 from pytest_precision.matrix.tensor_key import is_beside_masters
-from pytest_precision.parity.compare.pairs import region
+from pytest_precision.parity.compare.logical_tensor import region
 from pytest_precision.parity.exempt import Exempt
 from pytest_precision.parity.self_checks import identities
 from pytest_precision.parity.self_checks.identities import (

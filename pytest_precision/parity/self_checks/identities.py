@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.parity.compare.bit_patterns import has_all, step_at
-from pytest_precision.parity.compare.pairs import assemble, region
+from pytest_precision.parity.compare.logical_tensor import assemble, region
 from pytest_precision.parity.compare.ratio import constant_ratio
 from pytest_precision.parity.compare.tensors import same_bytes
 from pytest_precision.trace.moment import Moment
@@ -284,6 +284,9 @@ class RunView:
     def same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
         """Return whether two whole tensors are known to have the same bytes."""
         first = other[0]
+        if any(piece.digest and piece.piece != piece.shape for piece in (*got, *other)):
+            ours, theirs = (assemble(self._trace, [*side]) for side in (got, other))
+            return ours.same_bytes(theirs)
         return first.piece == first.shape and all(
             (piece.dtype, piece.piece) == (first.dtype, first.piece)
             and self._trace.same_bytes(piece, self._trace, first)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from pytest_precision.engine.observable import full
+from pytest_precision.engine.observable import reduced
 from pytest_precision.engine.observation import Observation, Span, piece, whole
 from pytest_precision.engine.readable import Stored, stored, with_zeros
 from pytest_precision.errors import expected_but_got
@@ -71,7 +71,6 @@ class LocatedTensor(NamedTuple):
         *,
         suffix: str = "",
         local: bool = False,
-        gathers_shards: bool = False,
     ) -> Iterator[Observation]:
         """Yield observations of a tensor with the parameter's layout, such as a moment.
 
@@ -80,12 +79,11 @@ class LocatedTensor(NamedTuple):
             tensor: the parameter itself, its gradient or state of it.
             suffix: comes after the names.
             local: see `Observation`.
-            gathers_shards: whether a DTensor is shown whole; a collective.
         """
         for part in stored(kind, tensor.detach()):
             if self.pieces is None:
-                values = full(part.tensor) if gathers_shards else part.tensor
-                yield piece(part.kind, self.name + suffix, values, local=local or part.local)
+                shown = reduced(part.tensor)
+                yield piece(part.kind, self.name + suffix, shown, local=local or part.local)
             else:
                 yield from self._pieces_of(part, suffix)
 

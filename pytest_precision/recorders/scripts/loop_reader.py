@@ -43,7 +43,6 @@ class LoopReader(LoopObjects):
         part: as given.
         step: number of the step that runs, whether it is written or not.
         locate: says which pieces of logical tensors lie in a parameter.
-        gathers_shards: whether whole tensors are shown rather than shards; a collective.
         unnamed: tensors of optimizers that no module holds, by the place that they are named by.
         matched: those of them whose values say where they lie, as this rank has them.
     """
@@ -53,7 +52,6 @@ class LoopReader(LoopObjects):
         self.part = part or RecordedPart()
         self.step = 1
         self.locate: Locate | None = None
-        self.gathers_shards = False
         self.unnamed: dict[str, None] = {}
         self.matched: dict[str, list[PieceFields]] = {}
         # Keeps each tensor alive, and with it its id.
@@ -125,7 +123,7 @@ class LoopReader(LoopObjects):
                 )
             )
         located_tensor = located(name, tensor, None if of is None else [(name, *of)])
-        return located_tensor.show(kind, tensor, gathers_shards=self.gathers_shards, local=local)
+        return located_tensor.show(kind, tensor, local=local)
 
     def numbers(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
         """Yield one optimizer's learning rates and other options, one value per parameter.
@@ -269,7 +267,7 @@ class LoopReader(LoopObjects):
     def _show(
         self, kind: str, located_tensor: LocatedTensor, tensor: Tensor, **how: Any
     ) -> Iterator[Observation]:
-        observations = located_tensor.show(kind, tensor, gathers_shards=self.gathers_shards, **how)
+        observations = located_tensor.show(kind, tensor, **how)
         return self.part.of(self.step, located_tensor.names, observations)
 
 

@@ -15,9 +15,10 @@ from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
-from pytest_precision.trace.digests import SMALL_RUN, digest_threads, digested
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Moment, Window
+from pytest_precision.trace.named_digests import digested
 from pytest_precision.trace.writer import TraceWriter
 
 LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -68,6 +69,7 @@ class LoopTrace(ExitStack):
         manifest: of a recording that outlives the session. Digests of whole tensors are written,
             and the values of its steps, 0 for the start, or of all if the run is small; None leaves
             the choice to the size alone.
+        digest_name: name of the digests.
 
     Attributes:
         writer: of the trace.
@@ -79,13 +81,20 @@ class LoopTrace(ExitStack):
     world_size: int
 
     def __init__(
-        self, folder: Path, steps: int, window: Window | None, manifest: Manifest | None = None
+        self,
+        folder: Path,
+        steps: int,
+        window: Window | None,
+        manifest: Manifest | None = None,
+        *,
+        digest_name: str,
     ) -> None:
         super().__init__()
         self._folder = folder
         self._steps = steps
         self._window = window
         self._manifest = manifest
+        self._digest_name = digest_name
         self._small = self._whole = False
         self._part = RecordedPart()
 
@@ -98,15 +107,13 @@ class LoopTrace(ExitStack):
         if not hasattr(self, "writer"):
             with written():
                 self._choose(reader)
-        reader.gathers_shards = self._whole
         self._part = reader.part
 
     def _choose(self, reader: LoopReader) -> None:
         """Choose by the number of this rank's parameters whether the trace has digests or values.
 
         It asks no other rank: in a pipeline, those of later stages wait for what the forward is
-        about to compute. Ranks that share a DTensor count alike, so all of them gather it or none
-        does; elsewhere some may choose digests and others values, which a comparison can read.
+        about to compute. Some may choose digests and others values, which a comparison can read.
         """
         self.rank, self.world_size = rank_and_world_size()
         elements = sum(parameter.numel() for _, parameter in reader.names.parameters())
@@ -119,6 +126,7 @@ class LoopTrace(ExitStack):
                 self.rank,
                 digests=self._whole,
                 threads=digest_threads(self.world_size),
+                digest_name=self._digest_name,
             )
         )
         if self._manifest is not None and self.rank == 0:
@@ -141,7 +149,7 @@ class LoopTrace(ExitStack):
 
     def _snapshot(self, step: int, observation: Observation) -> Observation:
         if self._digests(step):
-            return digested(observation)
+            return digested(observation, self._digest_name)
         with written():
             return self.writer.keep(observation)
 

@@ -35,6 +35,7 @@ from pytest_precision.recorders.scripts.script_recorder import finished, followe
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.recorders.source_files import LOGGING, PACKAGE_ROOT, PASSING_ON, TORCH
 from pytest_precision.registered import OF_PACKAGE
+from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
 
@@ -53,6 +54,7 @@ def record_file(
     lines: int = 0,
     only: Sequence[str] = (),
     every: int = 1,
+    digest_name: str = LIN8,
 ) -> int:
     """Run a script file as `python file` does, and write this rank's recording of its steps.
 
@@ -70,6 +72,7 @@ def record_file(
             logged, by which a comparison names a line; 0 for no log.
         only: patterns of the names of the tensors that are looked at; none for all.
         every: they are looked at in the first step, in each such step after it, and in the last.
+        digest_name: name of the digests.
 
     Returns:
         the number of train steps that were recorded.
@@ -83,7 +86,7 @@ def record_file(
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
     part = RecordedPart(only, every, steps)
     torch.manual_seed(SEED)
-    with LoopTrace(folder, steps, None, manifest) as trace:
+    with LoopTrace(folder, steps, None, manifest, digest_name=digest_name) as trace:
         schedule = LoopSchedule(("train",) * steps)
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))

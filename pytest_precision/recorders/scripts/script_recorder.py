@@ -38,6 +38,7 @@ from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.moment import Window
+from pytest_precision.trace.named_digests import digest_name_of_cell
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.segment_folders import folder_of
 
@@ -230,7 +231,8 @@ def run_script(
     )
     way = way_in(script)
     runs: list[Steps] = []
-    with LoopTrace(place, len(cell.operations), window) as trace:
+    name = digest_name_of_cell(cell)
+    with LoopTrace(place, len(cell.operations), window, digest_name=name) as trace:
         while schedule is not None:
             torch.manual_seed(SEED if schedule.load < 0 else FRESH_SEED)
             runs.append(Steps(LoopReader(), trace, schedule, probes))

@@ -14,8 +14,9 @@ from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
 from pytest_precision.parity.explain.locate import locate
-from pytest_precision.trace.digests import UNDIGESTED_BYTES, digested
+from pytest_precision.trace.digests import UNDIGESTED_BYTES
 from pytest_precision.trace.moment import INIT, Moment
+from pytest_precision.trace.named_digests import XXH3, digested
 from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
@@ -103,7 +104,7 @@ def test_the_same_bytes_in_another_dtype_are_another_tensor(
     sides = []
     for dtype in (torch.bfloat16, torch.float16):
         zeros = whole("exp_avg", "w", torch.zeros(UNDIGESTED_BYTES, dtype=dtype))
-        sides.append(write_trace(run([], [digested(zeros) if by_digest else zeros])))
+        sides.append(write_trace(run([], [digested(zeros, XXH3) if by_digest else zeros])))
     first = judge(*sides, Criteria.of(None)).first
     assert first is not None
     assert first.problem == "dtype"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_precision import Chunk, Observation, RecordingError, Span, whole
-from pytest_precision.parity.compare.pairs import align, assemble, common_moments
-from pytest_precision.trace.digests import digested
+from pytest_precision.parity.compare.logical_tensor import assemble
+from pytest_precision.parity.compare.pairs import align, common_moments
 from pytest_precision.trace.moment import INIT, Moment
+from pytest_precision.trace.named_digests import XXH3, digested
 from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
@@ -113,22 +115,24 @@ def test_rank_local_tensors_are_kept_apart(write_trace: Write) -> None:
     assert [(pair.rank, pair.candidate.tensor[0].item()) for pair in pairs] == [(0, 0.0), (1, 1.0)]
 
 
-def test_digests_of_several_parts_are_never_taken_for_equal(write_trace: Write) -> None:
+def test_each_part_of_a_ranks_own_tensor_counts(write_trace: Write) -> None:
     """Else the second part of a rank's own gradient could differ, and nobody would see it."""
 
     def side(*values: float) -> Any:
-        parts = torch.tensor(values).repeat_interleave(64).split(64)
-        shape = (64 * 3,)
+        parts = torch.tensor(values).repeat_interleave(192 // len(values)).split(192 // len(values))
         seen = [
-            digested(Observation("grad", "w", part, shape, Chunk((64 * n,), (64,)), local=True))
+            digested(
+                Observation("grad", "w", part, (192,), Span(n * len(part), (n + 1) * len(part))),
+                XXH3,
+            )
             for n, part in enumerate(parts)
         ]
-        return held(write_trace([(INIT, seen)]))
+        return held(write_trace([(INIT, [replace(part, local=True) for part in seen])]))
 
-    assert side(1.0).same_bytes(side(1.0))
-    assert not side(1.0).same_bytes(side(2.0))
-    with pytest.raises(ValueError, match="expected values but got a digest of grad 'w'"):
-        side(1.0, 2.0)
+    assert side(1.0, 2.0).same_bytes(side(1.0, 2.0))
+    assert not side(1.0, 2.0).same_bytes(side(1.0, 3.0))
+    with pytest.raises(ValueError, match="digests that can be added but got xxh3-128 of pieces"):
+        side(1.0, 2.0).same_bytes(side(1.0, 1.0, 2.0))
 
 
 def test_a_part_that_is_next_to_nothing_asks_for_no_memory(write_trace: Write) -> None:
