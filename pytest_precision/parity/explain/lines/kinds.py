@@ -28,6 +28,7 @@ from pytest_precision.parity.explain.lines.counterparts import (
     rivals,
     unlike_constants,
 )
+from pytest_precision.parity.explain.lines.detached import detached_by_one
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kind_words import (
     A_REGION,
@@ -58,7 +59,14 @@ def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
         return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, lookup))
     if wrong.call.operation.is_region:
         return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, lookup))
-    for explain in (_same_inputs, _of_other_step, _lacking, _other_inputs, _lacking_at_start):
+    for explain in (
+        detached_by_one,
+        _same_inputs,
+        _of_other_step,
+        _lacking,
+        _other_inputs,
+        _lacking_at_start,
+    ):
         error_kind = explain(wrong, lookup)
         if error_kind is not None:
             return error_kind
