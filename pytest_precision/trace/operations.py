@@ -271,6 +271,7 @@ class OperationLog:
         cut: the limit after which operations were left out; 0 where none were.
         pieces: see `LogRequest`.
         steps: where the logged train steps end.
+        rows: see `LogRequest`.
     """
 
     operations: list[LoggedOperation] = field(default_factory=list)
@@ -282,3 +283,4 @@ class OperationLog:
     cut: int = 0
     pieces: int = 1
     steps: list[StepEnd] = field(default_factory=list)
+    rows: bool = False

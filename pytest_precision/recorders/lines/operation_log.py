@@ -61,11 +61,11 @@ class OperationLogger:
     """
 
     def __init__(self, scope: LogRequest) -> None:
-        self.log = OperationLog(pieces=scope.pieces)
+        self.log = OperationLog(pieces=scope.pieces, rows=scope.rows)
         self.active = False
         self.frames = Frames()
         self._scope = scope
-        self._values = Values(scope.pieces)
+        self._values = Values(scope.pieces, rows=scope.rows)
         self._sketches = Sketches()
         self.settings = SettingsWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames)

@@ -36,6 +36,8 @@ PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 class SettingsWatch:
     """Logs each assignment to an option of a parameter group or to a module's plain attribute.
 
+    Those of a traced graph are text that a compiler writes, and what it computes is logged.
+
     Among them it logs the calls that update weights or zero gradients, and lines that drop one.
 
     Args:
@@ -115,7 +117,8 @@ class SettingsWatch:
             self._note(key, which, value)
 
     def _attribute(self, original: Any, module: nn.Module, name: str, value: Any) -> None:
-        changed = isinstance(value, PLAIN_TYPES) and vars(module).get(name, value) != value
+        is_plain = isinstance(value, PLAIN_TYPES) and not isinstance(module, torch.fx.GraphModule)
+        changed = is_plain and vars(module).get(name, value) != value
         original(module, name, value)
         if changed:
             path = self._modules.get(module, type(module).__name__)

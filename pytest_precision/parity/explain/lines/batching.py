@@ -21,8 +21,11 @@ def _batched_otherwise(wrong: Wrong, lookup: ReferenceLookup) -> str:
     """Return in words how an operation batches other rows than the reference; empty if it does not.
 
     What it makes has a shape that no like of it in the reference has, with rows of the same length.
+    Where all that it reads is right, row by row, it is the first to make another one.
     """
     call = wrong.call
+    if lookup.by_row and call.read and not wrong.unlike:
+        return ""
     if len(call.results) != 1 or kind_of(wrong, lookup).kind not in FOLLOWS_ROWS:
         return ""
     shape = call.results[0].shape

@@ -214,6 +214,7 @@ class ReferenceLookup:
         self._ranks: list[list[SingleCall]] = []
         self.names_at_start: dict[str, str] = {}
         self.shapes = shapes_of(logs)
+        self.by_row = all(log.rows for log in logs)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
         self.last_step = max((end.step for log in logs for end in log.steps), default=0)

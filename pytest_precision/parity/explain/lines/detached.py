@@ -22,12 +22,14 @@ def detached_by_one(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """
     step = wrong.call.step
     mine, theirs = (_of_step(calls, step) for calls in (wrong.calls, lookup.calls))
-    for detach in _beside(mine, theirs):
-        if _explains(detach, wrong, mine, theirs):
+    before = [call for call in mine if call.number < wrong.call.number]
+    for detach in _beside(before, theirs):
+        if detach.read[0] in lookup and _explains(detach, wrong, mine, theirs):
             words = "it cuts the gradient off here, the reference passes it on"
             return ErrorKind("extra", words, None, None, detach)
+    shared = {value.digest for call in before for value in (*call.read, *call.results)}
     for detach in _beside(theirs, mine):
-        if _explains(detach, wrong, theirs, mine):
+        if _detached(detach) in shared and _explains(detach, wrong, theirs, mine):
             words = f"the reference cuts the gradient off{detach.at}, this passes it on"
             return ErrorKind("missing", words, detach)
     return None
