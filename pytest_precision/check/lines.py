@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
-from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.culprit import Culprit, Named
 from pytest_precision.parity.explain.lines.first_difference import up_to
-from pytest_precision.parity.explain.lines.found import Unnamed, culprit_of
+from pytest_precision.parity.explain.lines.found import SHOW_OPTIONS, Unnamed, culprit_of
 from pytest_precision.parity.explain.lines.growth import growth_of
+from pytest_precision.parity.explain.lines.left_alone import out_of_groups, written_by_reference
 from pytest_precision.parity.explain.lines.pieces import hold_other_pieces
 from pytest_precision.parity.explain.lines.unnamed import unnamed
 from pytest_precision.trace.digests import content_digest, in_order
@@ -114,7 +115,8 @@ def _named_operation(
         bound: share of a tensor's norm by which it may differ, so that values cannot be followed;
             None where bytes must be equal.
         logs_with: returns logs with more in them: with sketches, which tell how large errors are,
-            or whole ones, which tell what an earlier step has made.
+            whole ones, which tell what an earlier step has made, or with rows, which other batches
+            may have, too.
     """
     if bound is not None:
         grown = growth_of(*logs, root, bound)
@@ -124,6 +126,11 @@ def _named_operation(
     digests = _digest(pair.candidate), _digest(pair.reference)
 
     def culprit_in(sides: Logs) -> Culprit | Unnamed | None:
+        if finding.problem in ONE_SIDED and pair.kind in SHOW_OPTIONS:
+            parameter = pair.name.rpartition(" of ")[2]
+            is_listed = finding.problem == "extra"
+            if culprit := out_of_groups(sides[0], parameter, root, is_listed=is_listed):
+                return culprit
         return culprit_of(*sides, root, pair.kind, pair.name, operation, digests[0])
 
     logs = up_to(step, logs)
@@ -133,9 +140,15 @@ def _named_operation(
         if not any(log.cut for side in whole for log in side):
             logs, culprit = whole, culprit_in(whole) or culprit
     if isinstance(culprit, Unnamed):
+        by_row = up_to(step, logs_with(rows=True))
+        if isinstance(culprit_by_row := culprit_in(by_row), Culprit):
+            culprit = culprit_by_row
+    if isinstance(culprit, Unnamed):
         return Named(None, f"No line is named: {culprit.reason}")
+    differing = f"{pair.kind} of {pair.name}"
+    culprit = culprit or written_by_reference(*logs, root, differing, digests)
     if culprit is None:
-        return Named(None, unnamed(*logs, operation, f"{pair.kind} of {pair.name}", digests))
+        return Named(None, unnamed(*logs, operation, differing, digests))
     grown = growth_of(*logs_with(sketches=True), root) if culprit.kind in UNFOLLOWED else None
     if grown is not None:
         text = f"{culprit.text}; {grown.text}"

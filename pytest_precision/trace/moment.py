@@ -75,6 +75,8 @@ class LogRequest(NamedTuple):
         sketches: whether sketches of results are kept, from which relative errors can be told.
         limit: number of operations of a rank after which no more are logged.
         whole: whether the log begins with the run in place of the operation.
+        rows: whether tensors are also digested row by row, since the other side may have the same
+            rows in other batches.
     """
 
     op: int
@@ -83,3 +85,4 @@ class LogRequest(NamedTuple):
     sketches: bool = False
     limit: int = LOGGED_OPERATIONS
     whole: bool = False
+    rows: bool = False

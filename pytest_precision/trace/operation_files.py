@@ -68,6 +68,7 @@ def write_operations(log: OperationLog, folder: Path, rank: int) -> None:
         "cut": log.cut,
         "pieces": log.pieces,
         "steps": log.steps,
+        "rows": log.rows,
         "values": values.all,
         "lines": lines.all,
         "names": names.all,
@@ -119,6 +120,7 @@ def read_operations(folder: Path, rank: int, files: TraceFiles = OWN_FILES) -> O
         content["cut"],
         content["pieces"],
         [StepEnd(*row) for row in content["steps"]],
+        content.get("rows", False),
     )
 
 

@@ -63,11 +63,14 @@ ZEROES, UPDATES = "zero_grad", "step"
 CALLED = "called"
 """The value of such a call."""
 
+DROPPED = "grad"
+"""What is set to None where a line drops the gradient of a parameter."""
+
 
 class Setting(NamedTuple):
     """A logged assignment of a value to an optimizer option or attribute, with its source line.
 
-    So is a call that zeroes gradients or updates weights.
+    So is a call that zeroes gradients or updates weights, and a line that drops a gradient.
 
     Attributes:
         before: number of operations that had been logged by then.
@@ -87,8 +90,13 @@ class Setting(NamedTuple):
 
     @property
     def is_call(self) -> bool:
-        """Return whether this is a call in place of an assignment."""
+        """Return whether this is a call in place of an assignment of an option."""
         return self.option in (ZEROES, UPDATES) and self.value == repr(CALLED)
+
+    @property
+    def drops_gradient(self) -> bool:
+        """Return whether a line has set the gradient of a parameter to None."""
+        return self.option == DROPPED and self.value == repr(None)
 
     @property
     def name(self) -> str:
@@ -158,6 +166,9 @@ REGION = "compiled.region"
 
 GRAPH = "cuda.graph"
 """Name that the replay of a CUDA graph has: none of its operations is called."""
+
+DETACH = "aten.detach.default"
+"""Name of the operator that takes a value out of the graph of a backward; it makes no value."""
 
 OF_TORCH = frozenset({"aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd"})
 """Namespaces of torch's own operators."""
@@ -260,6 +271,7 @@ class OperationLog:
         cut: the limit after which operations were left out; 0 where none were.
         pieces: see `LogRequest`.
         steps: where the logged train steps end.
+        rows: see `LogRequest`.
     """
 
     operations: list[LoggedOperation] = field(default_factory=list)
@@ -271,3 +283,4 @@ class OperationLog:
     cut: int = 0
     pieces: int = 1
     steps: list[StepEnd] = field(default_factory=list)
+    rows: bool = False

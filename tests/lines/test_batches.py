@@ -9,7 +9,7 @@ import in_this_process  # noqa: F401
 import pytest
 from followed_files import followed
 
-from pytest_precision import Cell, Parity, ParityError
+from pytest_precision import Cell, Parity, ParityError, Verdict
 
 SCORED = """
 import sys
@@ -32,26 +32,40 @@ for step in range(2):
 """
 
 
-@pytest.mark.parametrize(
-    ("trained", "words"),
-    [
-        (5, "the sides batch their rows otherwise: aten.embedding.default at scored.py:14 makes"),
-        (
-            48,
-            "the logprob of all of the candidate is a value that the reference has elsewhere, "
-            "made by aten.addmm.default at scored.py:11",
-        ),
-    ],
-)
-def test_no_line_is_named(
-    parity_here: Callable[[Cell], Parity], tmp_path: Path, trained: int, words: str
-) -> None:
-    """Products of other shapes round otherwise, and the embedding's rows are equal."""
+@pytest.fixture
+def verdict(parity_here: Callable[[Cell], Parity], tmp_path: Path) -> Callable[..., Verdict]:
+    """Returns the verdict on a score of one form beside the other form."""
     file = tmp_path / "scored.py"
     file.write_text(SCORED)
-    sides = (followed(file, form, trained) for form in ("packed", "single"))
-    with pytest.raises(ParityError) as failure:
-        parity_here(Cell(sequence="train2")).check(*sides)
-    verdict = failure.value.verdict
-    assert verdict.culprit is None
-    assert any(f"No line is named: {words}" in line for line in verdict.details), verdict.details
+
+    def verdict(trained: int, *forms: str) -> Verdict:
+        sides = (followed(file, form, trained) for form in forms)
+        with pytest.raises(ParityError) as failure:
+            parity_here(Cell(sequence="train2")).check(*sides)
+        return failure.value.verdict
+
+    return verdict
+
+
+@pytest.mark.parametrize("forms", [("packed", "single"), ("single", "packed")])
+def test_rows_of_other_batches_are_followed(
+    verdict: Callable[..., Verdict], forms: tuple[str, str]
+) -> None:
+    """The embedding's rows are equal, and the product of another shape is the first to round."""
+    culprit = verdict(5, *forms).culprit
+    assert culprit is not None
+    assert (culprit.operation, culprit.line) == ("aten.addmm.default", 14), culprit.text
+    assert "it makes other bits of the same rows in a batch of shape" in culprit.text
+
+
+def test_no_line_is_named_of_a_value_that_was_made_elsewhere(
+    verdict: Callable[..., Verdict],
+) -> None:
+    """The reference has it, too: in its forward that trains."""
+    refused = verdict(48, "packed", "single")
+    assert refused.culprit is None
+    words = (
+        "No line is named: the logprob of all of the candidate is a value that the reference has "
+        "elsewhere, made by aten.addmm.default at scored.py:11"
+    )
+    assert any(words in line for line in refused.details), refused.details

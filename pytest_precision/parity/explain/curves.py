@@ -75,19 +75,20 @@ def table(case: RecordedCase) -> dict[str, Any]:
 def lost_lines(candidate: Recording, reference: Recording) -> list[str]:
     """Return one line if rounding loses more weight updates in the candidate than in the reference.
 
-    The tensor that loses most decides, and shares are compared in whole percent.
+    The tensor decides that loses most beside its like, and shares are compared in whole percent.
     """
     ours, theirs = (side.log(UpdateLog).totals() for side in (candidate, reference))
-    if not ours:
+
+    def beside(name: str) -> int:
+        other = theirs.get(name)
+        return round(100 * ours[name].share) - (0 if other is None else round(100 * other.share))
+
+    name = max(ours, key=lambda tensor: (beside(tensor), ours[tensor].share), default=None)
+    if name is None or beside(name) <= 0:
         return []
-    name, counts = worst(ours)
     other = theirs.get(name)
-    if other is not None and round(100 * counts.share) <= round(100 * other.share):
-        return []
-    if other is None and round(100 * counts.share) == 0:
-        return []
-    beside = "not measured" if other is None else _share(other)
-    return [f"{_share(counts)} of updates lost in {name} (reference: {beside})"]
+    words = "not measured" if other is None else _share(other)
+    return [f"{_share(ours[name])} of updates lost in {name} (reference: {words})"]
 
 
 def losses_explained(case: RecordedCase, diagnosis: object) -> list[str]:

@@ -63,7 +63,8 @@ def other_number(judgement: Judgement, op: int) -> str:
     without = [side for side, number in enumerate((ours, theirs)) if not number]
     if ours == theirs or not all(_runs_no_forward(judgement, side, op) for side in without):
         return ""
-    return f"{ours} microbatches here, {theirs} in the reference"
+    plural = "" if ours == 1 else "es"
+    return f"{ours} microbatch{plural} here, {theirs} in the reference"
 
 
 def extra_update(finding: Finding, judgement: Judgement) -> str:

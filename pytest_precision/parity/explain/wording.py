@@ -111,7 +111,8 @@ def disturbance(finding: Finding, side: str) -> str:
     pair = finding.pair
     operation = f"{pair.moment.operation} after step {pair.moment.step}"
     if finding.problem in ONE_SIDED:
-        return f"{operation} left {pair.kind} of {pair.name} {finding.problem} in the {side}"
+        verb = "added" if finding.problem == "extra" else "removed"
+        return f"{operation} {verb} {pair.kind} of {pair.name} in the {side}"
     if finding.problem != "values" or finding.statistics is None:
         return f"{operation} changed the {finding.problem} of {pair.kind} {pair.name} in the {side}"
     changed = extent(finding, finding.statistics, "before")
@@ -167,7 +168,10 @@ def _counted(side: NotFinite, numel: int) -> str:
         return "is finite"
     if numel in side:
         return "is all NaN" if side.nan else "is all infinite"
-    names = (f"{side.nan} NaN", f"{side.infinite} infinities")
+    names = (
+        f"{side.nan} NaN",
+        f"{side.infinite} {'infinity' if side.infinite == 1 else 'infinities'}",
+    )
     counts = " and ".join(name for name, count in zip(names, side, strict=True) if count)
     return f"has {counts} in {numel} elements"
 

@@ -35,6 +35,7 @@ from pytest_precision.recorders.lines.user_calls import UserCalls
 from pytest_precision.recorders.lines.values import Values, generator_state, has_values
 from pytest_precision.trace.moment import LogRequest
 from pytest_precision.trace.operations import (
+    DETACH,
     GRAPH,
     REGION,
     Holding,
@@ -60,11 +61,11 @@ class OperationLogger:
     """
 
     def __init__(self, scope: LogRequest) -> None:
-        self.log = OperationLog(pieces=scope.pieces)
+        self.log = OperationLog(pieces=scope.pieces, rows=scope.rows)
         self.active = False
         self.frames = Frames()
         self._scope = scope
-        self._values = Values(scope.pieces)
+        self._values = Values(scope.pieces, rows=scope.rows)
         self._sketches = Sketches()
         self.settings = SettingsWatch(self.frames, self.log)
         self._lines = ForwardLines(self.frames)
@@ -125,6 +126,8 @@ class OperationLogger:
         if not self.active or torch.compiler.is_compiling() or capturing():
             return func(*args, **kwargs)
         if returns_view(func):
+            if func is torch.ops.aten.detach.default and args[0].requires_grad:
+                self._detached(args[0])
             return func(*args, **kwargs)
         if transfers(func):  # what arrives is known by its digest from the log of the sender
             return self._unlogged(func, args, kwargs)
@@ -135,6 +138,13 @@ class OperationLogger:
             with self._user_calls.paused():
                 return self._logged(origin, func, args, kwargs)
         return self._unlogged(func, args, kwargs)  # of the recorder
+
+    def _detached(self, tensor: Tensor) -> None:
+        """Log that a line of the user's takes a value out of the graph of a backward."""
+        origin = self._lines.origin(torch.ops.aten.detach.default)
+        by_user = origin.line is not None and origin.line.is_users and not origin.backward
+        if by_user and has_values(tensor) and len(self.log.operations) < self._scope.limit:
+            self._note(origin, DETACH, [self._values.of(tensor)])
 
     def _unlogged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)

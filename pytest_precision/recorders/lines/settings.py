@@ -22,6 +22,7 @@ from pytest_precision._torch.regions import in_compiled_call
 from pytest_precision.recorders.lines.frames import Frames
 from pytest_precision.trace.operations import (
     CALLED,
+    DROPPED,
     UPDATES,
     ZEROES,
     CodeLine,
@@ -35,7 +36,9 @@ PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 class SettingsWatch:
     """Logs each assignment to an option of a parameter group or to a module's plain attribute.
 
-    Among them it logs the calls that update weights or zero gradients.
+    Those of a traced graph are text that a compiler writes, and what it computes is logged.
+
+    Among them it logs the calls that update weights or zero gradients, and lines that drop one.
 
     Args:
         frames: finds lines in stacks.
@@ -68,6 +71,7 @@ class SettingsWatch:
             around_calls(LRScheduler, "step", self._scheduled),
             around_calls(Optimizer, "zero_grad", self._zeroed),
             around_calls(nn.Module, "zero_grad", self._zeroed),
+            self._gradients_followed(),
         ):
             hook = register_optimizer_step_pre_hook(self._stepped)
             try:
@@ -113,7 +117,8 @@ class SettingsWatch:
             self._note(key, which, value)
 
     def _attribute(self, original: Any, module: nn.Module, name: str, value: Any) -> None:
-        changed = isinstance(value, PLAIN_TYPES) and vars(module).get(name, value) != value
+        is_plain = isinstance(value, PLAIN_TYPES) and not isinstance(module, torch.fx.GraphModule)
+        changed = is_plain and vars(module).get(name, value) != value
         original(module, name, value)
         if changed:
             path = self._modules.get(module, type(module).__name__)
@@ -132,6 +137,35 @@ class SettingsWatch:
     def _zeroed(self, original: Any, *args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
         self._note(ZEROES, "the gradients", CALLED)
+
+    @contextmanager
+    def _gradients_followed(self) -> Iterator[None]:
+        """Log lines of the user's that set a parameter's gradient to None, in this context.
+
+        The class has no method of its own for it, and after the context it has none again.
+        """
+        original = Tensor.__setattr__
+
+        def assign(tensor: Tensor, name: str, value: Any) -> None:
+            dropped = name == DROPPED and value is None and tensor.grad is not None
+            original(tensor, name, value)
+            if dropped:
+                self._dropped(tensor)
+
+        setattr(Tensor, "__setattr__", assign)  # noqa: B010 (mypy takes no assignment to a method)
+        try:
+            yield
+        finally:
+            delattr(Tensor, "__setattr__")
+
+    def _dropped(self, parameter: Tensor) -> None:
+        line = self._frames.stack().line
+        if line is None or not line.is_users or line.called:
+            return
+        for module, path in self._modules.items():
+            for name, other in module.named_parameters(recurse=False):
+                if other is parameter:
+                    self._note(DROPPED, f"{path}.{name}".removeprefix("."), None)
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         if not in_compiled_call():

@@ -25,6 +25,10 @@ MOST_ROWS = 16
 """Matrices in one tensor, such as those of experts, up to which each is digested by itself."""
 
 
+MOST_SINGLE_ROWS = 4096
+"""Rows of a tensor up to which each is digested by itself, where that is asked for."""
+
+
 class Values:
     """Returns digests of tensors' contents, and caches them until they are overwritten.
 
@@ -33,13 +37,15 @@ class Values:
 
     Args:
         pieces: see `LogRequest`.
+        rows: see `LogRequest`.
 
     Attributes:
         cuts: where tensors lie in flat buffers.
     """
 
-    def __init__(self, pieces: int = 1) -> None:
+    def __init__(self, pieces: int = 1, *, rows: bool = False) -> None:
         self._pieces = pieces
+        self._rows = rows
         self.cuts = Cuts(self._storage)
         self._storages: dict[int, tuple[int, Any]] = {}
         self._known: dict[int, dict[Any, tuple[Value, bytes]]] = {}
@@ -78,6 +84,10 @@ class Values:
         if cuts:
             return [0, *cuts]
         length = len(tensor) if tensor.dim() else 1
+        if self._rows and tensor.dim() > 1:
+            width = tensor.shape[-1]
+            is_short = 1 < tensor.numel() // width <= MOST_SINGLE_ROWS
+            return range(0, tensor.numel(), width) if is_short else ()
         if tensor.dim() > 2 and 1 < length <= MOST_ROWS:
             rows = 1
         elif self._pieces > 1 and length > 1:

@@ -110,7 +110,7 @@ def losses(*steps: int, read: str = "rrr") -> list[tuple[Moment, list[Observatio
     ("ours", "theirs", "words"),
     [
         (losses(4), losses(2), "4 microbatches here, 2 in the reference"),
-        (losses(1), losses(2), "1 microbatches here, 2 in the reference"),
+        (losses(1), losses(2), "1 microbatch here, 2 in the reference"),
         (losses(1, 0, read="r."), losses(1, 1), "0 microbatches here, 1 in the reference"),
         (losses(1, 0, read=".."), losses(1, 1), ""),
         (losses(1, 0), losses(1, 1), ""),

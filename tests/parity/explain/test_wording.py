@@ -68,7 +68,7 @@ def numbers(*values: float, dtype: torch.dtype = torch.float32) -> Tensor:
         (
             [INF, 2],
             [1, 3],
-            "w has 1 infinities in 2 elements, and is finite in the reference on rank 0, "
+            "w has 1 infinity in 2 elements, and is finite in the reference on rank 0, "
             "relative L2 error 0.32 elsewhere",
         ),
     ],
@@ -108,8 +108,8 @@ def test_integers_have_no_ulp(find: Callable[..., Finding]) -> None:
     [
         ([NAN, NAN], [1, 2], "is all NaN, and is finite in the reference"),
         ([INF, -INF], [1, 2], "is all infinite, and is finite in the reference"),
-        ([1, INF], [NAN, 2], "has 1 infinities in 2 elements, and has 1 NaN in 2 elements in the"),
-        ([NAN, INF, 1], [1, 1, 1], "has 1 NaN and 1 infinities in 3 elements, and is finite in"),
+        ([1, INF], [NAN, 2], "has 1 infinity in 2 elements, and has 1 NaN in 2 elements in the"),
+        ([NAN, INF, 1], [1, 1, 1], "has 1 NaN and 1 infinity in 3 elements, and is finite in"),
         ([1, NAN], [NAN, 2], "has NaN or infinities in other places than in the reference"),
         ([INF, 1], [-INF, 1], "has NaN or infinities in other places than in the reference"),
     ],
@@ -212,7 +212,7 @@ def test_replicas_are_compared_with_the_first_rank(find: Callable[..., Finding])
         (numbers(1, NAN), "changed param in the candidate: w is finite, and has 1 NaN in 2 elemen"),
         (numbers(1, 2, 3), "changed the shape of param w in the candidate"),
         (numbers(1, 2).double(), "changed the dtype of param w in the candidate"),
-        (None, "left param of w extra in the candidate"),
+        (None, "added param of w in the candidate"),
     ],
 )
 def test_a_disturbance_says_what_an_operation_did(

@@ -116,23 +116,24 @@ def calls(log: OperationLog) -> Iterator[SingleCall]:
 
 
 def _calls_of_elements(call: SingleCall) -> list[SingleCall]:
-    """Return the calls of each element of a foreach operation; empty for other operations."""
+    """Return the calls of each element of a foreach operation; empty for other operations.
+
+    What it writes beside its lists, such as whether a gradient is finite, it makes of all of them.
+    """
     operation = call.operation
     if not operation.is_foreach:
         return []
-    number = len(call.results)
+    lengths = (len(argument) for argument in call.arguments if isinstance(argument, tuple))
+    number = min(next(lengths, len(call.results)), len(call.results))
     single_calls = []
     for place in range(number):
         arguments = tuple(_element(argument, place, number) for argument in call.arguments)
-        read = tuple(
-            argument
-            for position, argument in enumerate(arguments)
-            if isinstance(argument, Value) and position not in operation.written
-        )
+        read = operation._replace(arguments=arguments).read
         single_calls.append(
             call._replace(arguments=arguments, read=read, results=(call.results[place],))
         )
-    return single_calls
+    beside = call.results[number:]
+    return [*single_calls, call._replace(results=beside)] if beside else single_calls
 
 
 def _element(argument: LoggedArgument, place: int, number: int) -> LoggedArgument:
@@ -213,6 +214,7 @@ class ReferenceLookup:
         self._ranks: list[list[SingleCall]] = []
         self.names_at_start: dict[str, str] = {}
         self.shapes = shapes_of(logs)
+        self.by_row = all(log.rows for log in logs)
         self.readers: dict[str, list[SingleCall]] = defaultdict(list)
         self.makers: dict[str, list[SingleCall]] = defaultdict(list)
         self.last_step = max((end.step for log in logs for end in log.steps), default=0)

@@ -11,23 +11,28 @@ from typing import NamedTuple
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
-from pytest_precision.parity.explain.lines.batching import batched_otherwise
+from pytest_precision.parity.explain.lines.batching import unfollowed
 from pytest_precision.parity.explain.lines.calls import (
     ReferenceLookup,
     is_common,
     moves,
 )
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
+from pytest_precision.parity.explain.lines.loop_calls import (
+    RATE_OPTIONS,
+    dropped_gradient,
+    lacks_zeroing,
+    rate_moved_before,
+    set_earlier,
+)
 from pytest_precision.parity.explain.lines.misplaced import misplaced, not_restored
 from pytest_precision.parity.explain.lines.other_data import drawn_or_fetched
 from pytest_precision.parity.explain.lines.pieces import hold_other_pieces, tellable
 from pytest_precision.parity.explain.lines.user_code import (
     SetOtherwise,
     only_other,
-    set_earlier,
     set_otherwise,
     too_little,
-    zeroed_by_reference,
 )
 from pytest_precision.parity.explain.lines.worded import shown_file
 from pytest_precision.trace.operations import OperationLog
@@ -148,7 +153,7 @@ def _suspicion(
     if chosen:
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
-        if reason := batched_otherwise(chosen[0], lookup):
+        if reason := unfollowed(chosen[0], lookup):
             return _Suspicion(None, chosen[0].call.number, reason=reason)
         chosen = drawn_or_fetched(chosen, wrong, lookup)
         if cause := _cause_of(chosen, wrong, (candidate, reference), lookup, root, kind):
@@ -187,25 +192,19 @@ def _cause_of(
     root: Path,
     kind: str,
 ) -> _Suspicion | None:
-    """Return what operations lack that compute right: zeroed gradients, or state of before."""
+    """Return what operations lack that compute right: a call of the loop, or state of before."""
     candidate, reference = sides
-    zeroed = _not_zeroed(chosen[0], candidate, reference)
-    if zeroed is not None:
-        return _set_by(zeroed, root, worded.of_operations(chosen, len(candidate), lookup, root))
+    for explain in (lacks_zeroing, dropped_gradient, rate_moved_before):
+        setting = explain(candidate, reference, chosen[0])
+        if setting is not None:
+            then = worded.of_operations(chosen, len(candidate), lookup, root)
+            return _set_by(setting, root, then)
     leading = [*chosen[: chosen[0].draws], *_leading(wrong)]
     unrestored = not_restored(leading, chosen, candidate, reference, lookup, kind)
     if unrestored is None:
         return None
     call, line, error = unrestored
     return _Suspicion(worded.of_operation(call, error, root, rank=None, named=line))
-
-
-def _not_zeroed(
-    wrong: Wrong, candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
-) -> SetOtherwise | None:
-    """Return the reference's zeroing of gradients that a wrong sum of them lacks, if any."""
-    adds = wrong.call.operation.backward and wrong.call.base == "add"
-    return zeroed_by_reference(candidate, reference, wrong.call.step) if adds else None
 
 
 def _leading(wrong: list[Wrong]) -> list[Wrong]:
@@ -264,7 +263,7 @@ def _is_known(kind: str, candidate: Sequence[OperationLog], lookup: ReferenceLoo
 def _shows(kind: str, name: str, option: str) -> bool:
     """Return whether a differing tensor records the option or attribute named `option`."""
     if kind == "lr":
-        return option in ("lr", "initial_lr")
+        return option in RATE_OPTIONS
     if kind == "hyper":
         return option == TensorKey.of(kind, name).option
     if kind == "policy":

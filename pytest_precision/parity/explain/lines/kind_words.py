@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
+
 from pytest_precision.parity.explain.lines.calls import SingleCall
-from pytest_precision.trace.operations import Constant
+from pytest_precision.trace.operations import Constant, Value
 
 MIXED = (
     "what this rank gives is right: other ranks, or another reduction, made the value wrong; a sum "
@@ -20,12 +22,19 @@ SAME_CALL = (
     "memory layouts differ"
 )
 
+OTHER_BATCH = (
+    "it makes other bits of the same rows in a batch of shape {0} than the reference in one of "
+    "shape {1}"
+)
+
 A_REGION = "a compiled region, which is counted as one operation,"
 
 OTHER_DRAWS = (
     "it draws from another random state than the reference: another seed, or another number of "
     "draws before"
 )
+
+AGAIN_IN_BACKWARD = "it draws again in the backward, where the reference draws nothing"
 
 IN_REGION = (
     f"{A_REGION} makes it of values that the reference "
@@ -54,6 +63,12 @@ class ErrorKind(NamedTuple):
     reference: SingleCall | None = None
     constants: Mapping[str, Mapping[str, str]] | None = None
     blamed: SingleCall | None = None
+
+
+def element_text(value: Value) -> str:
+    """Return the element of a tensor whose elements are all equal, as text."""
+    element = torch.frombuffer(bytearray(value.element), dtype=getattr(torch, value.dtype))
+    return str(element[0].item())
 
 
 VERBS = {

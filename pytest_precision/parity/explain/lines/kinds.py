@@ -10,7 +10,6 @@ from pytest_precision.parity.explain.lines.calls import (
     is_same,
     is_telling,
     last_maker,
-    last_writer,
     moves,
 )
 from pytest_precision.parity.explain.lines.counterparts import (
@@ -22,23 +21,28 @@ from pytest_precision.parity.explain.lines.counterparts import (
     maker_of_number,
     most_alike,
     nearest_call,
-    read_again,
     readers_between,
     reads,
     rivals,
     unlike_constants,
 )
+from pytest_precision.parity.explain.lines.detached import detached_by_one
+from pytest_precision.parity.explain.lines.dropped import dropped_result
 from pytest_precision.parity.explain.lines.following import Wrong
+from pytest_precision.parity.explain.lines.from_before import of_other_step, older_in_reference
 from pytest_precision.parity.explain.lines.kind_words import (
     A_REGION,
+    AGAIN_IN_BACKWARD,
     IN_GRAPH,
     IN_REGION,
     MIXED,
+    OTHER_BATCH,
     OTHER_DRAWS,
     OTHER_ORDER,
     SAME_CALL,
     ErrorKind,
     constant_words,
+    element_text,
 )
 from pytest_precision.trace.operations import GENERATOR, GRAPH, Value
 
@@ -55,10 +59,19 @@ def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     if wrong.source:
         return _outside_input(wrong, lookup)
     if wrong.draws and not _draws_alike(wrong.call, lookup):
-        return ErrorKind("data", OTHER_DRAWS, most_alike(wrong.call, lookup))
+        words = OTHER_DRAWS if _draws_there(wrong.call, lookup) else AGAIN_IN_BACKWARD
+        return ErrorKind("data", words, most_alike(wrong.call, lookup))
     if wrong.call.operation.is_region:
         return ErrorKind("unknown", IN_REGION, most_alike(wrong.call, lookup))
-    for explain in (_same_inputs, _of_other_step, _lacking, _other_inputs, _lacking_at_start):
+    for explain in (
+        detached_by_one,
+        dropped_result,
+        _same_inputs,
+        of_other_step,
+        _lacking,
+        _other_inputs,
+        _lacking_at_start,
+    ):
         error_kind = explain(wrong, lookup)
         if error_kind is not None:
             return error_kind
@@ -79,6 +92,12 @@ def _draws_alike(call: SingleCall, lookup: ReferenceLookup) -> bool:
         rival.step == call.step and states.intersection(value.digest for value in rival.read)
         for rival in rivals(call, lookup)
     )
+
+
+def _draws_there(call: SingleCall, lookup: ReferenceLookup) -> bool:
+    """Return whether the reference draws in its backward, too, if this is a draw of a backward."""
+    backward = call.operation.backward
+    return not backward or any(other.draws and other.operation.backward for other in lookup.calls)
 
 
 def _outside_input(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
@@ -130,42 +149,10 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
         if mine.shape != theirs.shape and mine.digest == theirs.digest:
             words = f"a value has shape {[*mine.shape]} here, {[*theirs.shape]} in the reference"
             return ErrorKind("inputs", words, other)
+        if mine.shape != theirs.shape:
+            shapes = [*mine.shape], [*theirs.shape]
+            return ErrorKind("unknown", OTHER_BATCH.format(*shapes), other)
     return ErrorKind("unknown", SAME_CALL, other)
-
-
-def _of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
-    """Return the error kind of a call that reads what the reference reads in another step."""
-    call = wrong.call
-    again = read_again(call, lookup)
-    if again is None:
-        return None
-    step = f"that of step {again.earlier.step}"
-    if not again.is_state(lookup):
-        tensor_words = f"{again.value.dtype} tensor of shape {[*again.value.shape]}"
-        words = f"the {tensor_words} that it reads at step {call.step} is {step} in the reference"
-        return ErrorKind("data", words, most_alike(call, lookup))
-    maker = _maker_before(again.value, wrong)
-    if maker is None:
-        words = f"what it reads at step {call.step} is stale: {step} in the reference"
-        return ErrorKind("inputs", words, most_alike(call, lookup))
-    by_user = maker.line is not None and maker.line.is_users
-    words = (
-        f"what it makes at step {maker.step} is stale where {call.operation.name}{call.at} reads "
-        f"it at step {call.step}: the reference makes it anew"
-    )
-    return ErrorKind("inputs", words, most_alike(call, lookup), None, maker if by_user else None)
-
-
-def _maker_before(value: Value, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's operation of an earlier step that made a value, before any casts."""
-    step, number = wrong.call.step, wrong.call.number
-    while True:
-        maker = last_writer(wrong.calls, number, value.storage)
-        if maker is None or maker.step != step:
-            return maker
-        if len(maker.read) != 1:
-            return None
-        value, number = maker.read[0], maker.number
 
 
 def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
@@ -257,7 +244,8 @@ def _without_counterpart(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     read = [value for value in call.read if value in lookup and not is_common(value)]
     readers = lookup.readers[read[0].digest] if read else []
     reader = readers[0] if readers else None
-    words = f"the reference has no such operation on this value{_then(reader)}"
+    older = older_in_reference(wrong, lookup)
+    words = older or f"the reference has no such operation on this value{_then(reader)}"
     return ErrorKind(kind, words, reader)
 
 
@@ -275,6 +263,9 @@ def _whose(value: Value, lookup: ReferenceLookup) -> str:
     makers = lookup.makers.get(value.digest, [])
     if makers:
         return f"what {makers[0].operation.name} made{makers[0].at}"
+    shape = f"of shape {[*value.shape]}"
     if value.uniform:
-        return "a constant"
-    return "a value that it alone has" if value not in lookup else "another value"
+        return f"a constant, {element_text(value)} in all of a tensor {shape}"
+    if value not in lookup:
+        return "a value that it alone has"
+    return f"another value, a {value.dtype} tensor {shape}"

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import NamedTuple
 
 from pytest_precision.parity.explain.lines.calls import short
 from pytest_precision.trace.operations import (
-    UPDATES,
-    ZEROES,
     CodeLine,
     LoggedOperation,
     OperationLog,
@@ -92,49 +90,11 @@ def set_otherwise(
                     yield SetOtherwise(ours_set, theirs_set)
 
 
-def set_earlier(
-    candidate: Sequence[OperationLog],
-    reference: Sequence[OperationLog],
-    shows: Callable[[str], bool],
-) -> SetOtherwise | None:
-    """Return the first option that one run sets before an update and the other after it, if any.
-
-    Args:
-        candidate: the logs of its ranks.
-        reference: the logs of the reference's ranks.
-        shows: whether the tensor that differs shows the option of this name.
-    """
-    for logs in zip(candidate, reference, strict=False):
-        sides = (
-            [s for s in log.settings if s.option == UPDATES or shows(s.option)] for log in logs
-        )
-        for mine, theirs in zip(*sides, strict=False):
-            if (mine.name, mine.value) == (theirs.name, theirs.value):
-                continue
-            if mine.is_call == theirs.is_call:
-                break
-            if mine.is_call:
-                return SetOtherwise(None, theirs, " before the update")
-            return SetOtherwise(mine, None, " before the update")
-    return None
-
-
-def zeroed_by_reference(
-    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], step: int
-) -> SetOtherwise | None:
-    """Return the reference's first call in a step that zeroes gradients, if this has fewer."""
-    for logs in zip(candidate, reference, strict=False):
-        mine, theirs = (
-            [s for s in log.settings if s.option == ZEROES and s.is_call] for log in logs
-        )
-        if len(mine) < len(theirs):
-            return SetOtherwise(None, theirs[len(mine)], f" at step {step}" if step else "")
-    return None
-
-
 def _by_name(log: OperationLog) -> dict[str, list[Setting]]:
     settings: dict[str, list[Setting]] = defaultdict(list)
-    for setting in (setting for setting in log.settings if not setting.is_call):
+    for setting in log.settings:
+        if setting.is_call or setting.drops_gradient:
+            continue
         settings[setting.name].append(setting)
     return settings
 

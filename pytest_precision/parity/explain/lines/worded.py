@@ -9,14 +9,13 @@ import linecache
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pytest_precision.parity.culprit import CalledAt, Culprit, Following, SourceLine
 from pytest_precision.parity.explain.lines.calls import ReferenceLookup, SingleCall
 from pytest_precision.parity.explain.lines.following import Wrong
 from pytest_precision.parity.explain.lines.kind_words import ErrorKind
 from pytest_precision.parity.explain.lines.kinds import kind_of
-from pytest_precision.parity.explain.lines.user_code import LeftOut, SetOtherwise
 from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
 from pytest_precision.trace.operations import CodeLine, LoggedOperation
 
@@ -135,13 +134,29 @@ def of_operation(
     )
 
 
+class Suspect(Protocol):
+    """What a line of the user's does that is no operation, such as an assignment."""
+
+    @property
+    def line(self) -> CodeLine | None:
+        """Return the line."""
+
+    @property
+    def name(self) -> str:
+        """Return what it sets or leaves out."""
+
+    @property
+    def words(self) -> str:
+        """Return words on what the two sides do."""
+
+
 def of_user_code(
-    suspect: LeftOut | SetOtherwise, kind: str, root: Path, then: Culprit | None, rank: int | None
+    suspect: Suspect, kind: str, root: Path, then: Culprit | None, rank: int | None
 ) -> Culprit:
     """Return the culprit for a user's function that leaves something out, or an assignment.
 
     Args:
-        suspect: the function that leaves something out, or the assignment.
+        suspect: the function that leaves something out, the assignment, or the like.
         kind: of the error.
         root: files are named relative to it.
         then: the operation that made the first wrong value, where there is one.
