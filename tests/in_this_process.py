@@ -18,8 +18,8 @@ import pytest_precision.check.parity
 import pytest_precision.layouts.megatron.optimizer
 import pytest_precision.layouts.sharded
 import pytest_precision.plugin.fixtures
+import pytest_precision.probes.declared_rule.update_watcher
+import pytest_precision.probes.gradients.gradient_probe
 import pytest_precision.recorders.engine_recorder
-import pytest_precision.recorders.gradient_probe
-import pytest_precision.recorders.update_watcher
 import pytest_precision.workloads.mixture
 import pytest_precision.workloads.perceptron  # noqa: F401

@@ -18,8 +18,8 @@ WITHOUT_CONTENT = re.compile(
 )
 
 PROMISED = {
-    ("check/accuracy.py", "here"): "a key of report.json",
-    ("check/accuracy.py", "there"): "a key of report.json",
+    ("probes/accuracy/beside_fp64.py", "here"): "a key of report.json",
+    ("probes/accuracy/beside_fp64.py", "there"): "a key of report.json",
     ("engine/capture.py", "seen"): "a parameter of `Capture.keep`, which users may name",
     ("trace/reader.py", "given"): "a key of the header of a recording",
 }

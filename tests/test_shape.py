@@ -100,24 +100,24 @@ def defined(node: ast.stmt) -> list[str]:
 JUDGES = (
     "check/ruled_check.py",
     "recorders/engine_recorder.py",
-    "recorders/gradient_probe.py",
+    "probes/gradients/gradient_probe.py",
     "recorders/layout_job.py",
-    "recorders/update_watcher.py",
+    "probes/declared_rule/update_watcher.py",
     "trace/recording.py",
 )
 """The modules that record and judge a cell; what they import, each green cell imports."""
 
 ONLY_RED = (
     "check/disagreement.py",
-    "check/lines.py",
+    "probes/lines/line_named.py",
     "parity/compare/dense.py",
     "parity/compare/noise.py",
     "parity/explain/diagnosis.py",
     "parity/explain/locate.py",
     "parity/self_checks/tolerance.py",
-    "recorders/gradients/perturbed.py",
-    "recorders/oracle/fitted_rules.py",
-    "recorders/perturb/rounding_noise.py",
+    "probes/gradients/perturbed.py",
+    "probes/declared_rule/oracle/fitted_rules.py",
+    "probes/races/perturb/rounding_noise.py",
     "recorders/skipped_step.py",
     "trace/whole_recording.py",
 )

@@ -64,13 +64,13 @@ class Clock:
         """Watch what only then may be imported: before, nothing needs torch."""
         from pytest_precision.check import disagreement
         from pytest_precision.check.parity import Parity
-        from pytest_precision.parity.explain import required_tolerance
-        from pytest_precision.parity.self_checks import coverage_gaps
-        from pytest_precision.parity.self_checks.consistency import Consistency
-        from pytest_precision.recorders.lost_updates import UpdateMeter
-        from pytest_precision.recorders.oracle.update_oracle import UpdateOracle
-        from pytest_precision.trace.oracle_log import OracleLog
-        from pytest_precision.trace.update_log import UpdateLog
+        from pytest_precision.probes.coverage_gaps import gaps as coverage_gaps
+        from pytest_precision.probes.declared_rule.oracle.update_oracle import UpdateOracle
+        from pytest_precision.probes.declared_rule.oracle_log import OracleLog
+        from pytest_precision.probes.identities.consistency import Consistency
+        from pytest_precision.probes.lost_updates.measured import UpdateMeter
+        from pytest_precision.probes.lost_updates.update_log import UpdateLog
+        from pytest_precision.probes.proposals import required_tolerance
 
         self.watch(Parity, "check", "check")
         for name in ("__init__", "keep_reduced", "before", "after"):

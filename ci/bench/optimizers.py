@@ -49,8 +49,8 @@ def train(layout: ImportPath, workload: ImportPath, cell: Cell) -> dict[str, Any
 
     from pytest_precision.engine.engine import STEP_PHASES
     from pytest_precision.engine.observation import tensors_in
-    from pytest_precision.recorders.update_watcher import UpdateWatcher
-    from pytest_precision.trace.update_log import Counts, UpdateLog
+    from pytest_precision.probes.declared_rule.update_watcher import UpdateWatcher
+    from pytest_precision.probes.lost_updates.update_log import Counts, UpdateLog
 
     trained = workload.resolve()()
     engine = layout.resolve()(trained, cell)

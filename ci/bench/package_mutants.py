@@ -79,14 +79,14 @@ MUTANTS = (
     ),
     Mutant(
         "the oracle of Adam adds eps within the root",
-        "recorders/oracle/adam.py",
+        "probes/declared_rule/oracle/adam.py",
         "        return corrected.sqrt_().add_(self.eps)",
         "        return corrected.add_(self.eps).sqrt_()",
         ("check/test_declared_rule.py", "check"),
     ),
     Mutant(
         "updates that moved a weight count as lost",
-        "recorders/lost_updates.py",
+        "probes/lost_updates/measured.py",
         "still = moved.eq_(0)",
         "still = moved.ne_(0)",
         ("recorders/test_lost_updates.py",),
@@ -128,7 +128,7 @@ MUTANTS = (
     ),
     Mutant(
         "races are looked for on no CPU",
-        "check/races.py",
+        "probes/races/late_ranks.py",
         'cell.device != "cpu" or any(segment.world_size > 1',
         'cell.device != "cpu" or any(segment.world_size > 8',
         ("check/test_races.py",),
@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "a baseline keeps nothing of the last moment",
-        "check/baseline_trace.py",
+        "probes/baselines/baseline_trace.py",
         "for moment in segment_moments\n",
         "for moment in [*segment_moments][:-1]\n",
         ("check/test_baselines.py", "check/test_baseline_text.py", "check"),

@@ -33,12 +33,12 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.engine.observation import Observation
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
+from pytest_precision.probes.declared_rule.update_watcher import UpdateWatcher
 from pytest_precision.ranks.gpus import devices
-from pytest_precision.recorders.update_watcher import UpdateWatcher
 from pytest_precision.trace.digests import THREADS, digest
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import digest_name_of_cell, digested
-from pytest_precision.trace.oracle_log import Breach, OracleLog
 from pytest_precision.trace.writer import TraceWriter
 
 MEBIBYTE = 2**20

@@ -75,7 +75,7 @@ def _in_no_module(case: Case, finding: Finding) -> bool:
     sides = (side for side in case.sides if side.name == finding.faulty_side)
     return finding.problem in ("replicas", "pieces") and any(
         "unnamed" in side.trace.header.unobservable
-        and finding.pair.name.split(" ")[0] not in side.trace.dtypes().get("used_param", {})
+        and finding.pair.name not in side.trace.dtypes().get("used_param", {})
         for side in sides
     )
 

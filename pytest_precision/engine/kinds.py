@@ -5,7 +5,7 @@ State that an optimizer keeps under a name of its own is a kind without a row; s
 What one module alone asks of kinds, it lists itself: what is judged in one run
 (`parity/exempt.py`, `consistency.py`), what a step shows after its losses
 (`parity/compare/first_cause.py`), what is listed also where both sides agree
-(`parity/explain/tensor_needs.py`), which kinds have a row in the docs
+(`probes/proposals/tensor_needs.py`), which kinds have a row in the docs
 (`report/page/doc_links.py`).
 """
 

@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         transformer_engine.refuse_stand_in(settings)
     if settings.compares_in_time:
-        from pytest_precision.plugin import other_side
+        from pytest_precision.probes.then import other_side
 
         other_side.open_other_side(config, settings)
     if settings.fuzz:
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(Fuzz.of(config), "precision-fuzz")
     if settings.baseline is not None and _reports(config):
-        from pytest_precision.plugin.baseline_summary import BaselineSummary
+        from pytest_precision.probes.baselines.baseline_summary import BaselineSummary
 
         summary = BaselineSummary.of(config, settings)
         config.pluginmanager.register(summary, "precision-baselines")
@@ -70,7 +70,7 @@ def _reports(config: pytest.Config) -> bool:
 def pytest_configure_node(node: Any) -> None:
     """Tell an xdist worker which commit or installation its checks are compared with."""
     if node.config.stash[SETTINGS].compares_in_time:
-        from pytest_precision.plugin import other_side
+        from pytest_precision.probes.then import other_side
 
         other_side.tell_worker(node)
 

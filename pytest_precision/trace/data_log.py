@@ -4,7 +4,7 @@ Runs on different data differ whatever their layouts do. So what each rank was g
 where the rank asks for it, and compared before anything else.
 
 `DataWatch` is not among the recorders, since it calls the user's workload: a log of operations
-gives no line to what runs below a recorder (`recorders/lines/frames.py`).
+gives no line to what runs below a recorder (`probes/lines/log/frames.py`).
 """
 
 from __future__ import annotations

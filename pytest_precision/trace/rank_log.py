@@ -105,11 +105,11 @@ class SealedLog(RankLog):
 
 SEALED_LOGS = (
     "pytest_precision.trace.data_log:DataLog",
-    "pytest_precision.trace.update_log:UpdateLog",
+    "pytest_precision.probes.lost_updates.update_log:UpdateLog",
 )
 """Paths of the classes of `SealedLog`, in the order in which manifests name their files."""
 
-SHARED_LOG = "pytest_precision.trace.gradient_log:GradientLog"
+SHARED_LOG = "pytest_precision.probes.gradients.gradient_log:GradientLog"
 """Path of the log of a reference that spares the candidate's ranks what was computed for it."""
 
 

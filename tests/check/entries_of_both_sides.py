@@ -28,7 +28,7 @@ from catalogue import (
 )
 
 from pytest_precision import Cell, Engine, Workload, workloads
-from pytest_precision.parity.self_checks.consistency import FROZEN
+from pytest_precision.probes.identities.consistency import FROZEN
 
 TRAIN2, TRAIN3 = Cell(sequence="train2"), Cell(sequence="train3")
 TWO = TRAIN2.replace(world_size=2)

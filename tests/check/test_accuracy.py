@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_precision.check.accuracy import Accuracy, accuracy_lines, as_builtins
-from pytest_precision.trace.step_accuracy import BesideExact
+from pytest_precision.probes.accuracy.beside_fp64 import Accuracy, accuracy_lines, as_builtins
+from pytest_precision.probes.accuracy.step_accuracy import BesideExact
 
 EXACT = torch.ones(4, dtype=torch.float64)
 

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from pytest_precision import Chunk, Observation, Span, whole
-from pytest_precision.check.baseline_files import BaselinePlace, claim
-from pytest_precision.check.baseline_text import (
+from pytest_precision.errors import BaselineError, NoBaselineError
+from pytest_precision.parity.compare.bounds import Norm
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.probes.baselines.baseline_files import BaselinePlace, claim
+from pytest_precision.probes.baselines.baseline_text import (
     CheckBaseline,
     KeptMoment,
     KeptSide,
     WholeTensor,
     seal_of,
 )
-from pytest_precision.check.baseline_trace import kept_side, trace_of
-from pytest_precision.errors import BaselineError, NoBaselineError
-from pytest_precision.parity.compare.bounds import Norm
-from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import judge
+from pytest_precision.probes.baselines.baseline_trace import kept_side, trace_of
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.writer import TraceWriter
@@ -98,7 +98,7 @@ def test_a_tolerance_keeps_the_values_that_it_needs(tmp_path: Path) -> None:
 
 def test_too_many_values_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the number of bytes and what to do."""
-    monkeypatch.setattr("pytest_precision.check.baseline_trace.VALUE_BYTES", 100)
+    monkeypatch.setattr("pytest_precision.probes.baselines.baseline_trace.VALUE_BYTES", 100)
     trace = sharded(tmp_path)
     with pytest.raises(
         BaselineError,

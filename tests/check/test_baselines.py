@@ -12,10 +12,10 @@ import pytest
 from moving import made, made_elsewhere, made_too
 
 from pytest_precision import Cell, Parity, ParityError, Verdict, unchecked, workloads
-from pytest_precision.check.baselines import _key
-from pytest_precision.check.then import Then, then_rule
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
+from pytest_precision.probes.baselines.kept_check import _key
+from pytest_precision.probes.then.recorded_then import Then, then_rule
 from pytest_precision.registered import OF_PACKAGE, ProbeSpec, Registered
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.recording import Recording

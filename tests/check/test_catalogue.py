@@ -44,12 +44,10 @@ from shared_ranks import SharedRanks
 from pytest_precision import Cell, Parity, Verdict
 from pytest_precision.check.gate_order import ordered_gates
 from pytest_precision.check.gates import agreement, undisturbed
-from pytest_precision.check.side_rules import (
-    consistent,
-    declared_rule,
-    loop_rules,
-    workload_gradients,
-)
+from pytest_precision.probes.declared_rule.oracle_findings import declared_rule
+from pytest_precision.probes.gradients.gradient_findings import workload_gradients
+from pytest_precision.probes.identities.contradictions import consistent
+from pytest_precision.probes.loop_rules.refused_loops import loop_rules
 from pytest_precision.registered import OF_PACKAGE
 
 ParityIn = Callable[[Cell], Parity]

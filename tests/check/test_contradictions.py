@@ -22,11 +22,11 @@ from pytest_precision import (
     workloads,
 )
 from pytest_precision.parity.exempt import Exempt
-from pytest_precision.parity.self_checks.consistency import FROZEN, Consistency
+from pytest_precision.probes.declared_rule.oracle_log import OracleLog
+from pytest_precision.probes.identities.consistency import FROZEN, Consistency
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.trace.moment import EVERYTHING
-from pytest_precision.trace.oracle_log import OracleLog
 from pytest_precision.trace.recording import Recording
 
 ParityIn = Callable[[Cell], Parity]

@@ -22,9 +22,9 @@ from pytest_precision import (
 )
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.optim import FusedAdam
-from pytest_precision.parity.self_checks.oracle_findings import Broken
-from pytest_precision.recorders.update_watcher import UpdateWatcher
-from pytest_precision.trace.oracle_log import Breach, OracleLog
+from pytest_precision.probes.declared_rule.oracle_findings import Broken
+from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
+from pytest_precision.probes.declared_rule.update_watcher import UpdateWatcher
 
 ParityIn = Callable[[Cell], Parity]
 Judged = Callable[..., OracleLog]

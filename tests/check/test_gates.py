@@ -22,14 +22,14 @@ from pytest_precision import (
     unchecked,
     workloads,
 )
-from pytest_precision.check.baselines import golden
 from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gate import gate
 from pytest_precision.check.gate_order import ordered_gates
-from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.check.repeat import repeats
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.probes.baselines.kept_check import golden
+from pytest_precision.probes.then.moved import TIME_GATES
 from pytest_precision.registered import OF_PACKAGE
 
 VERDICTS = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"

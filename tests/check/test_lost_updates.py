@@ -23,7 +23,7 @@ from pytest_precision import (
 )
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
-from pytest_precision.trace.update_log import UpdateLog
+from pytest_precision.probes.lost_updates.update_log import UpdateLog
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.check.moved import Moves, since
-from pytest_precision.check.then import differences_in_time
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.probes.then.moved import Moves, since
+from pytest_precision.probes.then.recorded_then import differences_in_time
 
 LOST = Ruling(outcome="fail", gate="agreement", reason="the sides differ")
 ELSE = Ruling(outcome="fail", gate="contract", reason="another dtype")

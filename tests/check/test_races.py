@@ -10,7 +10,7 @@ import planted_races
 import pytest
 
 from pytest_precision import Cell, Parity, ParityError, layouts, workloads
-from pytest_precision.check.races import can_race
+from pytest_precision.probes.races.late_ranks import can_race
 
 ParityIn = Callable[[Cell], Parity]
 

@@ -16,9 +16,9 @@ from pytest_precision import Cell, layouts, workloads
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.errors import SideFailed
+from pytest_precision.probes.gradients.gradient_log import GradientLog
 from pytest_precision.ranks import ImportPath, RankPool
 from pytest_precision.trace.cache import TraceCache
-from pytest_precision.trace.gradient_log import GradientLog
 
 
 def side(layout: object, cell: Cell = Cell()) -> Side:  # noqa: B008 (cells do not change)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from documents import ROOT
 
-from pytest_precision.check.baselines import golden
 from pytest_precision.check.failed_check import FAILURES
 from pytest_precision.check.gate_order import ordered_gates
-from pytest_precision.check.moved import TIME_GATES
 from pytest_precision.check.preconditions import PRECONDITIONS
 from pytest_precision.check.repeat import repeats
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.kinds import KINDS
+from pytest_precision.probes.baselines.kept_check import golden
+from pytest_precision.probes.then.moved import TIME_GATES
 from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.report.status import STATUSES
 

@@ -14,9 +14,9 @@ from entries_of_both_sides import ADAM, SGD
 
 from pytest_precision import Cell, Workload, workloads
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.parity.self_checks.oracle_findings import UNKNOWN, Broken
-from pytest_precision.recorders.update_watcher import UpdateWatcher
-from pytest_precision.trace.oracle_log import OracleLog
+from pytest_precision.probes.declared_rule.oracle_findings import UNKNOWN, Broken
+from pytest_precision.probes.declared_rule.oracle_log import OracleLog
+from pytest_precision.probes.declared_rule.update_watcher import UpdateWatcher
 
 
 class Planted(NamedTuple):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of
-from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.probes.lines.explain.found import culprit_of
+from pytest_precision.probes.lines.log.operation_log import OperationLogger
+from pytest_precision.probes.lines.operations import OperationLog
 from pytest_precision.trace.moment import LogRequest
-from pytest_precision.trace.operations import OperationLog
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from logged_blocks import operations
 from torch import nn
 
 from pytest_precision import Cell, Parity, ParityError, Verdict
-from pytest_precision.parity.explain.lines.calls import calls
-from pytest_precision.trace.operations import DETACH
+from pytest_precision.probes.lines.explain.calls import calls
+from pytest_precision.probes.lines.operations import DETACH
 
 
 def test_a_scaler_divides_each_gradient_by_itself() -> None:

@@ -11,7 +11,7 @@ from logged_blocks import culprit_between, operations
 from marked_lines import marked
 from torch import Tensor
 
-from pytest_precision.trace.operations import OperationLog
+from pytest_precision.probes.lines.operations import OperationLog
 
 HERE = Path(__file__)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.parity.explain.lines.found import culprit_of
-from pytest_precision.parity.explain.lines.unnamed import unnamed
-from pytest_precision.recorders.lines.operation_log import OperationLogger
+from pytest_precision.probes.lines.explain.found import culprit_of
+from pytest_precision.probes.lines.explain.unnamed import unnamed
+from pytest_precision.probes.lines.log.operation_log import OperationLogger
+from pytest_precision.probes.lines.operations import Holding, OperationLog
 from pytest_precision.trace.moment import LOGGED_OPERATIONS, LogRequest
-from pytest_precision.trace.operations import Holding, OperationLog
 
 
 def log_of(

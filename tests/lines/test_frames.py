@@ -16,9 +16,9 @@ from marked_lines import marked
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pytest_precision
-from pytest_precision.recorders.lines.frames import INSTALLED, NOBODY, USER, Frames
+from pytest_precision.probes.lines.log.frames import INSTALLED, NOBODY, USER, Frames
+from pytest_precision.probes.lines.operations import CodeLine, Site
 from pytest_precision.recorders.products import Products
-from pytest_precision.trace.operations import CodeLine, Site
 
 HELPER = "def doubled(values):\n    return values * 2.0\n"
 

@@ -9,7 +9,7 @@ import torch
 from logged_blocks import culprit_between, operations
 from torch import Tensor
 
-from pytest_precision.trace.operations import GRAPH, Holding, OperationLog
+from pytest_precision.probes.lines.operations import GRAPH, Holding, OperationLog
 
 
 class Product:

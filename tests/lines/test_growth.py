@@ -13,8 +13,8 @@ import wrong_engines
 from wrong_engines import WORKLOAD, of
 
 from pytest_precision import Cell, Parity, ParityError, norm
-from pytest_precision.parity.explain.lines.growth import error
-from pytest_precision.recorders.lines.sketches import Sketches
+from pytest_precision.probes.lines.explain.growth import error
+from pytest_precision.probes.lines.log.sketches import Sketches
 
 ParityIn = Callable[[Cell], Parity]
 

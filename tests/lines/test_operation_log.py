@@ -12,8 +12,13 @@ import torch.distributed as dist
 import torch.distributed.fsdp  # has operators of its own
 from logged_blocks import operations
 
-from pytest_precision.recorders.lines.operation_log import OperationLogger
-from pytest_precision.trace.operation_files import FORM, path_of, read_operations, write_operations
+from pytest_precision.probes.lines.log.operation_log import OperationLogger
+from pytest_precision.probes.lines.operation_files import (
+    FORM,
+    path_of,
+    read_operations,
+    write_operations,
+)
 
 
 def logged(times: int = 3, **wanted: Any) -> OperationLogger:

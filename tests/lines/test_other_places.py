@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from logged_blocks import culprit_between, operations
 
-from pytest_precision.trace.operations import OperationLog
+from pytest_precision.probes.lines.operations import OperationLog
 
 
 def log_of(factor: float | None) -> OperationLog:

@@ -12,7 +12,7 @@ from logged_blocks import culprit_between, operations
 from torch import Tensor
 
 from pytest_precision.parity.culprit import Culprit
-from pytest_precision.trace.operations import REGION, OperationLog
+from pytest_precision.probes.lines.operations import REGION, OperationLog
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.parity.explain.lines.user_code import set_otherwise
-from pytest_precision.trace.operations import OperationLog, Setting
+from pytest_precision.probes.lines.explain.user_code import set_otherwise
+from pytest_precision.probes.lines.operations import OperationLog, Setting
 
 
 @pytest.mark.parametrize(

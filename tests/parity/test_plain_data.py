@@ -20,7 +20,7 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.disagreement import disagreement
 from pytest_precision.check.terms import Terms
 from pytest_precision.parity.plain_data import as_plain
-from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.reader import Header, Trace

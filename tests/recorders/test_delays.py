@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_precision.recorders.perturb.delays import LONGEST_DELAY, delays, late_rank
+from pytest_precision.probes.races.perturb.delays import LONGEST_DELAY, delays, late_rank
 from pytest_precision.recorders.run_modes import delayed
 from pytest_precision.recorders.variant import USUAL
 

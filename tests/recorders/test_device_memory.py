@@ -8,10 +8,10 @@ from fake_memory import MEMORY, BroughtBack, OnDevice, more
 from torch import nn
 
 from pytest_precision import Capture, whole
-from pytest_precision.recorders.lost_updates import UpdateMeter
-from pytest_precision.recorders.oracle.batch import Batch, Clipping, PiecePart
-from pytest_precision.recorders.oracle.held import copied
-from pytest_precision.recorders.oracle.update import NO_ROUNDING, Roundings, State
+from pytest_precision.probes.declared_rule.oracle.batch import Batch, Clipping, PiecePart
+from pytest_precision.probes.declared_rule.oracle.held import copied
+from pytest_precision.probes.declared_rule.oracle.update import NO_ROUNDING, Roundings, State
+from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Weight
 
 ELEMENTS = 1 << 16

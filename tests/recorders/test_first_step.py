@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
-from pytest_precision.check.accuracy import AS_ACCURATE, Accuracy
-from pytest_precision.recorders.first_step import record_first_step
-from pytest_precision.recorders.gradients.fp64 import computing_in_fp64
+from pytest_precision.probes.accuracy.beside_fp64 import AS_ACCURATE, Accuracy
+from pytest_precision.probes.accuracy.first_step import record_first_step
+from pytest_precision.probes.accuracy.step_accuracy import StepAccuracy
+from pytest_precision.probes.gradients.fp64 import computing_in_fp64
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.trace.segment_folders import folder_of
-from pytest_precision.trace.step_accuracy import StepAccuracy
 
 
 def in_halves(workload: Any, cell: Cell) -> Engine:

@@ -14,12 +14,12 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from wrong_gradients import Doubling, engine_of, frozen
 
 from pytest_precision import Cell, Engine, Workload, layouts, workloads
+from pytest_precision.probes.declared_rule.oracle.plan import UpdatePlan
+from pytest_precision.probes.gradients import plain_sums
+from pytest_precision.probes.gradients.gradient_log import GradientLog
+from pytest_precision.probes.gradients.perturbed import GIVES_ZEROS
 from pytest_precision.recorders.engine_recorder import record_engine
-from pytest_precision.recorders.gradients import plain_sums
-from pytest_precision.recorders.gradients.perturbed import GIVES_ZEROS
 from pytest_precision.recorders.layout_job import Layout, LayoutJob
-from pytest_precision.recorders.oracle.plan import UpdatePlan
-from pytest_precision.trace.gradient_log import GradientLog
 from pytest_precision.trace.moment import EVERYTHING
 
 CELL = Cell(sequence="train2")

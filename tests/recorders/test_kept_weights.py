@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.engine.observation import piece
-from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.recorders.weights import LEAST_ROUNDED, KeptWeights, Watched, Weight
 
 

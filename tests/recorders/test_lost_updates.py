@@ -14,9 +14,9 @@ from pytest_precision import Cell, Engine, Workload, workloads
 from pytest_precision.engine.groups import gradient
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.optim import AnyPrecisionAdamW, FusedAdam
-from pytest_precision.recorders.lost_updates import rule
-from pytest_precision.recorders.update_watcher import UpdateWatcher
-from pytest_precision.trace.update_log import Counts, UpdateLog
+from pytest_precision.probes.declared_rule.update_watcher import UpdateWatcher
+from pytest_precision.probes.lost_updates.measured import rule
+from pytest_precision.probes.lost_updates.update_log import Counts, UpdateLog
 
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
 

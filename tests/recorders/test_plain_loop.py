@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_precision import Capture, Cell, layouts, workloads
-from pytest_precision.recorders.gradients.plain import PlainLoop, Sums, without_collectives
+from pytest_precision.probes.gradients.plain import PlainLoop, Sums, without_collectives
 
 
 class Small(workloads.mlp):

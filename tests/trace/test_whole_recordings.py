@@ -11,7 +11,7 @@ import torch
 
 from pytest_precision import RecordingError, whole
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.recorders.lost_updates import UpdateMeter
+from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from pytest_precision import Cell, Observation, Span, whole
-from pytest_precision.parity.explain import curves
+from pytest_precision.probes.lost_updates import curves
+from pytest_precision.probes.lost_updates.update_log import Counts, UpdateLog
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.update_log import Counts, UpdateLog
 
 Write = Callable[..., Trace]
 

@@ -16,7 +16,7 @@ from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import locate
-from pytest_precision.trace.gradient_log import GradientBreach
+from pytest_precision.probes.gradients.gradient_log import GradientBreach
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
 

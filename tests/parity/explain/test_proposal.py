@@ -11,9 +11,9 @@ from torch import Tensor
 from pytest_precision import whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
-from pytest_precision.parity.explain.proposal import proposed
-from pytest_precision.parity.explain.required_tolerance import rounded_up
-from pytest_precision.parity.explain.tensor_needs import ComparedRun
+from pytest_precision.probes.proposals.proposal import proposed
+from pytest_precision.probes.proposals.required_tolerance import rounded_up
+from pytest_precision.probes.proposals.tensor_needs import ComparedRun
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Trace
 

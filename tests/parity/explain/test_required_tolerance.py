@@ -12,7 +12,7 @@ from pytest_precision import Observation, close, norm, ulp, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.divergences import Judgement, judge
-from pytest_precision.parity.explain import required_tolerance
+from pytest_precision.probes.proposals import required_tolerance
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.parity.explain.lines.worded import WIDEST, lines_around, shown_file
+from pytest_precision.probes.lines.explain.worded import WIDEST, lines_around, shown_file
 
 
 @pytest.fixture

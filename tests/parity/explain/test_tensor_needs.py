@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_precision import whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
-from pytest_precision.parity.explain.tensor_needs import (
+from pytest_precision.probes.proposals.tensor_needs import (
     ComparedRun,
     Need,
     moved_by_noise,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_precision import Cell, Observation, whole
-from pytest_precision.parity.self_checks.coverage_gaps import unexercised
+from pytest_precision.probes.coverage_gaps.gaps import unexercised
 from pytest_precision.trace.data_log import DataLog
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Trace

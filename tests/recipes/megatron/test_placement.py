@@ -7,8 +7,8 @@ import torch
 
 from pytest_precision.engine.groups import gradient
 from pytest_precision.optim import FusedAdam
+from pytest_precision.probes.lost_updates.measured import rule
 from pytest_precision.recipes.megatron.placement import Chained
-from pytest_precision.recorders.lost_updates import rule
 
 
 @pytest.mark.parametrize("decoupled", [True, False])

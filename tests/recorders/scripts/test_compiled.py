@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from pytest_precision import Cell
 from pytest_precision._torch.training import compiled_call
-from pytest_precision.recorders.scripts.logged_script import log_script
+from pytest_precision.probes.lines.logged_script import log_script
+from pytest_precision.probes.lines.operation_files import read_operations
 from pytest_precision.recorders.scripts.model_hooks import ToldCall
 from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.moment import EVERYTHING, LogRequest
-from pytest_precision.trace.operation_files import read_operations
 from pytest_precision.trace.reader import Trace
 
 NIGHTLY = pytest.mark.nightly

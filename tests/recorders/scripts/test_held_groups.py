@@ -13,10 +13,10 @@ import unchanged
 from torch import Tensor, nn
 
 from pytest_precision import Cell
-from pytest_precision.recorders.scripts.logged_script import log_script
+from pytest_precision.probes.lines.logged_script import log_script
+from pytest_precision.probes.lines.operation_files import read_operations
 from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.moment import EVERYTHING, LogRequest
-from pytest_precision.trace.operation_files import read_operations
 
 RATES = (0.4, 0.2, 0.05)
 

@@ -10,8 +10,8 @@ import unchanged
 from checked import Recorded
 
 from pytest_precision import Cell
+from pytest_precision.probes.lost_updates.update_log import Counts, UpdateLog
 from pytest_precision.recorders.scripts.script_recorder import Record
-from pytest_precision.trace.update_log import Counts, UpdateLog
 
 
 def totals(folder: Path, world_size: int = 1) -> Counts:

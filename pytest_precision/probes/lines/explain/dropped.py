@@ -1,0 +1,63 @@
+"""Find a result that the candidate drops and the reference goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_precision.probes.lines.explain.calls import ReferenceLookup, SingleCall, is_common
+from pytest_precision.probes.lines.explain.counterparts import all_same, in_step, rivals
+from pytest_precision.probes.lines.explain.following import Wrong
+from pytest_precision.probes.lines.explain.kind_words import ErrorKind
+
+
+def dropped_result(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
+    """Return the error kind where a backward lacks what a dropped result would give it; else None.
+
+    A function that hands a value on, and a gradient of its own back, makes no other value. So its
+    result is told by its memory, which the candidate never reads and the reference does.
+    """
+    step = wrong.call.step
+    mine = [call for call in wrong.calls if call.step == step]
+    if not wrong.call.operation.backward or not _backward_lines(
+        in_step(step, lookup.calls)
+    ) - _backward_lines(mine):
+        return None
+    before = [call for call in mine if call.number < wrong.call.number]
+    for call in reversed(before):
+        like = _used_like(call, lookup) if _is_dropped(call, mine) else None
+        if like is not None:
+            words = f"its result is dropped, the reference goes on with that{like.at}"
+            return ErrorKind("missing", words, like, None, call)
+    return None
+
+
+def _backward_lines(calls: Sequence[SingleCall]) -> set[object]:
+    return {call.line for call in calls if call.operation.backward}
+
+
+def _is_dropped(call: SingleCall, calls: Sequence[SingleCall]) -> bool:
+    """Return whether a line of the user's makes a new tensor that nothing reads or writes again."""
+    by_user = call.line is not None and call.line.is_users
+    if not by_user or call.operation.backward or not call.results:
+        return False
+    if any(is_common(value) for value in (*call.read, *call.results)):
+        return False
+    written = {value.storage for value in call.results} - {value.storage for value in call.read}
+    return bool(written) and not any(
+        _touches(other, written) for other in calls if other is not call
+    )
+
+
+def _used_like(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
+    """Return the reference's operation on the same values whose result it reads; None if none."""
+    for like in rivals(call, lookup):
+        results = {value.storage for value in like.results}
+        is_same = like.step == call.step and all_same(call.read, like.read)
+        later = (other for other in lookup.calls if other.number > like.number)
+        if is_same and any(_touches(other, results) for other in later):
+            return like
+    return None
+
+
+def _touches(call: SingleCall, storages: set[int]) -> bool:
+    return any(value.storage in storages for value in (*call.read, *call.results))

@@ -1,0 +1,29 @@
+"""Leave out of operation logs what runs after the first difference: it explains nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_precision.probes.lines.operations import OperationLog
+
+
+def up_to(
+    step: int, sides: tuple[Sequence[OperationLog], Sequence[OperationLog]]
+) -> tuple[list[OperationLog], list[OperationLog]]:
+    """Return the logs of both sides up to the end of a train step, where they say where that is."""
+    ours, theirs = ([_cut(log, step) for log in logs] for logs in sides)
+    return ours, theirs
+
+
+def _cut(log: OperationLog, step: int) -> OperationLog:
+    end = next((end.operations for end in log.steps if end.step == max(step, 1)), None)
+    if end is None or log.steps[-1].step <= step:
+        return log
+    return replace(
+        log,
+        operations=log.operations[:end],
+        settings=[setting for setting in log.settings if setting.before < end],
+        entries=[entry for entry in log.entries if entry.operations[1] <= end],
+        steps=[step_end for step_end in log.steps if step_end.operations <= end],
+    )

@@ -1,9 +1,0 @@
-"""Races: bits that change when a rank is late."""
-
-from pytest_precision.registered import GateSpec, ProbeSpec
-
-PROBE = ProbeSpec(
-    name="races",
-    gates=(GateSpec("pytest_precision.check.races:races"),),
-    in_bare=True,
-)

@@ -1,0 +1,1 @@
+"""A side compared with itself: as another commit or installation has it."""

@@ -1,1 +1,0 @@
-"""Gradients: recompute a step's losses and gradients by a simple loop, and compare them."""
