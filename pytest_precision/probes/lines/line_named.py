@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
+from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.culprit import Culprit, Named
@@ -127,7 +128,7 @@ def _named_operation(
 
     def culprit_in(sides: Logs) -> Culprit | Unnamed | None:
         if finding.problem in ONE_SIDED and pair.kind in SHOW_OPTIONS:
-            parameter = pair.name.rpartition(" of ")[2]
+            parameter = TensorKey.of(pair.kind, pair.name).owner
             is_listed = finding.problem == "extra"
             if culprit := out_of_groups(sides[0], parameter, root, is_listed=is_listed):
                 return culprit
