@@ -7,11 +7,16 @@ from math import prod
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pytest_precision.engine.observation import Chunk, Span
+from pytest_precision.engine.observation import Chunk, Place, Span, piece
 from pytest_precision.trace import lin8, lin8_sums
 from pytest_precision.trace.lin8_definition import BLOCK_BYTES, MODULUS, sums_of
 from pytest_precision.trace.lin8_keys import small_keys
@@ -149,3 +154,62 @@ def test_products_in_fp32_are_exact(monkeypatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with torch.autocast("cpu"):
         assert lin8.additive_digest(tensor) == plain
+
+
+def shards_on_mesh(
+    tensor: Tensor, mesh_shape: tuple[int, ...], placements: list[Placement]
+) -> dict[Place, str]:
+    """Return the digest of each distinct shard of eight ranks, none of which runs."""
+    parts = {}
+    for rank in range(8):
+        dist.init_process_group("fake", rank=rank, world_size=8, store=FakeStore())
+        try:
+            mesh = init_device_mesh("cpu", mesh_shape)
+            shard = piece(
+                "param", "w", distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+            )
+            parts[shard.place] = lin8.partial_digest(shard.tensor, shard.shape, shard.place)
+        finally:
+            dist.destroy_process_group()
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("mesh_shape", "placements"),
+    [
+        ((8,), [Shard(0)]),
+        ((4, 2), [Shard(0), Shard(1)]),
+        ((4, 2), [Replicate(), Shard(0)]),
+        ((4, 2), [_StridedShard(0, split_factor=2), Shard(0)]),
+        ((2, 4), [Shard(1), Shard(1)]),
+    ],
+    ids=str,
+)
+def test_shards_of_a_mesh_add_up(mesh_shape: tuple[int, ...], placements: list[Placement]) -> None:
+    """FSDP2, HSDP, tensor parallelism and both at once, unevenly: some ranks hold nothing."""
+    for shape in ((13, 5), (3, 70)):
+        tensor = drawn(shape, torch.bfloat16)
+        parts = shards_on_mesh(tensor, mesh_shape, placements)
+        assert lin8.added_digest(parts.values()) == lin8.additive_digest(tensor)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", [0, 1, 5])
+def test_structured_differences_have_digests_of_their_own(block: int) -> None:
+    """Signs, powers of two, swaps and single bits: what defects do, and what sums are weak at."""
+    base = torch.zeros(2 * BLOCK_BYTES, dtype=torch.uint8)
+    texts: set[str] = set()
+    changes = 0
+    for place in range(0, BLOCK_BYTES, 3):
+        for bit in range(8):
+            changed = base.clone()
+            changed[place] = 1 << bit
+            start = block * BLOCK_BYTES
+            total = start + len(changed)
+            texts.add(lin8.partial_digest(changed, (total,), Span(start, total)))
+            changed[place + 1] = 1 << bit
+            texts.add(lin8.partial_digest(changed, (total,), Span(start, total)))
+            changes += 2
+    assert len(texts) == changes
+    for part in (slice(0, 16), slice(16, 32)):  # not one of the two sums is equal, either
+        assert len({text[part] for text in texts}) == changes

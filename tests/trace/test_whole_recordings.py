@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.reader import Header
-from pytest_precision.trace.sealed import signed
+from pytest_precision.trace.sealed import seals, signed
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
 
@@ -129,3 +130,27 @@ def test_what_says_the_same_is_the_same(folder: Path) -> None:
     path = folder / "recording.json"
     path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
     assert whole_recording("candidate", folder).cell.world_size == 2
+
+
+def test_the_format_before_is_read_with_a_warning(folder: Path) -> None:
+    """For one release: its indices name no digest, which was xxh3-128."""
+    for rank in range(2):
+        path = folder / f"rank{rank}.json"
+        index = json.loads(path.read_text())
+        del index["digest"]
+        path.write_text(json.dumps(index))
+    manifest = Manifest.read(folder)
+    replace(manifest, format=2, files=seals(folder, 0) | seals(folder, 1)).write(folder, 2)
+    with pytest.warns(FutureWarning, match="format 2, which the next release no longer reads"):
+        side = whole_recording("candidate", folder)
+    assert side.trace.header.digest == "xxh3-128"
+
+
+def test_a_digest_of_another_name_is_damage(folder: Path) -> None:
+    """Nothing is known of it, so that nothing can be compared."""
+    path = folder / "rank0.json"
+    path.write_text(path.read_text().replace('"xxh3-128"', '"lin9-128"'))
+    manifest = Manifest.read(folder)
+    replace(manifest, files=seals(folder, 0) | seals(folder, 1)).write(folder, 2)
+    with pytest.raises(RecordingError, match="a digest of lin8-128, xxh3-128 but got 'lin9-128'"):
+        whole_recording("candidate", folder)
