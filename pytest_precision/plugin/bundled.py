@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         other_side.open_other_side(config, settings)
     if settings.fuzz:
-        from pytest_precision.probes.drawn.fuzz import Fuzz
+        from pytest_precision.plugin.fuzz import Fuzz
 
         config.pluginmanager.register(Fuzz.of(config), "precision-fuzz")
     if settings.baseline is not None and _reports(config):

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from pytest_precision.errors import ParityError
+from pytest_precision.matrix import drawn
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.options import Settings
 from pytest_precision.parity.verdict import Verdict, again
 from pytest_precision.plugin import fixtures
 from pytest_precision.plugin.collection import Collection, is_drawn
 from pytest_precision.plugin.marker import CELL
-from pytest_precision.probes.drawn import drawn_cells as drawn
 
 
 class Fuzz:
