@@ -4,7 +4,7 @@
 
 Plain and recorded launches of one script of FSDP2 on gloo take turns, so that a machine that slows
 down slows both. A step's time is the median of a launch without its first steps; a ratio is the
-median of those of all rounds. The bytes are those that rank 0 digests in a step.
+median of those of all rounds.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from meshes import MovesOneShard, Wide, hsdp, moved_shard
@@ -42,3 +43,17 @@ def test_a_defect_in_a_shard_is_named(
     assert MovesOneShard.NAME in text
     assert "step 2" in text
     assert "rank 1" in text
+
+
+@pytest.mark.nightly
+def test_a_baseline_keeps_whole_tensors(parity_by: Callable[..., Parity], tmp_path: Path) -> None:
+    """Text that was kept says nothing of shards: two sides that hold others have the same lines."""
+    for mode in ("update", "check"):
+        parity = parity_by(CELL, lines="off", baseline=mode, baseline_dir=tmp_path)
+        parity.nodeid = "test_mine.py::test_it[fp32]"
+        verdict = parity.check(layouts.fsdp2, layouts.ddp, workload=Wide)
+        assert verdict.outcome == "pass"
+    (text,) = (file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+    first, second = text.split("side ")[1:]
+    assert "master #" in first
+    assert "master #" not in second  # it says that its lines are those of the first side
