@@ -8,10 +8,16 @@ from pathlib import Path
 import in_this_process  # noqa: F401
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-judgement.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
-FILES = dict(re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", PAGE.read_text(), re.M | re.S))
-"""The files of the page, by the names of their modules."""
+
+def files_of(page: str) -> dict[str, str]:
+    """The files of a page, by the names of their modules."""
+    fence = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.M | re.S)
+    return dict(fence.findall((DOCS / page).read_text()))
+
+
+FILES = files_of("how-to/write-a-judgement.md")
 
 LOOPS = """
     import pytest
@@ -77,6 +83,7 @@ def test_it_does_so_wherever_it_runs(suite: pytest.Pytester, options: tuple[str,
         ("output.detach()", "undefined", "the probe conftest:ActivationProbe of another plugin ra"),
         ("loop=ActivationProbe", 'loop="a:b"', "expected the judgement 'activations' to have a p"),
     ],
+    ids=["gate", "probe", "import"],
 )
 def test_what_raises_passes_no_cell(
     suite: pytest.Pytester, line: str, wrong: str, words: str
@@ -95,3 +102,23 @@ def test_a_wrong_judgement_ends_the_session_before_a_cell(suite: pytest.Pytester
     found = suite.runpytest_inprocess(*SMALL, "-k", "quiet")
     assert found.ret == pytest.ExitCode.USAGE_ERROR
     found.stderr.fnmatch_lines(["ERROR: expected the judgement 'activations' to have its gate*"])
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "words"),
+    [
+        ("max(", "max(", "precision: the slowest cell is test_loop.py::test_loop*quiet*"),
+        ("max(", "most(", "precision: the reporter 'slowest': conftest:slowest raised NameError*"),
+    ],
+    ids=["right", "raises"],
+)
+def test_a_reporter_says_its_lines(
+    suite: pytest.Pytester, line: str, wrong: str, words: str
+) -> None:
+    """What it raises is told, and changes no result."""
+    suite.makeconftest(files_of("reference/hooks.md")["conftest"].replace(line, wrong))
+    words_of_session = suite.runpytest_inprocess(
+        *("-oprecision_lines=off", "--precision-matrix", "--precision-ranks=inline", "-k", "quiet")
+    )
+    words_of_session.assert_outcomes(passed=1)
+    words_of_session.stdout.fnmatch_lines([words])
