@@ -16,7 +16,7 @@ from pytest_precision.matrix.ways_in import COMMAND, LAYOUT, WayIn
 from pytest_precision.ranks.code.import_path import ImportPath
 from pytest_precision.ranks.needs import Needs, code_of
 from pytest_precision.ranks.state.environment import Environment
-from pytest_precision.recorders.rank_probes import RankProbe
+from pytest_precision.recorders.rank_probes import RankProbe, naming_probes
 from pytest_precision.recorders.run_modes import delayed, layout_recorder, script_recorder
 from pytest_precision.recorders.scripts.script import is_script
 from pytest_precision.recorders.variant import USUAL, Variant
@@ -171,7 +171,7 @@ class Side:
             self._skip_unless_there()
         segment = segment or self.cell.segments[0]
         mode = self.variant.mode
-        with axes_read(), delayed(self.variant) as pause:
+        with axes_read(), naming_probes(), delayed(self.variant) as pause:
             if self.workload is None:
                 script, place = self.layout.resolve(), Path(folder)
                 record = script_recorder(mode)

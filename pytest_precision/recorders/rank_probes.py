@@ -6,10 +6,12 @@ A path leads to a function or class that takes the job of the run, and returns a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.ranks.code.import_path import ImportPath
+from pytest_precision.ranks.code.import_path import OUR_PACKAGE, ImportPath
 
 if TYPE_CHECKING:
     from pytest_precision.recorders.probe import Probe
@@ -83,3 +85,37 @@ def made_probes(paths: Iterable[RankProbe], job: object) -> Iterator[Probe[Any]]
             expected = f"{who} to make a Probe, or None,"
             raise TypeError(expected_but_got(expected, f"{probe!r} from {path.name}"))
         yield probe
+
+
+@contextmanager
+def naming_probes() -> Iterator[None]:
+    """Name the probe of another plugin that raises in this context.
+
+    A hook of a probe's may run deep in a forward, so that the traceback tells: it is the probe, if
+    no frame of this package is further in than one of its methods.
+
+    Raises:
+        RuntimeError: such a probe has raised; its cause is what it raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        probe = _raising_probe(error)
+        if probe is None:
+            raise
+        name = f"{type(probe).__module__}:{type(probe).__qualname__}"
+        words = f"the probe {name} of another plugin raised {type(error).__name__}: {error}"
+        raise RuntimeError(words) from error
+
+
+def _raising_probe(error: Exception) -> object:
+    """Return the probe that the innermost frames belong to; None if they belong to none."""
+    from pytest_precision.recorders.probe import Probe
+
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        if frame.f_globals.get("__name__", "").partition(".")[0] == OUR_PACKAGE:
+            return None
+        if isinstance(probe := frame.f_locals.get("self"), Probe):
+            return probe
+    return None

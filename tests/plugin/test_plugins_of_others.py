@@ -8,10 +8,16 @@ from pathlib import Path
 import in_this_process  # noqa: F401
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-judgement.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
-FILES = dict(re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", PAGE.read_text(), re.M | re.S))
-"""The files of the page, by the names of their modules."""
+
+def files_of(page: str) -> dict[str, str]:
+    """The files of a page, by the names of their modules."""
+    fence = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.M | re.S)
+    return dict(fence.findall((DOCS / page).read_text()))
+
+
+FILES = files_of("how-to/write-a-judgement.md")
 
 LOOPS = """
     import pytest
@@ -70,14 +76,24 @@ def test_it_does_so_wherever_it_runs(suite: pytest.Pytester, options: tuple[str,
     assert found.stdout.str().count("an activation of") >= 3
 
 
-def test_a_gate_that_raises_passes_no_cell(suite: pytest.Pytester) -> None:
-    """The cell is an error of that gate, which names the judgement."""
-    conftest = FILES["conftest"].replace("largest > 65504", "largest > undefined")
-    suite.makeconftest(conftest)
+@pytest.mark.parametrize(
+    ("line", "wrong", "words"),
+    [
+        ("largest > 65504", "undefined", "the judgement 'activations': conftest:in_range raised N"),
+        ("output.detach()", "undefined", "the probe conftest:ActivationProbe of another plugin ra"),
+        ("loop=ActivationProbe", 'loop="a:b"', "expected the judgement 'activations' to have a p"),
+    ],
+    ids=["gate", "probe", "import"],
+)
+def test_what_raises_passes_no_cell(
+    suite: pytest.Pytester, line: str, wrong: str, words: str
+) -> None:
+    """Whose it is, is named; ranks in this process raise what they raise."""
+    assert line in FILES["conftest"]
+    suite.makeconftest(FILES["conftest"].replace(line, wrong))
     found = suite.runpytest_inprocess(*SMALL, "--precision-ranks=inline", "-k", "quiet")
     found.assert_outcomes(failed=1)
-    words = "*error: the judgement 'activations': conftest:in_range raised NameError: *"
-    found.stdout.fnmatch_lines([words])
+    found.stdout.fnmatch_lines([f"*{words}*"])
 
 
 def test_a_wrong_judgement_ends_the_session_before_a_cell(suite: pytest.Pytester) -> None:
@@ -86,3 +102,23 @@ def test_a_wrong_judgement_ends_the_session_before_a_cell(suite: pytest.Pytester
     found = suite.runpytest_inprocess(*SMALL, "-k", "quiet")
     assert found.ret == pytest.ExitCode.USAGE_ERROR
     found.stderr.fnmatch_lines(["ERROR: expected the judgement 'activations' to have its gate*"])
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "words"),
+    [
+        ("max(", "max(", "precision: the slowest cell is test_loop.py::test_loop*quiet*"),
+        ("max(", "most(", "precision: the reporter 'slowest': conftest:slowest raised NameError*"),
+    ],
+    ids=["right", "raises"],
+)
+def test_a_reporter_says_its_lines(
+    suite: pytest.Pytester, line: str, wrong: str, words: str
+) -> None:
+    """What it raises is told, and changes no result."""
+    suite.makeconftest(files_of("reference/hooks.md")["conftest"].replace(line, wrong))
+    words_of_session = suite.runpytest_inprocess(
+        *("-oprecision_lines=off", "--precision-matrix", "--precision-ranks=inline", "-k", "quiet")
+    )
+    words_of_session.assert_outcomes(passed=1)
+    words_of_session.stdout.fnmatch_lines([words])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from pytest_precision.check.gate_order import ordered_gates
+from pytest_precision.check.case import Case
+from pytest_precision.check.gate_order import PlacedGate, ordered_gates
+from pytest_precision.parity.verdict import Ruling
 from pytest_precision.registered import (
     OF_PACKAGE,
     GateSpec,
@@ -56,6 +60,30 @@ def test_what_is_no_judgement_is_refused(returned: list[object], message: str) -
     """What a plugin returns is read when a session has cells."""
     with pytest.raises(pytest.UsageError, match=message):
         expect_specs(returned, ProbeSpec)
+
+
+def raises(case: object) -> None:
+    """A gate of a plugin with a mistake."""
+    raise KeyError("loss")
+
+
+def passes(case: object) -> Ruling:
+    """A gate of a plugin that would pass a cell."""
+    return Ruling()
+
+
+def talks(case: object) -> str:
+    """A gate of a plugin that returns no ruling."""
+    return "fine"
+
+
+@pytest.mark.parametrize("function", [raises, passes, talks])
+def test_a_gate_that_does_not_rule_is_an_error(function: Callable[[object], object]) -> None:
+    """Of the cell, with the name of the gate and of its judgement; never a pass."""
+    ruling = PlacedGate(GateSpec(function), ProbeSpec(name="mine"))(Case)  # type: ignore[arg-type]
+    assert ruling is not None
+    assert (ruling.outcome, ruling.gate) == ("error", function.__name__)
+    assert "the judgement 'mine'" in ruling.reason
 
 
 def test_a_bare_cell_has_what_says_so() -> None:

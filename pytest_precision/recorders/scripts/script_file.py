@@ -91,9 +91,7 @@ def record_file(
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
         logged = LogRequest(0, steps, pieces, sketches=True) if lines else None
-        cell = Cell(world_size=trace.world_size)
-        job = LoopJob(cell, logged=logged)
-        probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), job)]
+        probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=logged))]
         loop = Steps(LoopReader(part), trace, schedule, probes)
         loop.tell(see={ON_DEMAND} if local_grads else ())
         follow_file(file, arguments, followed(loop))
@@ -110,6 +108,7 @@ def record_file(
         loop.ends.write_end()
         if trace.world_size == 1:  # of several, each may have a stage of its own
             part.expect_matches()
+        cell = Cell(world_size=trace.world_size)
         with written():
             finished(trace, [loop], cell, folder, probes, RECORDING)
     with written():
