@@ -46,6 +46,7 @@ FIGURES = (
     Figure("unexercised", f"{_SELF_CHECKS}.coverage_gaps:gaps"),
     Figure("then"),
     Figure("baseline"),
+    Figure("rollout"),
 )
 """Every figure of the package, in the order in which they stand in report.json."""
 

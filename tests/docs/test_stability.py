@@ -19,6 +19,8 @@ from pytest_precision.check.repeat import repeats
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.report.status import STATUSES
+from pytest_precision.rollout.batch_invariance import batch_invariant
+from pytest_precision.rollout.score_gates import STEPS
 
 PROMISED = Path(__file__).with_name("promised.json")
 """Name of a promise to its names, sorted: new ones are added, none is removed or renamed."""
@@ -47,7 +49,8 @@ def keys(node: Any, place: str = "report") -> Iterator[str]:
 
 def there() -> dict[str, set[str]]:
     """Return the names that there are now, by promise."""
-    gates = (*PRECONDITIONS, *FAILURES.values(), *GATES, *TIME_GATES, repeats, golden)
+    gates = (*PRECONDITIONS, *FAILURES.values(), *GATES, *TIME_GATES, repeats, golden, *STEPS)
+    gates = (*gates, batch_invariant)
     return {
         "gates": {gate.__name__ for gate in gates} | FORMER_GATES,
         "kinds": {*KINDS},
