@@ -38,7 +38,7 @@ def row(make):
     return f"| {name.replace('_', ' ')} | {mean:.1e} | {k3:.1e} | {ruling.reason or 'pass'} |"
 
 
-def seconds(call, runs=5):
+def seconds(call, runs=2):
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -68,7 +68,9 @@ def main():
         cost()
         return
     print(
-        "| what the engine does or holds | mean difference | k3 KL | verdict |\n| --- | --- | --- | --- |"
+        "| what the engine does or holds | mean difference | k3 KL | verdict |",
+        "| --- | --- | --- | --- |",
+        sep="\n",
     )
     for make in (*HONEST, *PLANTED):
         print(row(make))

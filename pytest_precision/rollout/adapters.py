@@ -35,7 +35,7 @@ class Adapter(NamedTuple):
     scaling: float
 
     def delta(self, scaling: float | None = None) -> Tensor:
-        """Return what the adapter adds to the weight, as PEFT computes it.
+        """Return what the adapter adds to the weight, as PEFT computes it, in its own dtype.
 
         Args:
             scaling: in place of its own.
@@ -45,8 +45,15 @@ class Adapter(NamedTuple):
             factor.float() if dtype in NARROW else factor for factor in (self.up, self.down)
         )
         product = (up @ down) * (self.scaling if scaling is None else scaling)
-        product = product.to(dtype).to(self.base.dtype)
+        product = product.to(dtype)
         return product if product.shape == self.base.shape else product.T
+
+    def merged(self, *deltas: Tensor) -> Tensor:
+        """Return the weight with deltas added to it, each sum rounded once to its dtype."""
+        weight = self.base
+        for delta in deltas:
+            weight = (weight + delta).to(self.base.dtype)
+        return weight
 
 
 def has_factors(table: WeightTable) -> bool:
@@ -89,5 +96,5 @@ def merged(table: WeightTable) -> WeightTable:
             if is_active(table, adapter):
                 tensor = tensors[weight]
                 assert isinstance(tensor, Tensor)
-                tensors[weight] = tensor + adapter.delta()
+                tensors[weight] = adapter._replace(base=tensor).merged(adapter.delta())
     return table._replace(tensors=tensors)

@@ -13,11 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from pytest_precision.matrix.contract import dtype_name
-from pytest_precision.matrix.tensor_key import unwrapped
+from pytest_precision.rollout.inference_weights import logical_name
 from pytest_precision.rollout.token_rows import NO_TOKEN, TokenRows
 
 POSITIONS = "position_ids"
 """The name under which the positions stand that a forward is given, before all modules."""
+
+ROOT = "(logits)"
+"""The name under which the output of the model as a whole stands, after all modules."""
+
+ROOTS = ("", "base_model", "base_model.model")
+"""The names of the model as a whole, and of what PEFT puts around it."""
 
 Codes = npt.NDArray[np.int64]
 
@@ -87,13 +93,25 @@ class ModuleOutputs:
         """Return the experts that a router has chosen, by token: the last column is the margin."""
         return by_token(self._choices[name])
 
+    def stored(self) -> Iterator[tuple[str, str, Tensor]]:
+        """Yield each module's name, dtype, and a table of its tokens and their digests."""
+        for name in self.names:
+            shown = self.of(name)
+            columns = [torch.from_numpy(part.copy()) for part in (shown.codes, shown.digests)]
+            yield name, self.dtypes[name], torch.stack(columns)
+
+    def restore(self, name: str, dtype: str, table: Tensor) -> None:
+        """Take what a module has shown from such a table."""
+        self._shown[name] = [Rows(table[0], table[1])]
+        self.dtypes[name] = dtype
+
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Record the forwards of the block."""
         hooks = [model.register_forward_pre_hook(self._begin, with_kwargs=True)]
         for name, module in model.named_modules():
             chosen = experts_chosen(model, name)
-            hook = partial(self._end, unwrapped(name) or "model", chosen)
+            hook = partial(self._end, module_name_of(name), chosen)
             hooks.append(module.register_forward_hook(hook))
         try:
             yield
@@ -175,6 +193,11 @@ def output_tensors(output: Any) -> list[Tensor]:
     if isinstance(output, (tuple, list)):
         return [part for part in output if isinstance(part, Tensor)]
     return []
+
+
+def module_name_of(name: str) -> str:
+    """Return the logical name of a module, from its name in the model that is called."""
+    return ROOT if name in ROOTS else logical_name(name)
 
 
 def experts_chosen(model: nn.Module, name: str) -> int:

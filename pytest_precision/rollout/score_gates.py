@@ -13,10 +13,16 @@ from pytest_precision.rollout.first_token import divergence, score_lines, token_
 from pytest_precision.rollout.scored_case import LOGPROB, ScoredCase
 from pytest_precision.rollout.scorer import Scorer, Scores
 from pytest_precision.rollout.token_statistics import common_tokens, figure_lines, statistics_of
-from pytest_precision.rollout.weight_sync import WEIGHT_KIND, WrongWeight
+from pytest_precision.rollout.weight_sync import WEIGHT_KIND
 
 NAMED_WEIGHTS = 5
 """Weights that are named where many differ."""
+
+RULE = (
+    "What the candidate holds is to blame: honest rounding begins in a module whose weights are "
+    "the same bits."
+)
+"""What tells a defect of the weight sync from rounding."""
 
 Step = Callable[[ScoredCase], "Ruling | None"]
 
@@ -81,9 +87,8 @@ def weights_agree(case: ScoredCase) -> Ruling | None:
     first = order[0]
     alike = [finding for finding in findings if finding.cause == first.cause]
     reason = first.words
-    if len(alike) > 1:
-        number = f"{len(alike)} of {len(case.sync.compared) or len(alike)} weights"
-        reason = f"{first.words}; so do {number} in all" if first.explained else first.words
+    if len(alike) > 1 and first.explained:
+        reason = f"{first.words}, and so do {len(alike) - 1} others"
     elif not first.explained:
         reason = f"weight {first.words}"
     details = [finding.words for finding in order[1:] if finding not in alike][:NAMED_WEIGHTS]
@@ -92,20 +97,12 @@ def weights_agree(case: ScoredCase) -> Ruling | None:
         details.insert(0, f"these weights: {listed(names, NAMED_WEIGHTS)}")
     for way in case.candidate.scores:
         details += [in_way(case, way, line) for line in score_lines(case, way)]
-    details.append(rule_words(case, order))
+    details.append(RULE)
     return Ruling(
         outcome="fail",
         reason=reason,
         gate=weights_agree.__name__,
         details=tuple(filter(None, details)),
-    )
-
-
-def rule_words(case: ScoredCase, findings: list[WrongWeight]) -> str:
-    """Return in words that a difference of bits, and not of rounding, is to blame."""
-    return (
-        "The cause is what the candidate holds: rounding begins in a module whose weights are the "
-        f"same bits, and these {len(findings)} are not."
     )
 
 

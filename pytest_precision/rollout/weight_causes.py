@@ -54,13 +54,17 @@ def cause(actual: Tensor | str, expected: Tensor, source: Source, ending: str = 
         ending: of the name, such as `_scale`.
     """
     rows = differing_rows(actual, expected)
-    where = "" if rows is None else f"rows {rows[0]} to {rows[1] - 1} of "
+    where = "" if rows is None else _row_words(*rows)
     for words, hypothesis in hypotheses(source, ending):
         if equal(actual, hypothesis, rows):
             return words.replace(WEIGHT_NAME, f"{where}{WEIGHT_NAME}")
     if isinstance(actual, Tensor):
         return by_a_factor(actual, expected)
     return ""
+
+
+def _row_words(first: int, end: int) -> str:
+    return f"row {first} of " if end - first == 1 else f"rows {first} to {end - 1} of "
 
 
 def hypotheses(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]]:
@@ -91,23 +95,22 @@ def _adapted(source: Source) -> Iterator[tuple[str, Tensor]]:
         base, name = adapter.base, adapter.name
         if not active:
             words = f"wrong adapter: {WEIGHT_NAME} has the adapter {name} merged"
-            yield words, source.cast(base + adapter.delta())
+            yield words, source.cast(adapter.merged(adapter.delta()))
             continue
         words = f"never delivered: {WEIGHT_NAME} holds the base weight without the adapter {name}"
         yield words, source.cast(base)
         square = adapter.scaling * adapter.scaling
         words = f"another scale: {WEIGHT_NAME} has the scale of the adapter {name} applied twice"
-        yield words, source.cast(base + adapter.delta(square))
+        yield words, source.cast(adapter.merged(adapter.delta(square)))
         words = f"merged twice: {WEIGHT_NAME} has the adapter {name} two times"
-        yield words, source.cast(base + adapter.delta() + adapter.delta())
+        yield words, source.cast(adapter.merged(adapter.delta(), adapter.delta()))
         words = f"another scale: {WEIGHT_NAME} has the adapter {name} merged without its scale"
-        yield words, source.cast(base + adapter.delta(1.0))
-        grid = source.cast(base)
-        if grid.is_floating_point() and grid.dtype is not base.dtype:
-            words = (
-                f"merged on the {dtype_name(grid.dtype)} grid: {WEIGHT_NAME} was cast before it was"
-            )
-            yield f"{words} merged with the adapter {name}", grid + source.cast(adapter.delta())
+        yield words, source.cast(adapter.merged(adapter.delta(1.0)))
+        grid, delta = source.cast(base), adapter.delta()
+        if grid.is_floating_point() and {grid.dtype} != {base.dtype, delta.dtype}:
+            words = f"merged on the {dtype_name(grid.dtype)} grid: {WEIGHT_NAME} and the adapter"
+            words = f"{words} {name} were cast before they were merged"
+            yield words, grid + source.cast(delta).to(grid.dtype)
 
 
 def _cast(source: Source) -> Iterator[tuple[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from pytest_precision.rollout.inference_weights import Weights, WeightTable, wei
 from pytest_precision.rollout.weight_causes import WEIGHT_NAME, Source, bits_of, cause
 
 WEIGHT_KIND = "weight"
+
+_ROWS = re.compile(rf"rows? \d+ (to \d+ )?of (?={WEIGHT_NAME})")
 
 
 class SyncTerms(NamedTuple):
@@ -178,6 +181,8 @@ class _Comparison:
         if target.source is not None and isinstance(expected, Tensor):
             source = _among(target.source, name, targets)
             words = cause(actual, expected, source, target.ending)
+        if " in " in label:  # the rows are those of the whole, of which this is a part
+            words = _ROWS.sub("", words)
         explained = bool(words)
         words = words or f"{WEIGHT_NAME} {unlike(actual, expected, difference)}"
         return WrongWeight(label, words.replace(WEIGHT_NAME, module_name(label)), explained, words)

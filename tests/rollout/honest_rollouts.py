@@ -73,9 +73,9 @@ def shown_by_digests() -> Honest:
 
 def tied_head() -> Honest:
     engine = tiny(FP32, tied=True)
-    held = weight_snapshot(engine)
-    del held["lm_head.weight"]
-    return Honest(Scorer(model=engine, way="left", weights=held), tiny(FP32, tied=True))
+    weights = weight_snapshot(engine)
+    del weights["lm_head.weight"]
+    return Honest(Scorer(model=engine, way="left", weights=weights), tiny(FP32, tied=True))
 
 
 def rolled_out_in_fp8() -> Honest:

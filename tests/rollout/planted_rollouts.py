@@ -74,7 +74,7 @@ def stale_by_digests() -> Planted:
 
 def all_one_update_behind() -> Planted:
     trainer, before = updated(tiny(FP32))
-    words = "stale: embed_tokens holds the weights of step 3; so do"
+    words = "stale: embed_tokens holds the weights of step 3, and so do 20 others"
     options = {"history": {3: weight_snapshot(before)}, "cast": "bfloat16"}
     return Planted(before.to(BF16), trainer, words, options)
 
@@ -94,19 +94,20 @@ def stale_part_of_a_fused_tensor() -> Planted:
     engine = copy.deepcopy(trainer)
     engine.layers[1].self_attn.k_proj = before.layers[1].self_attn.k_proj
     side = Scorer(model=engine, weights=fused(engine))
-    words = "layers.1.self_attn.k_proj in layers.1.self_attn.qkv_proj holds the weights of step 3"
+    place = "layers.1.self_attn"
+    words = f"stale: {place}.k_proj in {place}.qkv_proj holds the weights of step 3"
     options = {"history": {3: weight_snapshot(before)}, "names": "llama"}
     return Planted(side, trainer, words, options)
 
 
 def fused(model: TinyDecoder) -> dict[str, Tensor | str]:
     """Return the weights of a model with queries, keys and values in one tensor."""
-    held = weight_snapshot(model)
+    weights = weight_snapshot(model)
     for layer in range(len(model.layers)):
         place = f"layers.{layer}.self_attn"
-        parts = [held.pop(f"{place}.{part}_proj.weight") for part in "qkv"]
-        held[f"{place}.qkv_proj.weight"] = torch.cat(parts)
-    return held
+        parts = [weights.pop(f"{place}.{part}_proj.weight") for part in "qkv"]
+        weights[f"{place}.qkv_proj.weight"] = torch.cat(parts)
+    return weights
 
 
 def lora_lost() -> Planted:
@@ -124,7 +125,9 @@ def lora_scaled_twice() -> Planted:
 def merged_on_the_grid() -> Planted:
     trainer = with_adapters(tiny(FP32))
     engine = merged_into(tiny(FP32).to(BF16), trainer)
-    words = "merged on the bfloat16 grid: layers.0.self_attn.v_proj was cast before it was merged"
+    words = (
+        "merged on the bfloat16 grid: layers.0.self_attn.v_proj and the adapter default were cast"
+    )
     return Planted(engine, trainer, words, {"cast": "bfloat16"})
 
 
@@ -140,7 +143,7 @@ def transposed_expert() -> Planted:
     engine = copy.deepcopy(trainer)
     with torch.no_grad():
         engine.layers[1].mlp.up[2] = trainer.layers[1].mlp.up[2].T
-    words = "transposed: rows 2 to 2 of layers.1.mlp.up is in the other order"
+    words = "transposed: row 2 of layers.1.mlp.up is in the other order"
     return Planted(engine, trainer, words)
 
 
@@ -232,9 +235,9 @@ def delivered_in_fp8(model: TinyDecoder) -> dict[str, Tensor | str]:
 
 def scale_of_another_step() -> Planted:
     trainer, before = updated(tiny())
-    held, old = delivered_in_fp8(trainer), delivered_in_fp8(before)
+    delivered, old = delivered_in_fp8(trainer), delivered_in_fp8(before)
     name = "layers.1.mlp.down_proj.weight_scale"
-    side = Scorer(model=copy.deepcopy(trainer), weights=held | {name: old[name]})
+    side = Scorer(model=copy.deepcopy(trainer), weights=delivered | {name: old[name]})
     words = "another scale: layers.1.mlp.down_proj_scale holds the scale of step 3"
     return Planted(side, trainer, words, {"cast": FP8, "history": {3: weight_snapshot(before)}})
 
