@@ -45,27 +45,32 @@ class ScoreRecorder:
     """Writes what sides show into a folder, one step a call of `show_scores`.
 
     Args:
-        writer: of the trace.
+        writer: of the trace; None on a rank that only takes part in what all ranks compute.
     """
 
-    def __init__(self, writer: TraceWriter) -> None:
+    def __init__(self, writer: TraceWriter | None) -> None:
         self._writer = writer
-        self._writer.add(INIT, [])
         self.calls = 0
+        self._write(INIT, [])
 
     def add(self, side: Scorer, scores: Scores, sequences: Sequence[Tensor], cast: Cast) -> None:
         """Write the scores of a side, and what it holds after the declared cast."""
         self.calls += 1
         shown: dict[str, list[Observation]] = {phase: [] for phase in STEP_PHASES}
         shown[STEP_PHASES[0]] = [*_of_scores(scores, sequences)]
-        shown[STEP_PHASES[-1]] = [] if side.table is None else [*_of_weights(side.table, cast)]
+        table = side.table
+        shown[STEP_PHASES[-1]] = [] if table is None else [*_of_weights(table, cast)]
         for phase, observations in shown.items():
             moment = Moment(self.calls - 1, "train", self.calls, phase)
-            self._writer.add(moment, observations, digests=phase == STEP_PHASES[-1])
+            self._write(moment, observations)
 
     def end(self) -> None:
         """Write the moment after the last step, at which nothing is shown."""
-        self._writer.add(Moment(self.calls - 1, "train", self.calls, END), [])
+        self._write(Moment(self.calls - 1, "train", self.calls, END), [])
+
+    def _write(self, moment: Moment, observations: Sequence[Observation]) -> None:
+        if self._writer is not None:
+            self._writer.add(moment, observations, digests=moment.phase == STEP_PHASES[-1])
 
 
 def show_scores(side: Any, *, sequences: Any, cast: Cast = None) -> dict[int, Tensor]:
@@ -95,16 +100,14 @@ def recording_scores(folder: Path, script: Path, arguments: Sequence[str]) -> It
         FileExistsError: the folder has a recording.
     """
     if int(os.environ.get("RANK") or 0):
-        yield
+        with _opened(ScoreRecorder(None)):
+            yield
         return
     folder.mkdir(parents=True, exist_ok=True)
     with TraceWriter(folder, 0) as writer:
         recorder = ScoreRecorder(writer)
-        _open.append(recorder)
-        try:
+        with _opened(recorder):
             yield
-        finally:
-            _open.remove(recorder)
         if not recorder.calls:
             advice = "call show_scores of pytest_precision.rollout in it"
             raise RecordingError(expected_but_got("scores", f"none of {script}", advice))
@@ -114,6 +117,15 @@ def recording_scores(folder: Path, script: Path, arguments: Sequence[str]) -> It
         UpdateMeter().write(folder, 0)
         writer.finish(Header(1, {}, environment_of(Cell()) | {RECORDED: str(recorder.calls)}))
         Manifest.seal(folder, 0, 1)
+
+
+@contextmanager
+def _opened(recorder: ScoreRecorder) -> Iterator[None]:
+    _open.append(recorder)
+    try:
+        yield
+    finally:
+        _open.remove(recorder)
 
 
 def _of_scores(scores: Scores, sequences: Sequence[Tensor]) -> Iterator[Observation]:
