@@ -10,15 +10,14 @@ from pytest_precision.rollout.token_rows import NO_TOKEN, TokenRows, coded, plac
 
 
 def test_padding_is_no_token() -> None:
-    """On either side of a row, by the mask."""
-    ids = [torch.tensor([5, 6, 7]), torch.tensor([8, 9])]
-    rows = TokenRows(ids)
-    left = torch.tensor([[5, 6, 7], [0, 8, 9]])
-    mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
-    rows.read((), {"input_ids": left, "attention_mask": mask})
+    """On either side of a row, by the mask, also if its id is that of the last token."""
+    rows = TokenRows([torch.tensor([5, 6]), torch.tensor([8, 9])])
+    padded = torch.tensor([[5, 6, 6], [8, 8, 9]])
+    mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
+    rows.read((), {"input_ids": padded, "attention_mask": mask})
     assert rows.codes is not None
     second = [NO_TOKEN, coded((1, 0)), coded((1, 1))]
-    assert rows.codes.tolist() == [[coded((0, p)) for p in range(3)], second]
+    assert rows.codes.tolist() == [[coded((0, 0)), coded((0, 1)), NO_TOKEN], second]
     assert rows.unused == []
 
 
@@ -40,6 +39,16 @@ def test_rows_of_one_prompt_are_told_apart() -> None:
     rows.read((torch.tensor([[3], [3]]),), {"past_key_values": cache})
     assert rows.codes is not None
     assert rows.codes.tolist() == [[coded((0, 2))], [coded((1, 2))]]
+
+
+def test_a_row_goes_on_with_its_sequence() -> None:
+    """Whatever their order in the batch, and although both have the same token there."""
+    rows = TokenRows([torch.tensor([1, 2, 3]), torch.tensor([4, 5, 3])])
+    rows.read((torch.tensor([[4, 5], [1, 2]]),), {})
+    cache = KeyValues({0: (torch.zeros(2, 1, 2, 1), torch.zeros(2, 1, 2, 1))})
+    rows.read((torch.tensor([[3], [3]]),), {"past_key_values": cache})
+    assert rows.codes is not None
+    assert rows.codes.tolist() == [[coded((1, 2))], [coded((0, 2))]]
 
 
 def test_packed_sequences_need_no_positions() -> None:
