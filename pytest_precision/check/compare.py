@@ -26,7 +26,7 @@ from pytest_precision.trace.whole_recording import whole_recording
 
 __tracebackhide__ = is_bad_input
 
-SCORES = "scores"
+OF_SCORES = "scores"
 """The key in a header's environment which says that a recording is one of scores."""
 
 WEIGHT_KINDS = ("param", "used_param", "master")
@@ -89,7 +89,7 @@ def _compare(
     expect_the_same_part(*sides)
     expect_no_noise(terms.criteria)
     same = candidate.resolve() == reference.resolve()
-    if any(SCORES in side.trace.header.environment for side in sides):
+    if any(OF_SCORES in side.trace.header.environment for side in sides):
         compare_scores = resolve_name("pytest_precision.rollout.score_recording:compare_scores")
         ruling, figures = compare_scores(*sides, terms.criteria)
         ruling = distinct(same, "recording") or ruling
