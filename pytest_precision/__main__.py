@@ -12,10 +12,10 @@ from pytest_precision._folders import sweep_temporary_folder
 from pytest_precision._interrupts import WholeTorch
 from pytest_precision.errors import expected_but_got
 
-COMMANDS = ("record", "compare", "diff", "bisect", "export", "init", "report", "audit")
+COMMANDS = ("record", "score", "compare", "diff", "bisect", "export", "init", "report", "audit")
 """Modules of `commands`, in the order of the help."""
 
-RUN_A_SCRIPT = ("record", "diff", "bisect")
+RUN_A_SCRIPT = ("record", "score", "diff", "bisect")
 """Commands that take a script and its arguments after `--`."""
 
 

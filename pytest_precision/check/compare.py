@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from pytest_precision.check.case import Case
@@ -26,6 +27,9 @@ from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.whole_recording import whole_recording
 
 __tracebackhide__ = is_bad_input
+
+OF_SCORES = "scores"
+"""The key in a header's environment which says that a recording is one of scores."""
 
 WEIGHT_KINDS = ("param", "used_param", "master")
 """Kinds of which each weight that is looked at shows one."""
@@ -87,15 +91,22 @@ def _compare(
     expect_the_same_part(*sides)
     expect_one_digest(*sides)
     expect_no_noise(terms.criteria)
-    for side in sides:
-        expect_values(side, terms.criteria)
-    case = Case(*sides, terms)
-    cell = case.candidate.cell
     same = candidate.resolve() == reference.resolve()
-    ruling = distinct(same, "recording") or ruled(case, gates_of(terms.registered, recordings=True))
+    if any(OF_SCORES in side.trace.header.environment for side in sides):
+        compare_scores = resolve_name("pytest_precision.rollout.score_recording:compare_scores")
+        ruling, figures = compare_scores(*sides, terms.criteria)
+        ruling = distinct(same, "recording") or ruling
+    else:
+        for side in sides:
+            expect_values(side, terms.criteria)
+        case = Case(*sides, terms)
+        ruling = distinct(same, "recording") or ruled(
+            case, gates_of(terms.registered, recordings=True)
+        )
+        figures = case.figures() | dict(ruling.figures)
+    cell = sides[0].cell
     apart = tuple(made_otherwise(*sides))
     brief = ruling.brief and (*apart, *ruling.brief)
-    figures = case.figures() | dict(ruling.figures)
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,

@@ -60,6 +60,11 @@ class Kind(NamedTuple):
 
 
 KINDS = {
+    "weight": Kind(
+        "what a side that scores holds, after the cast that the test declares",
+        "of the weight",
+        lasts="passing",
+    ),
     "used_param": Kind(
         "each weight, as the forward reads it", "of the weight", lasts="passing", weight=True
     ),
@@ -80,6 +85,15 @@ KINDS = {
         "float64",
         lasts="passing",
         explanatory=True,
+    ),
+    "output": Kind(
+        "what each module gives back for each token, of two sides that score alike; not compared",
+        "of the output",
+        lasts="passing",
+        explanatory=True,
+    ),
+    "logprob": Kind(
+        "the log-probability of each token of a sequence", "of the scores", lasts="passing"
     ),
     "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing", summed=True),
     "grad": Kind(

@@ -26,6 +26,7 @@ DEFAULT_FIGURES: dict[str, Any] = {
     "unexercised": None,
     "then": None,
     "baseline": None,
+    "rollout": None,
 }
 """What a verdict without a figure has, in the order of report.json, which leaves out None.
 

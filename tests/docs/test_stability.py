@@ -20,6 +20,8 @@ from pytest_precision.probes.baselines.kept_check import golden
 from pytest_precision.probes.then.moved import TIME_GATES
 from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.report.status import STATUSES
+from pytest_precision.rollout.batch_invariance import batch_invariant
+from pytest_precision.rollout.score_gates import STEPS
 
 PROMISED = Path(__file__).with_name("promised.json")
 """Name of a promise to its names, sorted: new ones are added, none is removed or renamed."""
@@ -48,7 +50,8 @@ def keys(node: Any, place: str = "report") -> Iterator[str]:
 
 def there() -> dict[str, set[str]]:
     """Return the names that there are now, by promise."""
-    gates = (*PRECONDITIONS, *FAILURES.values(), *TIME_GATES, repeats, golden)
+    gates = (*PRECONDITIONS, *FAILURES.values(), *TIME_GATES, repeats, golden, *STEPS)
+    gates = (*gates, batch_invariant)
     asked = {gate.spec.name for gate in ordered_gates(OF_PACKAGE.probes)}
     return {
         "gates": {gate.__name__ for gate in gates} | asked | FORMER_GATES,

@@ -1,0 +1,79 @@
+"""Print the table of docs/how-to/trainer-and-rollout.md: what a mean says of each planted defect.
+
+python ci/bench/rollouts.py            the table
+python ci/bench/rollouts.py --cost     scoring with digests of all modules against bare forwards
+"""
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "rollout"))
+
+from honest_rollouts import HONEST
+from planted_rollouts import PLANTED
+from tiny_decoder import Block, TinyDecoder, sequences
+
+from pytest_precision import noise
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.rollout import Scorer
+from pytest_precision.rollout.score_check import score_check
+from pytest_precision.rollout.weight_sync import SyncTerms
+
+
+def row(make):
+    side = make()
+    declared = SyncTerms(**dict(side.declared))
+    criteria = Criteria.of({"logprob": noise()})
+    ruling, figures = score_check(
+        side.candidate, side.reference, sequences(), (), criteria, declared
+    )
+    (way,) = figures["rollout"]["ways"].values()
+    statistics = way["statistics"]
+    name = make.__name__ if hasattr(make, "__name__") else " ".join(map(str, make.args))
+    mean, k3 = statistics["train_rollout_logprob_abs_diff"], statistics["k3_kl"]
+    return f"| {name.replace('_', ' ')} | {mean:.1e} | {k3:.1e} | {ruling.reason or 'pass'} |"
+
+
+def seconds(call, runs=2):
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def cost():
+    """Score 8 sequences of 512 tokens by 4 layers, with and without digests of module outputs."""
+    model = TinyDecoder()
+    width = 256
+    model.layers = torch.nn.ModuleList(Block(width, False) for _ in range(4))
+    model.embed_tokens = torch.nn.Embedding(64, width)
+    model.rotary_emb = type(model.rotary_emb)(width // 4)
+    model.norm = type(model.norm)(width)
+    model.lm_head = torch.nn.Linear(width, 64, bias=False)
+    ids = [torch.randint(0, 64, (512,)) for _ in range(8)]
+    with torch.no_grad():
+        bare = seconds(lambda: [model(row[None]) for row in ids])
+    scored = seconds(partial(Scorer(model=model).scores, ids))
+    print(f"bare {bare:.3f} s, with digests {scored:.3f} s: {scored / bare:.2f} times")
+
+
+def main():
+    if "--cost" in sys.argv:
+        cost()
+        return
+    print(
+        "| what the engine does or holds | mean difference | k3 KL | verdict |",
+        "| --- | --- | --- | --- |",
+        sep="\n",
+    )
+    for make in (*HONEST, *PLANTED):
+        print(row(make))
+
+
+main()

@@ -1,0 +1,183 @@
+"""Say why an engine's tensor is not the trainer's: stale, never delivered, cast twice, and so on.
+
+Each cause is a hypothesis: a tensor that the engine would hold if it were true. One that is equal
+to the last byte, in the rows that differ, is the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pytest_precision.matrix.contract import dtype_name
+from pytest_precision.parity.compare.tensors import same_bytes
+from pytest_precision.rollout.adapters import Adapter
+from pytest_precision.rollout.casts import SCALE
+from pytest_precision.rollout.inference_weights import weight_digest
+
+WEIGHT_NAME = "WEIGHT_NAME"
+"""What stands for the name of the weight in the words of a cause."""
+
+THROUGH = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+"""Dtypes that a weight may have gone through before the declared cast."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a tensor of the engine comes from, and what it was.
+
+    Attributes:
+        tensor: the trainer's, before the cast.
+        cast: the declared cast, of any other tensor in its place.
+        former: step to what the trainer held then, before the cast; or to a digest.
+        adapters: of the weight, with whether each is active.
+        others: makes the name of each other tensor, and what the engine should hold of it.
+    """
+
+    tensor: Tensor
+    cast: Callable[[Tensor], Tensor]
+    former: Mapping[int, Tensor | str] = field(default_factory=dict)
+    adapters: tuple[tuple[Adapter, bool], ...] = ()
+    others: Callable[[], Iterator[tuple[str, Tensor]]] = lambda: iter(())
+
+
+def cause(actual: Tensor | str, expected: Tensor, source: Source, ending: str = "") -> str:
+    """Return in words why a tensor of the engine is not as expected; empty if nobody knows.
+
+    Args:
+        actual: the engine's tensor, or its digest.
+        expected: what it should be.
+        source: see there.
+        ending: of the name, such as `_scale`.
+    """
+    rows = differing_rows(actual, expected)
+    where = "" if rows is None else _row_words(*rows)
+    for words, hypothesis in hypotheses(source, ending):
+        if equal(actual, hypothesis, rows):
+            return words.replace(WEIGHT_NAME, f"{where}{WEIGHT_NAME}")
+    if isinstance(actual, Tensor):
+        return by_a_factor(actual, expected)
+    return ""
+
+
+def _row_words(first: int, end: int) -> str:
+    return f"row {first} of " if end - first == 1 else f"rows {first} to {end - 1} of "
+
+
+def hypotheses(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]]:
+    """Yield each known cause, with the tensor that the engine would hold."""
+    yield from _former(source, ending)
+    yield from _adapted(source)
+    yield from _cast(source)
+    expected = source.cast(source.tensor)
+    if expected.ndim >= 2 and expected.shape[-1] == expected.shape[-2]:
+        yield f"transposed: {WEIGHT_NAME} is in the other order", expected.transpose(-1, -2)
+    for name, other in source.others():
+        yield f"another tensor: {WEIGHT_NAME} holds {name}", other
+
+
+def _former(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]]:
+    noun = "scale" if ending.startswith(SCALE) else "weights"
+    word = "another scale" if noun == "scale" else "stale"
+    for step, former in sorted(source.former.items(), reverse=True):
+        tensor = former if isinstance(former, str) else source.cast(former)
+        words = f"{word}: {WEIGHT_NAME} holds the {noun} of step {step}"
+        if step == 0:
+            words = f"never delivered: {WEIGHT_NAME} holds the {noun} of before the first step"
+        yield words, tensor
+
+
+def _adapted(source: Source) -> Iterator[tuple[str, Tensor]]:
+    for adapter, active in source.adapters:
+        base, name = adapter.base, adapter.name
+        if not active:
+            words = f"wrong adapter: {WEIGHT_NAME} has the adapter {name} merged"
+            yield words, source.cast(adapter.merged(adapter.delta()))
+            continue
+        words = f"never delivered: {WEIGHT_NAME} holds the base weight without the adapter {name}"
+        yield words, source.cast(base)
+        square = adapter.scaling * adapter.scaling
+        words = f"another scale: {WEIGHT_NAME} has the scale of the adapter {name} applied twice"
+        yield words, source.cast(adapter.merged(adapter.delta(square)))
+        words = f"merged twice: {WEIGHT_NAME} has the adapter {name} two times"
+        yield words, source.cast(adapter.merged(adapter.delta(), adapter.delta()))
+        words = f"another scale: {WEIGHT_NAME} has the adapter {name} merged without its scale"
+        yield words, source.cast(adapter.merged(adapter.delta(1.0)))
+        grid, delta = source.cast(base), adapter.delta()
+        if grid.is_floating_point() and {grid.dtype} != {base.dtype, delta.dtype}:
+            words = f"merged on the {dtype_name(grid.dtype)} grid: {WEIGHT_NAME} and the adapter"
+            words = f"{words} {name} were cast before they were merged"
+            yield words, grid + source.cast(delta).to(grid.dtype)
+
+
+def _cast(source: Source) -> Iterator[tuple[str, Tensor]]:
+    if not source.tensor.is_floating_point():
+        return
+    final = source.cast(source.tensor)
+    for dtype in THROUGH:
+        narrow = source.tensor.to(dtype).to(source.tensor.dtype)
+        words = f"cast twice: {WEIGHT_NAME} went through {dtype_name(dtype)}"
+        yield words, source.cast(narrow)
+        largest = source.tensor.abs().max()
+        if dtype.itemsize == 1 and largest > 0:
+            scale = (largest.float() / torch.finfo(dtype).max).clamp(min=1e-12)
+            bytes_ = (source.tensor.float() / scale).to(dtype)
+            words = (
+                f"quantized: {WEIGHT_NAME} went through {dtype_name(dtype)} with a scale of its own"
+            )
+            yield words, source.cast((bytes_.float() * scale).to(source.tensor.dtype))
+    if final.dtype is not source.tensor.dtype:
+        yield f"never cast: {WEIGHT_NAME} is {dtype_name(source.tensor.dtype)}", source.tensor
+
+
+def differing_rows(actual: Tensor | str, expected: Tensor) -> tuple[int, int] | None:
+    """Return the first and the end of the rows that differ; None if all do, or nobody can say."""
+    alike = isinstance(actual, Tensor) and actual.shape == expected.shape and actual.ndim >= 2
+    if not alike or not isinstance(actual, Tensor) or actual.dtype is not expected.dtype:
+        return None
+    rows = len(actual)
+    differ = (bits_of(actual) != bits_of(expected)).reshape(rows, -1).any(-1).nonzero().flatten()
+    first, end = int(differ[0]), int(differ[-1]) + 1
+    return None if end - first == rows else (first, end)
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor, as many for each element as its dtype has."""
+    return tensor.contiguous().unsqueeze(-1).view(torch.uint8)
+
+
+def equal(actual: Tensor | str, hypothesis: Tensor | str, rows: tuple[int, int] | None) -> bool:
+    """Return whether an engine's tensor is that of a hypothesis, in the rows that differ."""
+    if isinstance(actual, str) or isinstance(hypothesis, str):
+        ours, theirs = (
+            side if isinstance(side, str) else weight_digest(side) for side in (actual, hypothesis)
+        )
+        return ours == theirs
+    if actual.shape != hypothesis.shape:
+        return False
+    if rows is not None:
+        actual, hypothesis = (side[rows[0] : rows[1]] for side in (actual, hypothesis))
+    return same_bytes(actual.contiguous(), hypothesis.contiguous().to(actual.device))
+
+
+def by_a_factor(actual: Tensor, expected: Tensor) -> str:
+    """Return that a tensor is a multiple of the expected one, if it is."""
+    floating = actual.is_floating_point() and expected.is_floating_point()
+    if not floating or actual.shape != expected.shape or not expected.numel():
+        return ""
+    ours, theirs = actual.double(), expected.double()
+    place = int(theirs.abs().argmax())
+    largest = float(theirs.flatten()[place])
+    if not largest:
+        return ""
+    factor = float(ours.flatten()[place]) / largest
+    eps = torch.finfo(actual.dtype).eps
+    off = (ours - factor * theirs).abs() > eps * (factor * theirs).abs()
+    if bool(off.any()) or abs(factor - 1) <= 2 * eps:
+        return ""
+    if actual.numel() == 1:
+        return f"another scale: {WEIGHT_NAME} is {float(ours):.6g}, not {float(theirs):.6g}"
+    return f"another scale: {WEIGHT_NAME} is {factor:.6g} times that of the reference"

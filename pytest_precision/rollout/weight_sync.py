@@ -1,0 +1,264 @@
+"""Compare what an engine holds with what a trainer holds: as bits, after the declared cast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.tensors import Difference, compare
+from pytest_precision.rollout import adapters
+from pytest_precision.rollout.casts import Cast, cast_by
+from pytest_precision.rollout.engine_names import Made, NameMap, made_of
+from pytest_precision.rollout.inference_weights import Weights, WeightTable, weight_digest
+from pytest_precision.rollout.weight_causes import WEIGHT_NAME, Source, bits_of, cause
+
+WEIGHT_KIND = "weight"
+
+_ROWS = re.compile(rf"rows? \d+ (to \d+ )?of (?={WEIGHT_NAME})")
+
+
+class SyncTerms(NamedTuple):
+    """What a test declares of the way from the trainer's weights to the engine's.
+
+    Attributes:
+        cast: see `Cast`.
+        names: see `NameMap`.
+        history: step to the weights that the trainer held then.
+    """
+
+    cast: Cast = None
+    names: NameMap = None
+    history: Mapping[int, Weights] = {}
+
+
+class WrongWeight(NamedTuple):
+    """A weight that the engine does not hold as it should.
+
+    Attributes:
+        name: of the trainer's weight, or of the engine's tensor.
+        words: one line.
+        explained: whether the line names a cause.
+        cause: the line without the name.
+    """
+
+    name: str
+    words: str
+    explained: bool
+    cause: str
+
+
+class WeightSync(NamedTuple):
+    """The outcome of a comparison of weights.
+
+    Attributes:
+        compared: names of the engine's tensors that were compared.
+        findings: in the order of the engine's tensors.
+        left_out: why weights were not compared; empty if they were.
+    """
+
+    compared: tuple[str, ...]
+    findings: tuple[WrongWeight, ...]
+    left_out: str = ""
+
+
+class _Target(NamedTuple):
+    """What one tensor of the engine should be, and of what it is made.
+
+    Attributes:
+        making: of the trainer's weights.
+        source: see `Source`; None where the trainer shows a digest.
+        expected: the tensor, or its digest.
+        ending: of the engine's name after that of the whole.
+        lengths: of the trainer's weights in dimension 0.
+    """
+
+    making: Made
+    source: Source | None
+    expected: Tensor | str
+    ending: str
+    lengths: tuple[int, ...] = ()
+
+
+class _Comparison:
+    """Compares two tables of weights.
+
+    Args:
+        candidate: the engine's.
+        reference: the trainer's.
+        declared: by the test.
+        criteria: of the test.
+    """
+
+    def __init__(
+        self,
+        candidate: WeightTable,
+        reference: WeightTable,
+        declared: SyncTerms,
+        criteria: Criteria,
+    ) -> None:
+        self._adapters = adapters.adapters_of(reference)
+        self._active = partial(adapters.is_active, reference)
+        both = adapters.has_factors(candidate) and adapters.has_factors(reference)
+        self._ours = candidate if both else adapters.merged(candidate)
+        self._theirs = reference if both else adapters.merged(reference)
+        if both:
+            self._adapters = {}
+        self._declared = declared
+        self._criteria = criteria
+
+    def outcome(self) -> WeightSync:
+        targets = dict(self._targets())
+        ours = self._ours.tensors
+        compared, findings = [], []
+        for name, target in targets.items():
+            rule = self._criteria.of_tensor(WEIGHT_KIND, name)
+            if rule.criterion.left_out or name not in ours:
+                continue
+            compared.append(name)
+            finding = self._finding(name, ours[name], target, targets)
+            if finding is not None:
+                findings.append(finding)
+        findings += self._absent(targets)
+        return WeightSync(tuple(compared), tuple(findings), self._criteria.unchecked(WEIGHT_KIND))
+
+    def _targets(self) -> Iterator[tuple[str, _Target]]:
+        theirs = self._theirs.tensors
+        for name in self._ours.tensors:
+            making = made_of(self._declared.names, name, theirs)
+            if making is None:
+                continue
+            parts = {part: theirs[part] for part in making.names}
+            tensors = {p: tensor for p, tensor in parts.items() if isinstance(tensor, Tensor)}
+            if len(tensors) < len(parts):
+                yield name, _Target(making, None, next(iter(parts.values())), "")
+                continue
+            whole = making.put_together(tensors)
+            for ending, expected in cast_by(self._declared.cast, name, whole).items():
+                source = self._source(name, ending, making, whole)
+                lengths = tuple(len(tensor) if tensor.ndim else 1 for tensor in tensors.values())
+                yield name + ending, _Target(making, source, expected, ending, lengths)
+
+    def _source(self, name: str, ending: str, making: Made, whole: Tensor) -> Source:
+        former: dict[int, Tensor | str] = {}
+        for step, weights in self._declared.history.items():
+            digest = weights.get(name + ending)
+            tensors = {part: weights.get(part) for part in making.names}
+            shown = {part: tensor for part, tensor in tensors.items() if isinstance(tensor, Tensor)}
+            if len(shown) == len(tensors):
+                former[step] = making.put_together(shown)
+            elif isinstance(digest, str):
+                former[step] = digest
+
+        def cast(tensor: Tensor) -> Tensor:
+            return cast_by(self._declared.cast, name, tensor)[ending]
+
+        of_weight = self._adapters.get(making.names[0], []) if len(making.names) == 1 else []
+        return Source(whole, cast, former, tuple((a, self._active(a)) for a in of_weight))
+
+    def _finding(
+        self, name: str, actual: Tensor | str, target: _Target, targets: Mapping[str, _Target]
+    ) -> WrongWeight | None:
+        expected = target.expected
+        if isinstance(actual, str) or isinstance(expected, str):
+            ours, theirs = (
+                side if isinstance(side, str) else weight_digest(side)
+                for side in (actual, expected)
+            )
+            difference = None if ours == theirs else Difference("values")
+        else:
+            actual, expected = actual.detach().cpu(), expected.detach().cpu()
+            criterion = self._criteria.of_tensor(WEIGHT_KIND, name).criterion
+            difference = compare(actual, expected, criterion)
+        if difference is None:
+            return None
+        label = part_of(name, actual, target)
+        words = ""
+        if target.source is not None and isinstance(expected, Tensor):
+            source = _among(target.source, name, targets)
+            words = cause(actual, expected, source, target.ending)
+        if " in " in label:  # the rows are those of the whole, of which this is a part
+            words = _ROWS.sub("", words)
+        explained = bool(words)
+        words = words or f"{WEIGHT_NAME} {unlike(actual, expected, difference)}"
+        return WrongWeight(label, words.replace(WEIGHT_NAME, module_name(label)), explained, words)
+
+    def _absent(self, targets: Mapping[str, _Target]) -> Iterator[WrongWeight]:
+        """Yield what the trainer holds and no tensor of the engine is made of, and the reverse."""
+        if self._criteria.unchecked(WEIGHT_KIND):
+            return
+        used = {part for target in targets.values() for part in target.making.names}
+        tensors = self._theirs.tensors
+        memory = {t.data_ptr() for n, t in tensors.items() if n in used and isinstance(t, Tensor)}
+        for name, tensor in tensors.items():
+            tied = isinstance(tensor, Tensor) and tensor.data_ptr() in memory
+            if name not in used and name not in self._theirs.optional and not tied:
+                words = f"never delivered: the candidate holds no {WEIGHT_NAME}"
+                yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), True, words)
+        for name in self._ours.tensors:
+            if name not in targets and name not in self._ours.optional:
+                words = f"{WEIGHT_NAME} of the candidate is made of no weight of the reference"
+                yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), False, words)
+
+
+def sync_of(
+    candidate: WeightTable, reference: WeightTable, declared: SyncTerms, criteria: Criteria
+) -> WeightSync:
+    """Return which weights of an engine are not those of the trainer, and why."""
+    return _Comparison(candidate, reference, declared, criteria).outcome()
+
+
+def _among(source: Source, name: str, targets: Mapping[str, _Target]) -> Source:
+    """Return a source that knows what the engine should hold elsewhere."""
+
+    def others() -> Iterator[tuple[str, Tensor]]:
+        for other, target in targets.items():
+            if other != name and isinstance(target.expected, Tensor):
+                yield module_name(other), target.expected
+
+    return Source(source.tensor, source.cast, source.former, source.adapters, others)
+
+
+def part_of(name: str, actual: Tensor | str, target: _Target) -> str:
+    """Return the trainer's name of the part of a fused tensor that differs; else the whole's."""
+    expected, making = target.expected, target.making
+    if len(making.names) == 1 and not target.ending:
+        return making.names[0]
+    alike = isinstance(actual, Tensor) and isinstance(expected, Tensor)
+    if not alike or making.stacked or target.ending or target.source is None:
+        return name
+    assert isinstance(actual, Tensor)
+    assert isinstance(expected, Tensor)
+    if actual.shape != expected.shape or actual.dtype is not expected.dtype:
+        return name
+    rows = (bits_of(actual) != bits_of(expected)).reshape(len(actual), -1).any(-1).nonzero()
+    first, last = int(rows[0]), int(rows[-1])
+    end = 0
+    for part, length in zip(making.names, target.lengths, strict=True):
+        start, end = end, end + length
+        if start <= first and last < end:
+            return f"{part} in {name}"
+    return name
+
+
+def unlike(actual: Tensor | str, expected: Tensor | str, difference: Difference) -> str:
+    """Return in words how far a weight is from what it should be."""
+    if isinstance(actual, str) or isinstance(expected, str):
+        return "has another digest than that of the reference"
+    problem = difference.reason
+    if problem == "shape":
+        return f"has the shape {[*actual.shape]}, not {[*expected.shape]}"
+    if problem == "dtype" or difference.statistics is None:
+        return f"is {actual.dtype}, not {expected.dtype}; declare cast="
+    statistics = difference.statistics
+    far = f", at most {statistics.max_abs:.3g} off" if statistics.measured else ""
+    return f"differs in {statistics.mismatched} of {statistics.numel} elements{far}"
+
+
+def module_name(name: str) -> str:
+    """Return the name of the module of a weight, and that of anything else as it is."""
+    return name.replace(".weight", "")

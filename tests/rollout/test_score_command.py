@@ -1,0 +1,59 @@
+"""Two recordings of scores, of scripts without an optimizer, are compared as other recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_precision.__main__ import main
+
+SCRIPT = """
+import sys
+import torch
+from tiny_decoder import sequences, tiny
+from pytest_precision.rollout import Scorer, show_scores
+
+way, dtype, stale = sys.argv[1:]
+model = tiny(getattr(torch, dtype))
+if stale == "stale":
+    model.layers[1].mlp.down_proj.weight.data[3] += 0.5
+cast = "bfloat16" if dtype == "float32" else None
+show_scores(Scorer(model=model, way=way), sequences=sequences(), cast=cast)
+"""
+
+
+def recorded(folder: Path, name: str, *arguments: str) -> Path:
+    """Record the script with these arguments, and return the folder."""
+    script = folder / "score.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    assert main(["score", "--out", str(folder / name), "--", str(script), *arguments]) == 0
+    return folder / name
+
+
+def test_recordings_are_compared_by_weight_and_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trainer's weights were cast as the engine casts them, before they were digested."""
+    trainer = recorded(tmp_path, "trainer", "alone", "float32", "new")
+    engine = recorded(tmp_path, "engine", "decode", "bfloat16", "new")
+    stale = recorded(tmp_path, "stale", "decode", "bfloat16", "stale")
+    bound = ["--criterion", "logprob=close(rtol=0, atol=0.1)"]
+    assert main(["compare", str(engine), str(trainer), *bound]) == 0
+    assert "rollout_probs_diff_max" in capsys.readouterr().out
+    assert main(["compare", str(engine), str(trainer)]) == 1
+    assert "embed_tokens computes in bfloat16, not in float32" in capsys.readouterr().out
+    assert main(["compare", str(stale), str(trainer), *bound]) == 1
+    words = "weight layers.1.mlp.down_proj has another digest than that of the reference"
+    assert words in capsys.readouterr().out
+
+
+def test_a_script_that_shows_no_scores_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty recording would agree with any other."""
+    script = tmp_path / "train.py"
+    script.write_text("print('no scores')\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["score", "--out", str(tmp_path / "out"), "--", str(script)])
+    assert "call show_scores of pytest_precision.rollout in it" in capsys.readouterr().err
