@@ -77,7 +77,7 @@ def culprit_of(
     if lacking is None and suspicion.culprit is not None:
         lacking = only_other(candidate, reference, suspicion.before)
     if lacking is None:
-        return suspicion.culprit or (Unnamed(suspicion.reason) if suspicion.reason else None)
+        return suspicion.culprit or suspicion.unnamed
     only_sets = suspicion.culprit is not None and suspicion.culprit.kind == "setting"
     kind = "setting" if only_sets and lacking.lacking is None else "missing"
     return worded.of_user_code(lacking, kind, root, suspicion.culprit, lacking.rank)
@@ -87,10 +87,12 @@ class Unnamed(NamedTuple):
     """Why no operation can be named although values differ.
 
     Attributes:
-        reason: in words.
+        reason: in words; empty where nothing is known.
+        nearest: the operations that come next to it, in words, the likeliest first.
     """
 
     reason: str
+    nearest: tuple[str, ...] = ()
 
 
 class _Suspicion(NamedTuple):
@@ -100,13 +102,13 @@ class _Suspicion(NamedTuple):
         culprit: that they name, if any.
         before: number of its operation; None where it has none.
         is_shared: whether its line runs in the reference, too.
-        reason: why no operation is named; empty where one is, or where nothing is known.
+        unnamed: why no operation is named; None where one is, or where nothing is known.
     """
 
     culprit: Culprit | None
     before: int | None = None
     is_shared: bool = False
-    reason: str = ""
+    unnamed: Unnamed | None = None
 
     @property
     def is_sure(self) -> bool:
@@ -154,7 +156,8 @@ def _suspicion(
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
         if reason := unfollowed(chosen[0], lookup):
-            return _Suspicion(None, chosen[0].call.number, reason=reason)
+            unnamed = Unnamed(reason, worded.nearest(chosen, lookup, root))
+            return _Suspicion(None, chosen[0].call.number, unnamed=unnamed)
         chosen = drawn_or_fetched(chosen, wrong, lookup)
         if cause := _cause_of(chosen, wrong, (candidate, reference), lookup, root, kind):
             return cause
@@ -169,7 +172,10 @@ def _suspicion(
         culprit = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
         return _Suspicion(culprit, call.number, (culprit.file, culprit.line) in lines)
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
-    return _set_by(users[0], root) if users else _Suspicion(None)
+    if users:
+        return _set_by(users[0], root)
+    nearest = worded.nearest(sorted(found_wrong, key=_order), lookup, root)
+    return _Suspicion(None, unnamed=Unnamed("", nearest) if nearest else None)
 
 
 def _shown(
