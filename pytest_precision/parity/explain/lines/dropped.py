@@ -36,8 +36,12 @@ def _backward_lines(calls: Sequence[SingleCall]) -> set[object]:
 
 
 def _is_dropped(call: SingleCall, calls: Sequence[SingleCall]) -> bool:
-    """Return whether a line of the user's makes a new tensor that nothing reads or writes again."""
-    by_user = call.line is not None and call.line.is_users
+    """Return whether a line of the user's makes a new tensor that nothing reads or writes again.
+
+    A library may make one for itself in what that line calls, such as a copy for its own log.
+    """
+    line = call.line
+    by_user = line is not None and line.is_users and not line.called
     if not by_user or call.operation.backward or not call.results:
         return False
     if any(is_common(value) for value in (*call.read, *call.results)):

@@ -174,7 +174,7 @@ def _suspicion(
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
     if users:
         return _set_by(users[0], root)
-    nearest = worded.nearest(sorted(found_wrong, key=_order), lookup, root)
+    nearest = worded.nearest(sorted(wrong, key=_order), lookup, root)
     return _Suspicion(None, unnamed=Unnamed("", nearest) if nearest else None)
 
 
