@@ -46,17 +46,17 @@ def _is_dropped(call: SingleCall, calls: Sequence[SingleCall]) -> bool:
         return False
     if any(is_common(value) for value in (*call.read, *call.results)):
         return False
-    made = {value.storage for value in call.results} - {value.storage for value in call.read}
-    return bool(made) and not any(_touches(other, made) for other in calls if other is not call)
+    new = {value.storage for value in call.results} - {value.storage for value in call.read}
+    return bool(new) and not any(_touches(other, new) for other in calls if other is not call)
 
 
 def _used_like(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
     """Return the reference's operation on the same values whose result it reads; None if none."""
     for like in rivals(call, lookup):
-        made = {value.storage for value in like.results}
+        storages = {value.storage for value in like.results}
         is_same = like.step == call.step and all_same(call.read, like.read)
         later = (other for other in lookup.calls if other.number > like.number)
-        if is_same and any(_touches(other, made) for other in later):
+        if is_same and any(_touches(other, storages) for other in later):
             return like
     return None
 

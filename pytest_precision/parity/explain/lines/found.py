@@ -12,11 +12,8 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
 from pytest_precision.parity.explain.lines.batching import unfollowed
-from pytest_precision.parity.explain.lines.calls import (
-    ReferenceLookup,
-    is_common,
-    moves,
-)
+from pytest_precision.parity.explain.lines.calls import ReferenceLookup, is_common, moves
+from pytest_precision.parity.explain.lines.cut_logs import cut_of, is_beyond
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.loop_calls import (
     RATE_OPTIONS,
@@ -156,8 +153,7 @@ def _suspicion(
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
         if reason := unfollowed(chosen[0], lookup):
-            unnamed = Unnamed(reason, worded.nearest(chosen, lookup, root))
-            return _Suspicion(None, chosen[0].call.number, unnamed=unnamed)
+            return _unsure(reason, chosen, lookup, root)
         chosen = drawn_or_fetched(chosen, wrong, lookup)
         if cause := _cause_of(chosen, wrong, (candidate, reference), lookup, root, kind):
             return cause
@@ -174,8 +170,17 @@ def _suspicion(
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
     if users:
         return _set_by(users[0], root)
-    nearest = worded.nearest(sorted(wrong, key=_order), lookup, root)
-    return _Suspicion(None, unnamed=Unnamed("", nearest) if nearest else None)
+    return _unsure("", sorted(wrong, key=_order), lookup, root)
+
+
+def _unsure(
+    reason: str, origins: Sequence[Wrong], lookup: ReferenceLookup, root: Path
+) -> _Suspicion:
+    """Return that no operation is sure to be at fault, with those that come nearest to it."""
+    nearest = worded.nearest(origins, lookup, root)
+    before = origins[0].call.number if reason else None
+    unnamed = Unnamed(reason, nearest) if reason or nearest else None
+    return _Suspicion(None, before, unnamed=unnamed)
 
 
 def _shown(
@@ -285,26 +290,3 @@ def _order(wrong: Wrong) -> tuple[bool, int, bool, int, int]:
     call = wrong.call
     spread = wrong.collectives, call.operation.is_collective
     return not wrong.reaches_observed, *spread, call.number, wrong.rank
-
-
-def cut_of(logs: Sequence[OperationLog]) -> int:
-    """Return after how many operations the shortest log was cut off; 0 if all logs are complete."""
-    return min((log.cut for log in logs if log.cut), default=0)
-
-
-def is_beyond(wrong: Wrong, lookup: ReferenceLookup, cut: int) -> bool:
-    """Return whether the reference, whose log was cut, may run an operation after the log's end.
-
-    That is so of an operation as late as its end, and of one that reads what the reference has
-    made and not yet read: sides that need other numbers of operations get there sooner.
-
-    Args:
-        wrong: an operation of the candidate.
-        lookup: values of the reference.
-        cut: where its log ends; 0 if it is whole.
-    """
-    if not cut:
-        return False
-    telling = [value for value in wrong.call.read if value in lookup and not is_common(value)]
-    unread = any(not lookup.readers[value.digest] for value in telling)
-    return unread or wrong.call.number >= cut
