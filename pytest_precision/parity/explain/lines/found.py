@@ -131,8 +131,7 @@ def _suspicion(
     """
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
-    telling = _shown(settings, (candidate, reference), kind, name)
-    if telling is not None:
+    if telling := _shown(settings, (candidate, reference), kind, name):
         return _set_by(telling, root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
@@ -147,8 +146,7 @@ def _suspicion(
     left = misplaced(candidate, reference, kind) if is_known else None
     chosen = [] if left else sorted(lasting or ([] if in_pieces else wrong), key=_order)
     set_here = [setting for setting in settings if setting.mine and setting.is_by_user]
-    if in_pieces:
-        chosen = tellable(chosen)
+    chosen = tellable(chosen) if in_pieces else chosen
     if chosen:
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
