@@ -174,7 +174,9 @@ class Named(NamedTuple):
     Attributes:
         culprit: what it found, if anything.
         note: in one line, why it names no line; empty if it does.
+        nearest: where it names none, operations that may be the cause, in a line each.
     """
 
     culprit: Culprit | None
     note: str = ""
+    nearest: tuple[str, ...] = ()
