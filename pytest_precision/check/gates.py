@@ -15,6 +15,7 @@ from pytest_precision.check.races import races
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.explain import curves, wording
+from pytest_precision.parity.judged_alone import judged_alone
 from pytest_precision.parity.self_checks import data_check
 from pytest_precision.parity.self_checks.contradictions import contradicted
 from pytest_precision.parity.self_checks.oracle_findings import (
@@ -181,6 +182,19 @@ def loop_rules(case: Case) -> Ruling | None:
 
 
 @gate
+def by_itself(case: Case) -> Ruling | None:
+    """Fail the check if a run shows by itself what is wrong whatever it trains."""
+    for remark, names in judged_alone(case).items():
+        if remark.fails:
+            who = "both sides" if len(names) > 1 else f"the {names[0]}"
+            advice = (
+                f"If that is meant, oracle={{{remark.kind!r}: unchecked(reason=...)}} allows it."
+            )
+            return _failed(f"{remark.words} in {who}", [advice])
+    return None
+
+
+@gate
 def workload_gradients(case: Case) -> Ruling | None:
     """Fail the check if losses or gradients are not those of the workload's model and loss."""
     wrong = wrong_gradients(case.judged, case.terms.exempt)
@@ -276,6 +290,7 @@ GATES: tuple[Gate, ...] = (
     vacuity,
     consistent,
     loop_rules,
+    by_itself,
     workload_gradients,
     declared_rule,
     lost_updates,
@@ -287,7 +302,7 @@ GATES: tuple[Gate, ...] = (
 )
 """The gates of a cell; the last one runs the candidate again."""
 
-HELD_TO_RULES = (consistent, loop_rules, workload_gradients, declared_rule)
+HELD_TO_RULES = (consistent, loop_rules, by_itself, workload_gradients, declared_rule)
 """Those that hold a side to rules (identities, a loop's, a workload's), not to the other side."""
 
 OF_PROBES = (*HELD_TO_RULES, lost_updates)
@@ -302,6 +317,7 @@ ALONE_GATES = tuple(gate_function for gate_function in GATES if gate_function no
 RECORDED_GATES = tuple(
     gate_function
     for gate_function in GATES
-    if gate_function not in (same_data, undisturbed, *OF_PROBES, races)
+    if gate_function is by_itself
+    or gate_function not in (same_data, undisturbed, *OF_PROBES, races)
 )
 """The gates of two recordings of scripts, which are of train steps alone."""

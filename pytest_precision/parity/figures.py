@@ -43,6 +43,7 @@ FIGURES = (
     Figure("spread"),
     Figure("histogram"),
     Figure("needed", f"{_EXPLAIN}.required_tolerance:needed"),
+    Figure("notes", "pytest_precision.parity.judged_alone:noted_alone"),
     Figure("unexercised", f"{_SELF_CHECKS}.coverage_gaps:gaps"),
     Figure("then"),
     Figure("baseline"),

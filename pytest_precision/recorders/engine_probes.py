@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_precision.matrix.precisions import COMPUTED
+from pytest_precision.recorders.alone_engine_probe import AloneEngineProbe
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.gradient_probe import GradientProbe
 from pytest_precision.recorders.layout_job import LayoutJob
@@ -30,4 +31,5 @@ def probes_of(job: LayoutJob, dtypes: set[str]) -> Iterator[Probe[EngineRun]]:
     if is_whole and variant.updates:
         yield UpdateProbe(explains=not variant.is_perturbed)
     if is_whole and not variant.is_perturbed:
+        yield AloneEngineProbe()
         yield GradientProbe(judges=variant.gradients, other_log=job.other_log)

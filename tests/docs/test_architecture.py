@@ -72,6 +72,7 @@ of the row call it: the method of an operation, the module of a format.
 """
 
 WITHOUT_EXAMPLE = {
+    "a judgement that needs neither a reference nor a rule",
     "a defect or a variation of the catalogue",
     "a figure",
     "a framework whose loop is a script",

@@ -23,7 +23,7 @@ from pytest_precision.recorders.scripts.followed_gradients import (
     has_plain_values,
 )
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
+from pytest_precision.recorders.torch_hooks import LoopEvents
 
 LOOKED_AT = 4
 """How many tensors are looked at."""

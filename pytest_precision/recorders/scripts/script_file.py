@@ -39,7 +39,7 @@ from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
 from pytest_precision.recorders.scripts.loop_updates import LoopUpdates
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
-from pytest_precision.recorders.scripts.script_recorder import finished, followed
+from pytest_precision.recorders.scripts.script_recorder import alone_probe, finished, followed
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
@@ -96,7 +96,7 @@ def record_file(
         part_of_log = LogRequest(0, steps, pieces, sketches=True)
         logger = OperationLogger(part_of_log) if lines else None
         with nullcontext() if logger is None else logger.installed():
-            probes: list[Probe[Steps]] = [LoopUpdates(measures=False)]
+            probes: list[Probe[Steps]] = [LoopUpdates(measures=False), alone_probe()]
             probes += [] if logger is None else [LoopLog(logger, None, ())]
             loop = Steps(LoopReader(part), trace, schedule, probes)
             loop.tell(see={ON_DEMAND} if local_grads else ())

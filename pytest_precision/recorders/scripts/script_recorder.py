@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -22,10 +23,10 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.ways_in import WayIn
+from pytest_precision.recorders import torch_hooks
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.products import ProductsProbe
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
-from pytest_precision.recorders.scripts import torch_hooks
 from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
@@ -40,6 +41,9 @@ from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.moment import EVERYTHING, Window
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.segment_folders import folder_of
+
+ALONE_LOOP_PROBE = "pytest_precision.recorders.scripts.alone_loop_probe:AloneLoopProbe"
+"""Path of the probe that judges a loop by what it shows itself."""
 
 
 class Record(CurrentRecord):
@@ -155,6 +159,12 @@ def _quiet_threads() -> Iterator[None]:
             threading.excepthook = report
 
 
+def alone_probe() -> Probe[Steps]:
+    """Return a probe that judges a loop by what it shows itself."""
+    probe: Probe[Steps] = resolve_name(ALONE_LOOP_PROBE)()
+    return probe
+
+
 def record_script(
     script: Callable[..., Any],
     cell: Cell,
@@ -185,7 +195,7 @@ def record_script(
     if not variant.bare:
         measures = window in (None, EVERYTHING)
         probes += [ProductsProbe(products)] if cell.precision in COMPUTED else []
-        probes += [LoopUpdates(measures=measures), RulesProbe()]
+        probes += [LoopUpdates(measures=measures), RulesProbe(), alone_probe()]
     return run_script(script, cell, folder, window, segment, probes, products)
 
 

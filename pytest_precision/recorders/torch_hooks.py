@@ -39,6 +39,9 @@ class LoopEvents:
         """Return the loss to backpropagate, here the same; called before a backward."""
         return loss
 
+    def ran_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
+        """Do nothing here; called after a backward."""
+
     def clip(self, norm: Tensor | None, limit: object = None) -> None:
         """Do nothing here; called before gradients are clipped, with their norm if it is known.
 
@@ -137,7 +140,7 @@ class _Hooks(NamedTuple):
 def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
     """Yield each torch function to be wrapped to see its calls: its owner, name and callbacks."""
     tell = hooks.tell
-    yield Tensor, "backward", hooks.backward, None
+    yield Tensor, "backward", hooks.backward, partial(tell, "ran_backward")
     yield *function_that_scales(), hooks.scales_gradients, None
     yield *place_of(clip_grad, "clip_grad_value_"), hooks.clamps_gradients, None
     yield nn.Module, "compile", None, partial(tell, "compiled")

@@ -1,0 +1,24 @@
+"""What a run shows to be wrong by itself, without a reference and without a declared rule.
+
+Each module has one judgement: its rule, what it watches, and its words. A judgement is entered in
+`JUDGES`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+
+from pytest_precision.recorders.alone.judge import RunJudge
+
+JUDGES: tuple[str, ...] = (
+    "batch_norm:CountedTwice",
+    "drawn_in_backward:DrawnInBackward",
+    "unread_gradients:IdleOptimizers",
+    "unread_gradients:UnreadGradients",
+)
+"""Each judgement by its module here and its class."""
+
+
+def judges() -> list[type[RunJudge]]:
+    """Return the class of each judgement, imported where a run is judged."""
+    return [resolve_name(f"{__name__}.{path}") for path in JUDGES]

@@ -1,0 +1,203 @@
+"""Loops that show by themselves what is wrong, and right ones beside them; ranks import them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pytest_precision import Cell, script
+from pytest_precision.recorders.scripts.script_recorder import Record
+
+Loop = Callable[[], None]
+
+WRONG: dict[str, Loop] = {}
+NOTED: dict[str, Loop] = {}
+RIGHT: dict[str, Loop] = {}
+
+
+def wrong(loop: Loop) -> Loop:
+    """Enter a loop that a check fails by."""
+    WRONG[loop.__name__] = loop
+    return loop
+
+
+def noted(loop: Loop) -> Loop:
+    """Enter a loop that has a note."""
+    NOTED[loop.__name__] = loop
+    return loop
+
+
+def right(loop: Loop) -> Loop:
+    """Enter a loop of which nothing is said."""
+    RIGHT[loop.__name__] = loop
+    return loop
+
+
+@script
+def one(cell: Cell, record: Record, name: str) -> None:
+    """Run a loop until the recorder ends it."""
+    run(record, name)
+
+
+@script
+def other(cell: Cell, record: Record, name: str) -> None:
+    """The same under another name."""
+    run(record, name)
+
+
+def run(record: Record, name: str) -> None:
+    torch.manual_seed(0)
+    with record():
+        (WRONG | NOTED | RIGHT)[name]()
+
+
+def data() -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        yield torch.randn(6, 5, generator=generator)
+
+
+class Block(nn.Module):
+    """A model whose inner part may be computed again in backward."""
+
+    def __init__(self, *inner: nn.Module, again: bool, **how: Any) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(5, 8), *inner)
+        self.out = nn.Linear(8, 3)
+        self.again = again
+        self.how = {"use_reentrant": False} | how
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = checkpoint(self.inner, x, **self.how) if self.again else self.inner(x)
+        return self.out(inner)
+
+
+def train(model: nn.Module, *optimizers: torch.optim.Optimizer, microbatches: int = 1) -> None:
+    optimizers = optimizers or (torch.optim.AdamW(model.parameters(), lr=1e-2),)
+    batches = data()
+    while True:
+        for _ in range(microbatches):
+            model(next(batches)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+
+
+# --- batch norm ---------------------------------------------------------------------------------
+
+
+@wrong
+def counts_again_in_backward() -> None:
+    train(Block(nn.BatchNorm1d(8), nn.ReLU(), again=True), microbatches=2)
+
+
+@right
+def counts_once() -> None:
+    train(Block(nn.BatchNorm1d(8), nn.ReLU(), again=False), microbatches=2)
+
+
+@right
+def counts_two_halves_of_a_batch() -> None:
+    norm = nn.BatchNorm1d(8)
+    train(Block(norm, nn.ReLU(), nn.Linear(8, 8), norm, again=False))
+
+
+class CountsInOnePass(nn.BatchNorm1d):
+    """Moves its statistics in the pass that has gradients, and not in the one before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.track_running_stats = torch.is_grad_enabled()
+        kept = self.running_mean, self.running_var, self.num_batches_tracked
+        if not torch.is_grad_enabled():
+            self.running_mean = self.running_var = self.num_batches_tracked = None
+        try:
+            return super().forward(x)
+        finally:
+            self.running_mean, self.running_var, self.num_batches_tracked = kept
+
+
+@right
+def counts_in_backward_alone() -> None:
+    model = Block(CountsInOnePass(8), again=True, use_reentrant=True)
+    batches = data()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    while True:
+        model(next(batches).requires_grad_()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# --- gradients that nobody reads ----------------------------------------------------------------
+
+
+@wrong
+def lists_what_is_frozen_for_now() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).requires_grad_(False)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW([{"params": trained}], lr=1e-2)
+    model.requires_grad_(True)
+    train(model, optimizer)
+
+
+@noted
+def leaves_the_first_layer_out() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    train(model, torch.optim.AdamW(model[2].parameters(), lr=1e-2))
+
+
+@right
+def freezes_the_first_layer() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    model[0].requires_grad_(False)
+    train(model, torch.optim.AdamW(model[2].parameters(), lr=1e-2))
+
+
+@right
+def has_two_rates() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    rates = ((0, 1e-2), (2, 4e-2))
+    train(model, *(torch.optim.AdamW(model[n].parameters(), lr=rate) for n, rate in rates))
+
+
+@right
+def updates_masters() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
+    masters = [parameter.detach().float() for parameter in model.parameters()]
+    optimizer = torch.optim.AdamW(masters, lr=1e-2)
+    for batch in data():
+        model(batch.bfloat16()).float().square().mean().backward()
+        for master, parameter in zip(masters, model.parameters(), strict=True):
+            assert parameter.grad is not None
+            master.grad = parameter.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                parameter.copy_(master)
+        model.zero_grad()
+
+
+# --- draws in backward --------------------------------------------------------------------------
+
+
+@wrong
+def draws_its_masks_again() -> None:
+    train(Block(nn.Dropout(0.5), again=True, preserve_rng_state=False))
+
+
+@right
+def keeps_its_masks() -> None:
+    train(Block(nn.Dropout(0.5), again=True))
+
+
+@right
+def keeps_its_masks_reentrant() -> None:
+    model = Block(nn.Dropout(0.5), again=True, use_reentrant=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for batch in data():
+        model(batch.requires_grad_()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -1,0 +1,72 @@
+"""What a loop shows by itself: what is wrong fails, what is unusual is a note."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import alone_loops
+import pytest
+from checked import ParityIn, Recorded, failed
+
+from pytest_precision import Cell, unchecked
+from pytest_precision.trace.judged_log import JudgedLog, Remark
+from pytest_precision.trace.recording import Recording
+
+WORDS = {
+    "counts_again_in_backward": "inner.1 counted more batches at step 1 than it had",
+    "lists_what_is_frozen_for_now": "AdamW has no parameter to train, while 0.weight, as 3 more",
+    "leaves_the_first_layer_out": "0.weight, as 1 more, has a gradient that no optimizer reads",
+    "draws_its_masks_again": "the backward of step 1 drew random numbers",
+}
+"""A loop, and what is said of it."""
+
+
+def found_in(recorded: Recorded, tmp_path: Path, name: str) -> tuple[Remark, ...]:
+    recorded(partial(alone_loops.one, name=name), steps=3)
+    return Recording.read("loop", Cell(), tmp_path, None).log(JudgedLog).remarks
+
+
+@pytest.mark.parametrize("name", alone_loops.WRONG | alone_loops.NOTED)
+def test_a_loop_tells_what_is_wrong(recorded: Recorded, tmp_path: Path, name: str) -> None:
+    """Once, with the first name and the step."""
+    (remark,) = found_in(recorded, tmp_path, name)
+    assert WORDS[name] in remark.words
+    assert remark.fails is (name in alone_loops.WRONG)
+
+
+@pytest.mark.parametrize("name", alone_loops.RIGHT)
+def test_nothing_is_said_of_what_is_right(recorded: Recorded, tmp_path: Path, name: str) -> None:
+    """Recomputation, frozen parts, several optimizers, masters."""
+    assert found_in(recorded, tmp_path, name) == ()
+
+
+def test_a_check_fails_though_both_sides_agree(parity_shared: ParityIn) -> None:
+    """The line below says how it is allowed."""
+    sides = (
+        partial(of, name="draws_its_masks_again") for of in (alone_loops.one, alone_loops.other)
+    )
+    verdict = failed(parity_shared(Cell(sequence="train2")), *sides)
+    assert verdict.ruling.gate == "by_itself"
+    assert verdict.headline.endswith("without its random state in both sides")
+    assert "oracle={'rng': unchecked(reason=...)} allows it" in verdict.ruling.details[0]
+
+
+def test_a_test_may_allow_what_one_run_shows(parity_shared: ParityIn) -> None:
+    """By the kind, with a reason."""
+    sides = (
+        partial(of, name="draws_its_masks_again") for of in (alone_loops.one, alone_loops.other)
+    )
+    meant = {"rng": unchecked(reason="gradients are rounded at random")}
+    assert parity_shared(Cell(sequence="train2")).check(*sides, oracle=meant).outcome == "pass"
+
+
+def test_what_is_unusual_is_a_note(parity_shared: ParityIn) -> None:
+    """The check passes."""
+    sides = (
+        partial(of, name="leaves_the_first_layer_out")
+        for of in (alone_loops.one, alone_loops.other)
+    )
+    verdict = parity_shared(Cell(sequence="train2")).check(*sides)
+    (note,) = verdict.notes
+    assert note.endswith("has a gradient that no optimizer reads in candidate and reference")
