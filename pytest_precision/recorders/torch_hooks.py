@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.data import DistributedSampler
 
 from pytest_precision._torch.around import around_calls, untraced
 from pytest_precision._torch.training import function_that_scales, place_of
@@ -58,6 +59,12 @@ class LoopEvents:
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Do nothing here; called after an optimizer's step."""
+
+    def permutes(self, sampler: DistributedSampler[Any], *_: Any) -> None:
+        """Do nothing here; called before a sampler permutes the rows that ranks share."""
+
+    def forgets_casts(self) -> None:
+        """Do nothing here; called after autocast has forgotten the casts that it kept."""
 
     def compiled(self, module: nn.Module, *_: Any, **__: Any) -> None:
         """Do nothing here; called after a module was compiled."""
@@ -143,6 +150,8 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
     yield Tensor, "backward", hooks.backward, partial(tell, "ran_backward")
     yield *function_that_scales(), hooks.scales_gradients, None
     yield *place_of(clip_grad, "clip_grad_value_"), hooks.clamps_gradients, None
+    yield DistributedSampler, "__iter__", partial(tell, "permutes"), None
+    yield torch, "clear_autocast_cache", None, partial(tell, "forgets_casts")
     yield nn.Module, "compile", None, partial(tell, "compiled")
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):

@@ -70,15 +70,17 @@ class JudgedLog(SealedLog):
     def merged(cls, parts: Iterable[RankPart]) -> JudgedLog:
         """Make one log of what ranks have found, and hold their facts against each other."""
         remarks: dict[Remark, None] = {}
-        places: dict[tuple[Path, str], list[RankFact]] = {}
+        places: dict[tuple[Path, str, str], list[RankFact]] = {}
         for folder, _, content in parts:
             remarks |= {Remark(**row): None for row in content["remarks"]}
             for row in content["facts"]:
                 fact = RankFact(**row | {"remark": Remark(**row["remark"])})
-                places.setdefault((folder, fact.place), []).append(fact)
+                places.setdefault((folder, fact.remark.rule, fact.place), []).append(fact)
+        by_rule: dict[str, Remark] = {}
         for facts in places.values():
-            remarks |= dict.fromkeys(_contradicted(facts))
-        return cls(tuple(remarks))
+            for remark in _contradicted(facts):
+                by_rule.setdefault(remark.rule, remark)
+        return cls((*remarks, *by_rule.values()))
 
     @classmethod
     def absent(cls) -> JudgedLog:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from pkgutil import resolve_name
 
-from pytest_precision.recorders.alone.judge import RunJudge
+from pytest_precision.recorders.alone.run_judge import RunJudge
 
 JUDGES: tuple[str, ...] = (
     "batch_norm:CountedTwice",
+    "drawn_alike:DrawnAlike",
     "drawn_in_backward:DrawnInBackward",
+    "permuted_apart:PermutedApart",
+    "stale_casts:StaleCasts",
     "unread_gradients:IdleOptimizers",
     "unread_gradients:UnreadGradients",
 )

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from pytest_precision._torch.around import current_node
 from pytest_precision._torch.training import counted_batches
-from pytest_precision.recorders.alone.judge import JudgedRun, RunJudge
+from pytest_precision.recorders.alone.run_judge import JudgedRun, RunJudge
 
 
 @dataclass

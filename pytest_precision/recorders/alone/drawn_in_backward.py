@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.recorders.alone.generators import random_state
-from pytest_precision.recorders.alone.judge import JudgedRun, RunJudge
+from pytest_precision.recorders.alone.run_judge import JudgedRun, RunJudge
 
 
 class DrawnInBackward(RunJudge):
@@ -28,13 +28,13 @@ class DrawnInBackward(RunJudge):
 
     def backward(self, loss: Tensor) -> Tensor:
         """Remember the state of the generator."""
-        self._before = random_state(loss.device)
+        self._before = random_state()
         return loss
 
     def ran_backward(self, loss: Tensor, *_: object, **__: object) -> None:
         """Compare it with what the backward has left."""
         before, self._before = self._before, None
-        if before is not None and not torch.equal(before, random_state(loss.device)):
+        if before is not None and not torch.equal(before, random_state()):
             self.find(
                 "the backward of step {step} drew random numbers that are not those of the "
                 "forward, as where dropout is computed again without its random state"

@@ -1,4 +1,4 @@
-"""Read the state of the generator from which a run draws its random numbers."""
+"""Read the states of the generators from which a run draws its random numbers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 
-def random_state(device: torch.device) -> Tensor:
-    """Return a copy of the state of torch's own generator of a device, on the host."""
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    state: Tensor = torch.get_device_module(device).get_rng_state(device)
-    return state
+def random_state() -> Tensor:
+    """Return a copy of the states of torch's own generators, of the CPU and of the present GPU."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state())
+    return torch.cat(states)

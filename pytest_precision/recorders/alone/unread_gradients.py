@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pytest_precision.engine.groups import updated_tensors
-from pytest_precision.recorders.alone.judge import JudgedRun, RunJudge
+from pytest_precision.recorders.alone.run_judge import JudgedRun, RunJudge
 
 SEARCHED_STEPS = 2
 """Steps of each optimizer before which gradients of all parameters are looked for."""

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler
 
 from pytest_precision import Cell, script
 from pytest_precision.recorders.scripts.script_recorder import Record
@@ -201,3 +203,87 @@ def keeps_its_masks_reentrant() -> None:
         model(batch.requires_grad_()).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+# --- autocast -----------------------------------------------------------------------------------
+
+
+@wrong
+def casts_once_for_all_steps() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        train(model)
+
+
+@right
+def casts_in_each_step() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for batch in data():
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(batch).float().square().mean()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@right
+def casts_without_keeping() -> None:
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        train(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)))
+
+
+@right
+def casts_once_for_all_microbatches() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = data()
+    while True:
+        with torch.autocast("cpu", torch.bfloat16):
+            for _ in range(2):
+                model(next(batches)).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# --- what ranks draw: two of them ---------------------------------------------------------------
+
+OF_TWO_RANKS: dict[str, str] = {
+    "masks_alike": "ranks drew the same random numbers for different data",
+    "masks_apart": "",
+    "masks_of_one_batch": "",
+    "rows_drawn_by_all": "",
+    "shares_of_two_permutations": "ranks take their shares of different permutations",
+    "shares_of_one_permutation": "",
+}
+"""A loop of two ranks, and what is said of it."""
+
+
+@script
+def two_ranks(cell: Cell, record: Record, name: str) -> None:
+    """Train with one mistake, or with none."""
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5 if "masks" in name else 0.0))
+    torch.manual_seed(rank if name == "masks_apart" else 0)
+    rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(1))
+    seed = rank if name == "shares_of_two_permutations" else 0
+    sampler = DistributedSampler(rows, 2, rank, seed=seed)  # type: ignore[arg-type]
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with record():
+        for batch in DataLoader(rows, batch_size=4, sampler=sampler):  # type: ignore[arg-type]
+            if name == "rows_drawn_by_all":
+                batch = torch.randn(8, 5)[rank::2]
+            if name == "masks_of_one_batch":
+                batch = rows[:4]
+            wrapped(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@script
+def two_other_ranks(cell: Cell, record: Record, name: str) -> None:
+    """The same under another name."""
+    two_ranks(cell, record, name)

@@ -17,6 +17,7 @@ WORDS = {
     "counts_again_in_backward": "inner.1 counted more batches at step 1 than it had",
     "lists_what_is_frozen_for_now": "AdamW has no parameter to train, while 0.weight, as 3 more",
     "leaves_the_first_layer_out": "0.weight, as 1 more, has a gradient that no optimizer reads",
+    "casts_once_for_all_steps": "0.weight was read at step 2 as it was cast before an update",
     "draws_its_masks_again": "the backward of step 1 drew random numbers",
 }
 """A loop, and what is said of it."""
@@ -70,3 +71,17 @@ def test_what_is_unusual_is_a_note(parity_shared: ParityIn) -> None:
     verdict = parity_shared(Cell(sequence="train2")).check(*sides)
     (note,) = verdict.notes
     assert note.endswith("has a gradient that no optimizer reads in candidate and reference")
+
+
+@pytest.mark.parametrize("name", alone_loops.OF_TWO_RANKS)
+def test_ranks_are_held_against_each_other(parity_shared: ParityIn, name: str) -> None:
+    """What each draws, where their data differ, and the permutation of which each has a share."""
+    both = (alone_loops.two_ranks, alone_loops.two_other_ranks)
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
+    sides = [partial(of, name=name) for of in both]
+    if name == "shares_of_two_permutations":
+        words = failed(parity, *sides).headline
+    else:
+        words = " ".join(parity.check(*sides).notes)
+    assert words.startswith(alone_loops.OF_TWO_RANKS[name])
+    assert bool(words) is bool(alone_loops.OF_TWO_RANKS[name])

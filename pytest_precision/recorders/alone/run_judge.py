@@ -73,6 +73,19 @@ class RunJudge(LoopEvents):
         text = words.format(name=name, step=self.run.step)
         self.remarks.append(Remark(self.rule, self.kind, text, fails=self.fails))
 
+    def hold(self, words: str, *, place: str, digest: str, beside: str = "") -> None:
+        """Log what this rank did, to be held against what other ranks did at the same place.
+
+        Args:
+            words: what is said if both cannot be right, with `{step}` for the step.
+            place: names the place.
+            digest: of what it did.
+            beside: of what it did it for, which must differ where `digest` does; if there is none,
+                all ranks must do the same.
+        """
+        remark = Remark(self.rule, self.kind, words.format(step=self.run.step), fails=self.fails)
+        self.facts.append(RankFact(remark, place, digest, beside))
+
 
 def has_peers() -> bool:
     """Return whether there are other ranks to hold this one against."""
