@@ -142,7 +142,8 @@ def _uncompiled() -> AbstractContextManager[object]:
     """
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    uncompiled: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return uncompiled
 
 
 def sample(tensor: Tensor) -> Tensor | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import alone_loops
 import pytest
 from checked import ParityIn, Recorded, failed
+from combined_loops import Combination, combinations, combined
 
 from pytest_precision import Cell, unchecked
 from pytest_precision.trace.judged_log import JudgedLog, Remark
@@ -85,3 +88,17 @@ def test_ranks_are_held_against_each_other(parity_shared: ParityIn, name: str) -
         words = " ".join(parity.check(*sides).notes)
     assert words.startswith(alone_loops.OF_TWO_RANKS[name])
     assert bool(words) is bool(alone_loops.OF_TWO_RANKS[name])
+
+
+def each_combination() -> Iterator[Any]:
+    for number, kind in enumerate(combinations()):
+        yield pytest.param(kind, id=kind.name, marks=() if number < 2 else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("kind", [*each_combination()])
+def test_no_combination_of_what_is_right_is_told(
+    recorded: Recorded, tmp_path: Path, kind: Combination
+) -> None:
+    """Recomputation, dropout, tied and frozen parts, two rates, warm restarts, averages."""
+    recorded(partial(combined, kind=kind), steps=3)
+    assert Recording.read("loop", Cell(), tmp_path, None).log(JudgedLog).remarks == ()
