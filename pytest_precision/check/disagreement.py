@@ -10,6 +10,7 @@ from pytest_precision.errors import SideFailed
 from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.explain import curves, required_tolerance, spread, wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
+from pytest_precision.parity.explain.loaded_average import loaded_average_lines
 from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
 from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.self_checks.contradictions import (
@@ -111,6 +112,7 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         if unnamed and (finding.problem, finding.faulty_side) == ("replicas", side.name):
             yield f"In the {side.name}: {PARTITIONED}"
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
+    yield from loaded_average_lines(case)
 
 
 def _repeat_words(case: Case) -> str:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.trace.judged_log import JudgedLog, Remark
+from pytest_precision.trace.reader import Trace
+
+SCHEDULES = "policy"
+"""The kind that shows schedulers, once they have moved."""
+
+STEPS_OF_SCHEDULER = "last_epoch of "
+"""Begins the name of a scheduler's count."""
 
 
 def judged_alone(case: RecordedCase) -> dict[Remark, list[str]]:
@@ -18,8 +25,22 @@ def judged_alone(case: RecordedCase) -> dict[Remark, list[str]]:
 
 def noted_alone(case: RecordedCase) -> list[str]:
     """Return what is found in the sides that a check does not fail by, in words."""
-    return [
-        f"{remark.words} in {' and '.join(names)}"
-        for remark, names in judged_alone(case).items()
-        if not remark.fails
-    ]
+    notes = {
+        remark.words: names for remark, names in judged_alone(case).items() if not remark.fails
+    }
+    for side in case.judged:
+        for schedule in unmoved_schedules(side.trace):
+            words = f"{schedule} has not stepped since the start"
+            notes.setdefault(words, []).append(side.name)
+    return [f"{words} in {' and '.join(names)}" for words, names in notes.items()]
+
+
+def unmoved_schedules(trace: Trace) -> list[str]:
+    """Return the schedulers whose count is shown at the start, and never as it moves."""
+    shown = trace.dtypes().get(SCHEDULES, {})
+    counts = {name for kind, name, _ in trace.starts() if kind == SCHEDULES} - shown.keys()
+    return sorted(
+        name.removeprefix(STEPS_OF_SCHEDULER)
+        for name in counts
+        if name.startswith(STEPS_OF_SCHEDULER)
+    )

@@ -287,3 +287,52 @@ def two_ranks(cell: Cell, record: Record, name: str) -> None:
 def two_other_ranks(cell: Cell, record: Record, name: str) -> None:
     """The same under another name."""
     two_ranks(cell, record, name)
+
+
+# --- averages and schedules ---------------------------------------------------------------------
+
+
+def averaged(record: Record, saves: str, *, resume: bool) -> None:
+    """Train with an average, and save one of both."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
+    parts = {"average": average, "model": model}
+    if resume:
+        saved = torch.load(record.folder / "saved.pt")
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+    batch = next(data())
+    step = record.save_after or 0 if resume else 0
+    with record():
+        while True:
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            average.update_parameters(model)
+            step += 1
+            if step == record.save_after:
+                written = average.module if saves == "average" else model
+                states = {"model": written.state_dict(), "average": average.state_dict()}
+                torch.save(states, record.folder / "saved.pt")
+
+
+def resumed(cell: Cell, record: Record, saves: str) -> None:
+    """Go on from what was saved."""
+    averaged(record, saves, resume=True)
+
+
+@script(resume=resumed)
+def saved_in_between(cell: Cell, record: Record, saves: str) -> None:
+    """Train from the start."""
+    averaged(record, saves, resume=False)
+
+
+@right
+def schedules_and_never_steps() -> None:
+    model = nn.Linear(5, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    assert schedule.last_epoch == 0
+    train(model, optimizer)

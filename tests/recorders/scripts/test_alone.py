@@ -102,3 +102,24 @@ def test_no_combination_of_what_is_right_is_told(
     """Recomputation, dropout, tied and frozen parts, two rates, warm restarts, averages."""
     recorded(partial(combined, kind=kind), steps=3)
     assert Recording.read("loop", Cell(), tmp_path, None).log(JudgedLog).remarks == ()
+
+
+@pytest.mark.parametrize("saves", ["average", "model"])
+def test_loaded_averages_are_told(parity_shared: ParityIn, saves: str) -> None:
+    """Below the first difference: the average took the place of the weights in the checkpoint."""
+    loop = partial(alone_loops.saved_in_between, saves=saves)
+    parity = parity_shared(Cell(sequence="train3-save-load-train2"))
+    options = {"reference_cell": Cell(sequence="train5")}
+    if saves == "model":
+        assert parity.check(loop, loop, **options).outcome == "pass"  # type: ignore[arg-type]
+        return
+    details = failed(parity, loop, loop, **options).ruling.details
+    assert "In the candidate, the loaded weights are the average of step 3" in details
+
+
+def test_a_schedule_that_never_steps_is_a_note(parity_shared: ParityIn) -> None:
+    """Both sides have it, and agree."""
+    name = "schedules_and_never_steps"
+    sides = (partial(of, name=name) for of in (alone_loops.one, alone_loops.other))
+    (note,) = parity_shared(Cell(sequence="train2")).check(*sides).notes
+    assert note == "StepLR has not stepped since the start in candidate and reference"
