@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import DistributedSampler
 
-from pytest_precision._torch.around import around_calls, untraced
+from pytest_precision._torch.around import after_applies, around_calls, untraced
 from pytest_precision._torch.training import function_that_scales, place_of
 from pytest_precision.ranks.state.accelerator import capturing
 
@@ -66,6 +66,9 @@ class LoopEvents:
     def forgets_casts(self) -> None:
         """Do nothing here; called after autocast has forgotten the casts that it kept."""
 
+    def applied(self, function: type, results: Any, file: str, line: int) -> None:
+        """Do nothing here; called after an autograd function, with the line that called it."""
+
     def compiled(self, module: nn.Module, *_: Any, **__: Any) -> None:
         """Do nothing here; called after a module was compiled."""
 
@@ -96,6 +99,7 @@ def opened(*listeners: LoopEvents) -> Iterator[None]:
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
         stack.enter_context(register_optimizer_step_pre_hook(untraced(hooks.before_step)))
         stack.enter_context(register_optimizer_step_post_hook(untraced(hooks.after_step)))
+        stack.enter_context(after_applies(untraced(partial(hooks.tell, "applied"))))
         for replacement in _wrapped(hooks):
             stack.enter_context(_replaced(*replacement))
         yield

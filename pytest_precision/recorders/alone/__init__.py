@@ -16,6 +16,7 @@ JUDGES: tuple[str, ...] = (
     "drawn_in_backward:DrawnInBackward",
     "permuted_apart:PermutedApart",
     "stale_casts:StaleCasts",
+    "thrown_away:ThrownAway",
     "unread_gradients:IdleOptimizers",
     "unread_gradients:UnreadGradients",
 )

@@ -205,6 +205,59 @@ def keeps_its_masks_reentrant() -> None:
         optimizer.zero_grad()
 
 
+# --- autograd functions -------------------------------------------------------------------------
+
+
+class CarriesLoss(torch.autograd.Function):
+    """Returns what it is given, and gives a second loss a gradient of 1."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, loss: Tensor) -> Tensor:
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return gradient, torch.ones(())
+
+
+class Balanced(nn.Module):
+    """Has a second loss, which the function carries."""
+
+    def __init__(self, *, uses: bool) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.uses = uses
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x)
+        carried = CarriesLoss.apply(hidden, hidden.square().mean())
+        if self.uses:
+            hidden = carried
+        del carried
+        return self.out(hidden)
+
+
+@wrong
+def throws_a_loss_away() -> None:
+    train(Balanced(uses=False))
+
+
+@right
+def carries_a_loss() -> None:
+    train(Balanced(uses=True))
+
+
+@right
+def carries_a_loss_and_looks_at_it_once_more() -> None:
+    model = Balanced(uses=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for batch in data():
+        model(batch)
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 # --- autocast -----------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ WORDS = {
     "lists_what_is_frozen_for_now": "AdamW has no parameter to train, while 0.weight, as 3 more",
     "leaves_the_first_layer_out": "0.weight, as 1 more, has a gradient that no optimizer reads",
     "casts_once_for_all_steps": "0.weight was read at step 2 as it was cast before an update",
+    "throws_a_loss_away": "nothing uses the result of CarriesLoss at alone_loops.py:",
     "draws_its_masks_again": "the backward of step 1 drew random numbers",
 }
 """A loop, and what is said of it."""
