@@ -64,7 +64,7 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
         share, words = _share_lost(facts, several)
         yield AuditFinding(
             "update-below-fp32",
-            "warning" if share is not None and share < FEW_LOST else "error",
+            "error" if share is None or share >= FEW_LOST else "warning",
             f"{name} on {dtype} parameters: {subject} {dtype}{words}",
             REMEDY,
             tuple(name for updated in several for name in updated.names),
