@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -61,6 +62,29 @@ def around_calls(holder: Any, name: str, call: Callable[..., Any]) -> Iterator[N
         yield
     finally:
         setattr(holder, name, original)
+
+
+@contextmanager
+def after_applies(call: Callable[[type, Any, str, int], None]) -> Iterator[None]:
+    """Call `call(function, results, file, line)` after each autograd function during the block.
+
+    File and line are those of its caller. `apply` is a method of the class, which no public name
+    lets others watch; what is compiled is traced as it is.
+    """
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        results = original.__func__(cls, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            caller = sys._getframe(1)
+            call(cls, results, caller.f_code.co_filename, caller.f_lineno)
+        return results
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
 
 def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:

@@ -213,6 +213,19 @@ def sharding_policy(module: nn.Module) -> tuple[str, Any] | None:
     return None
 
 
+def managed_by_ddp(module: nn.parallel.DistributedDataParallel) -> list[Tensor]:
+    """Return the parameters that DDP reduces, and those that it was told to ignore.
+
+    It lists them when it is made; a parameter that comes later is in no bucket.
+    """
+    ignored = module.parameters_to_ignore
+    named = module.module.named_parameters()
+    return [
+        *module._module_parameters,
+        *(parameter for name, parameter in named if name in ignored),
+    ]
+
+
 def stage_outputs(stage: Any) -> list[torch.dtype]:
     """Return the dtypes that a pipeline stage declares to send; empty if it declares none.
 

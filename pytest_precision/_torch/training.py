@@ -78,3 +78,11 @@ def compiled_call(module: nn.Module) -> Any:
 def set_compiled_call(module: nn.Module, call: Any) -> None:
     """Replace the function that `Module.compile` has made of a module."""
     module._compiled_call_impl = call
+
+
+def counted_batches(module: nn.Module) -> Tensor | None:
+    """Return the count of batches that a batch norm keeps; None for another module.
+
+    It is asked of each module that is called; what lists buffers takes ten times as long.
+    """
+    return module._buffers.get("num_batches_tracked")

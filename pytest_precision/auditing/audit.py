@@ -14,6 +14,7 @@ from pytest_precision.auditing.checks import (
     schedules,
     updates,
 )
+from pytest_precision.auditing.checks.samplers import ShareSampler, samplers_apart, share_samplers
 from pytest_precision.auditing.facts import SetupFacts, TableRow
 from pytest_precision.auditing.finding import SEVERITIES, AuditFinding, Severity, worst_first
 from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput
@@ -26,15 +27,18 @@ CHECKS: tuple[Callable[[SetupFacts], Iterator[AuditFinding]], ...] = (
     updates.lost_decay,
     membership.foreign_tensors,
     membership.stale_masters,
+    membership.idle_optimizers,
     membership.ungrouped_parameters,
     membership.doubly_grouped_parameters,
     group_options.decay_on_vectors,
     group_options.ignored_options,
+    policies.unreduced,
     policies.reductions,
     policies.rounded_outputs,
     policies.stages,
     schedules.endless_schedules,
     schedules.other_optimizer,
+    schedules.schedules_behind,
     membership.ties,
     membership.broken_ties,
 )
@@ -52,18 +56,22 @@ class Audit:
         rows: one per parameter and buffer.
         units: what FSDP shards, and what its policy says.
         stages: what pipeline stages send.
+        samplers: what each distributed sampler permutes its rows by.
     """
 
     findings: tuple[AuditFinding, ...]
     rows: tuple[TableRow, ...]
     units: tuple[ShardingUnit, ...]
     stages: tuple[StageOutput, ...]
+    samplers: tuple[ShareSampler, ...] = ()
 
     @classmethod
     def of(cls, facts: SetupFacts) -> Audit:
         """Search the facts about a model and optimizer for known problems; return the audit."""
         findings = worst_first(finding for check in CHECKS for finding in check(facts))
-        return cls(tuple(findings), tuple(facts.rows), tuple(facts.units), tuple(facts.stages))
+        samplers = tuple(share_samplers(facts))
+        shown = tuple(facts.rows), tuple(facts.units), tuple(facts.stages)
+        return cls(tuple(findings), *shown, samplers)
 
     def at_least(self, severity: Severity) -> list[AuditFinding]:
         """Return the findings of this severity and of worse ones."""
@@ -72,10 +80,15 @@ class Audit:
 
     @classmethod
     def together(cls, audits: Iterable[Audit]) -> Audit:
-        """Merge the findings, tensors, sharded modules and stages of ranks; drop duplicates."""
+        """Merge the findings, tensors, sharded modules and stages of ranks; drop duplicates.
+
+        What ranks must have alike is compared here.
+        """
         parts = [*audits]
+        findings = [finding for part in parts for finding in part.findings]
+        findings += samplers_apart([part.samplers for part in parts])
         return cls(
-            tuple(worst_first(finding for part in parts for finding in part.findings)),
+            tuple(worst_first(findings)),
             *(
                 tuple(dict.fromkeys(fact for part in parts for fact in getattr(part, name)))
                 for name in ("rows", "units", "stages")
@@ -170,10 +183,12 @@ AUDIT_RULES = {
     "foreign-parameters": "The optimizer updates tensors that the model does not use.",
     "stale-master": "Masters do not round to their parameters, which the next step overwrites.",
     "in-no-group": "Parameters that require gradients are in no group of an optimizer.",
+    "nothing-to-train": "An optimizer has no parameter that requires gradients.",
     "in-two-groups": "Parameters are in two groups and are updated twice in each step.",
     "decay-on-vectors": "Weight decay pulls norms and biases to zero.",
     "option-ignored": "A group has an option that its optimizer does not read.",
     "option-refused": "The optimizer does not take an option that it was given.",
+    "not-reduced": "Parameters came after DDP or FSDP wrapped the model, and are not reduced.",
     "reduce-below-fp32": "Gradients are summed over ranks or microbatches below fp32.",
     "output-rounded": "Outputs are cast to fewer digits than they were computed in.",
     "stage-declares-other": "A pipeline stage returns another dtype than it declares.",
@@ -181,6 +196,8 @@ AUDIT_RULES = {
     "endless-schedule": "A schedule spreads its rates over more steps than any training has.",
     "length-unknown": "The number of steps is computed from data that have no length.",
     "schedules-another": "A scheduler sets the rates of an optimizer that is not the one in use.",
+    "schedule-behind": "A scheduler stands at 0 beside an optimizer that has made steps.",
+    "samplers-apart": "Ranks take their shares of different permutations of the data.",
     "tied": "One weight has several names.",
     "tie-broken": "Embeddings that the model says are tied are two tensors.",
 }

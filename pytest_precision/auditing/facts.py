@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from pytest_precision.auditing.master_weights import Ownership, Updated
 from pytest_precision.auditing.optimizer_facts import PRECISE
 from pytest_precision.auditing.parallelism import ShardingUnit, StageOutput, units
 from pytest_precision.auditing.setup import TrainingSetup
+from pytest_precision.auditing.trial_rounding import TrialRounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,20 @@ class TableRow:
     def is_like(self) -> TableRow:
         """Return this table row without name and size, so that rows of like tensors are equal."""
         return replace(self, name="", size=0)
+
+
+class Trials:
+    """What steps on copies show of how optimizers round, tried once for each group and dtype."""
+
+    def __init__(self) -> None:
+        self._tried: dict[tuple[int, torch.dtype], TrialRounding | None] = {}
+
+    def of(self, updated: Updated) -> TrialRounding | None:
+        """Return how the optimizer of a tensor rounds; None if that cannot be tried."""
+        key = id(updated.group), updated.tensor.dtype
+        if key not in self._tried:
+            self._tried[key] = TrialRounding.of(updated.holder, updated.group, updated.tensor)
+        return self._tried[key]
 
 
 @dataclass(frozen=True)
@@ -84,6 +100,11 @@ class SetupFacts:
         stages = [*map(StageOutput.of, setup.stages)]
         rows = [*_table_rows(setup, ownership, unit_of)]
         return cls(setup, ownership, [unit for unit, _ in sharded], stages, rows)
+
+    @cached_property
+    def trials(self) -> Trials:
+        """Return what steps on copies show of how optimizers round."""
+        return Trials()
 
     def trained(self) -> Iterator[tuple[str, Tensor]]:
         """Yield name and tensor of each parameter that requires gradients."""

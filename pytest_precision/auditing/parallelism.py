@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from pytest_precision._torch.distributed import sharding_policy, stage_outputs
+from pytest_precision._torch.distributed import managed_by_ddp, sharding_policy, stage_outputs
 from pytest_precision.matrix.tensor_key import unwrapped
 
 
@@ -47,8 +48,23 @@ def units(model: nn.Module) -> Iterator[tuple[ShardingUnit, list[Tensor]]]:
                 if child is not module and sharding_policy(child)
             ]
             beneath = {id(p) for child in inner for p in child.parameters()}
+            beneath |= {*map(id, unmanaged(module))}
             parameters = [p for p in module.parameters() if id(p) not in beneath]
             yield _unit(unwrapped(name), parameters, *policy), parameters
+
+
+def unmanaged(module: nn.Module) -> list[Tensor]:
+    """Return the parameters in a module of DDP or FSDP2 that it neither shards nor reduces.
+
+    They came after it was wrapped.
+    """
+    policy = sharding_policy(module)
+    if policy is None or policy[0] == "FSDP1":
+        return []
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        managed = {*map(id, managed_by_ddp(module))}
+        return [p for p in module.parameters() if id(p) not in managed]
+    return [p for p in module.parameters() if not isinstance(p, DTensor)]
 
 
 def _unit(name: str, parameters: list[Tensor], kind: str, policy: Any) -> ShardingUnit:

@@ -107,7 +107,7 @@ class TrainingSetup:
         elif part is not None:
             raise NoSetupError(
                 expected_but_got(
-                    AUDITED_KINDS, named(place, part), "give what is in it, or leave it out"
+                    AUDITED_KINDS, part_in_words(place, part), "give what is in it, or leave it out"
                 )
             )
 
@@ -126,3 +126,11 @@ class TrainingSetup:
         if hasattr(part, "dataset") and hasattr(part, "__iter__"):
             return self.dataloaders
         return None
+
+
+def part_in_words(place: str, part: Any) -> str:
+    """Return place and type of a part, with a short value or a shape; others may be long."""
+    if isinstance(part, (str, int, float)):
+        return named(place, part)
+    shape = f" of shape {tuple(part.shape)}" if isinstance(part, Tensor) else ""
+    return f"{place} ({type(part).__name__}{shape})"

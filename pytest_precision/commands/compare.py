@@ -120,7 +120,8 @@ def lines(verdict: Verdict, *, verbose: bool = False, brief: bool = False) -> li
             *left_out[:FEW],
             f"and {len(left_out) - FEW} more; -v shows all",
         ]
-    return [agreed, *(f"  {line}" for line in (*verdict.details, *left_out))]
+    noticed = [f"noticed: {note}" for note in verdict.notes or ()]
+    return [agreed, *(f"  {line}" for line in (*verdict.details, *left_out, *noticed))]
 
 
 def _brief(verdict: Verdict) -> list[str]:

@@ -28,7 +28,10 @@ BY_IDENTITY = (
 BY_RECOMPUTATION = ("loss", "grad")
 """Kinds that are computed once more by the workload itself; `grad` stands for all gradients."""
 
-JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY)
+BY_ITSELF = ("buffer", "rng")
+"""Kinds of which a run shows by itself that they are wrong."""
+
+JUDGED = (*BY_RULE, *BY_RECOMPUTATION, *BY_IDENTITY, *BY_ITSELF)
 """All kinds that something judges."""
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from pytest_precision.registered import ProbeSpec, ReporterSpec
 
-FIRST = ("lost_updates", "identities", "declared_rule", "gradients")
+FIRST = ("lost_updates", "identities", "declared_rule", "by_itself", "gradients")
 """Judgements of which the order shows, in a failure and around a run; the others come by name."""
 
 

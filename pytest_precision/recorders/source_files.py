@@ -10,9 +10,7 @@ import torch
 TORCH = os.path.dirname(torch.__file__) + os.sep
 PACKAGE_ROOT = str(Path(__file__).parents[1]) + os.sep
 OURS = PACKAGE_ROOT + os.path.join("recorders", "")
-PASSING_ON = tuple(
-    OURS + os.path.join(*path) for path in (("scripts", "torch_hooks.py"), ("products.py",))
-)
+PASSING_ON = tuple(OURS + name for name in ("torch_hooks.py", "products.py"))
 """The recorders' modules that the user's code calls torch through: they only pass its calls on."""
 
 LOGGING = (

@@ -130,6 +130,15 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
     return counts.most_common()
 
 
+def noticed(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
+    """Count the tests by what a side of theirs shows that is unusual and no failure, most first."""
+    counts: Counter[str] = Counter()
+    for cell in cells:
+        words = (note for check in cell.checks for note in check.entry.get("notes") or ())
+        counts.update(dict.fromkeys(map(visible, words), 1))
+    return counts.most_common()
+
+
 def unread_axes(cells: Iterable[CellResult]) -> list[str]:
     """Return lines on user-defined axes that no code read in tests that passed or compared tensors.
 

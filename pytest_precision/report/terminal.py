@@ -14,7 +14,7 @@ from pytest_precision.options.settings import BARE
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.collect import Results
 from pytest_precision.report.grid import Line, by_test, fixed, grid
-from pytest_precision.report.reasons import Reason, fold, not_compared, rerun, unread_axes
+from pytest_precision.report.reasons import Reason, fold, not_compared, noticed, rerun, unread_axes
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, IN_PART, STATUSES, count, duration
 
@@ -99,7 +99,7 @@ class _Section:
             self.paragraph(f"with {text}", "  ", "  ")
 
     def legend(self, cells: Sequence[CellResult]) -> None:
-        """Print what `partial` means, and which kinds of tensors were not compared and why."""
+        """Print what `partial` means, what was not compared and why, and what was noticed."""
         if any(cell.status == "partial" for cell in cells):
             mark = STATUSES["partial"].mark
             self.paragraph(f"{mark} {IN_PART}", "", "  ")
@@ -110,7 +110,10 @@ class _Section:
             self.paragraph(f"not compared in {where}: {text}", "", "  ")
         if len(shown) < len(notes):
             self.terminal.write_line(f"  and {len(notes) - len(shown)} more; -v shows all")
-        if notes:
+        noted = noticed(cells)
+        for text, number in noted:
+            self.paragraph(f"noticed in {count(number, 'cell')}: {text}", "", "  ")
+        if notes or noted:
             self.terminal.write_line("")
 
     def others(self, cells: Sequence[CellResult]) -> None:

@@ -30,7 +30,7 @@ from pytest_precision.trace.sealed import (
     drop_seals,
     expect_signed,
     files_of,
-    log_of,
+    optional_files_of,
     put_seals,
     read_signed,
     signed,
@@ -216,8 +216,9 @@ def _manifest(content: dict[str, Any]) -> Manifest:
     files = sound_object("files", content["files"])
     if files:
         expected = [name for rank in range(ranks) for name in files_of(rank)]
-        logged = [log_of(rank) for rank in range(ranks) if log_of(rank) in files]
-        sound_object("files", files, [*expected, *logged])
+        optional = [name for rank in range(ranks) for name in optional_files_of(rank)]
+        present = [name for name in optional if name in files]
+        sound_object("files", files, [*expected, *present])
     return Manifest(
         format=content["format"],
         command=texts("command", content["command"]),

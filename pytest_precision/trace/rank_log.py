@@ -86,7 +86,13 @@ class RankLog(ABC):
 
 
 class SealedLog(RankLog):
-    """A log that each recording of `record` has, too, in which strangers may have written."""
+    """A log that a recording of `record` has, too, in which strangers may have written.
+
+    Attributes:
+        is_optional: whether recordings of earlier releases lack it.
+    """
+
+    is_optional: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -106,6 +112,7 @@ class SealedLog(RankLog):
 SEALED_LOGS = (
     "pytest_precision.trace.data_log:DataLog",
     "pytest_precision.probes.lost_updates.update_log:UpdateLog",
+    "pytest_precision.probes.by_itself.judged_log:JudgedLog",
 )
 """Paths of the classes of `SealedLog`, in the order in which manifests name their files."""
 
@@ -115,7 +122,7 @@ SHARED_LOG = "pytest_precision.probes.gradients.gradient_log:GradientLog"
 
 @cache
 def sealed_logs() -> tuple[type[SealedLog], ...]:
-    """Return the logs that each recording of `record` has, imported when first asked for."""
+    """Return the logs that recordings of `record` have, imported when first asked for."""
     return tuple(map(resolve_name, SEALED_LOGS))
 
 

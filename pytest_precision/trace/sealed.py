@@ -35,7 +35,7 @@ SEAL_BYTES = 16 << 20
 
 def files_of(rank: int) -> tuple[str, ...]:
     """Return the names of the files that a rank writes into every recording."""
-    logs = (log.file_of(rank) for log in sealed_logs())
+    logs = (log.file_of(rank) for log in sealed_logs() if not log.is_optional)
     return f"rank{rank}.json", f"rank{rank}.bin", *logs
 
 
@@ -44,11 +44,16 @@ def log_of(rank: int) -> str:
     return f"operations{rank}.json"
 
 
+def optional_files_of(rank: int) -> tuple[str, ...]:
+    """Return the names of the files that a rank writes into some recordings."""
+    return log_of(rank), *(log.file_of(rank) for log in sealed_logs() if log.is_optional)
+
+
 def seals(folder: Path, rank: int) -> dict[str, Seal]:
     """Return the size and digest of each file that a rank has written, by file name."""
     by_name = {}
-    logged = [log_of(rank)] if (folder / log_of(rank)).exists() else []
-    for name in (*files_of(rank), *logged):
+    optional = (name for name in optional_files_of(rank) if (folder / name).exists())
+    for name in (*files_of(rank), *optional):
         with regular(folder / name) as (file, size):
             by_name[name] = size, digest(mapped(file, size))
     return by_name

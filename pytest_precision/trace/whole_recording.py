@@ -47,7 +47,9 @@ def _sound(name: str, folder: Path, manifest: Manifest) -> Recording:
         fields = Header.__dataclass_fields__
         expect_index(files.data(index), fields, len(ranks), files.bytes(tensors).numel())
         for log in sealed_logs():
-            log.expect_sound(files.data(folder / log.file_of(rank)))
+            path = folder / log.file_of(rank)
+            if not log.is_optional or files.has(path):
+                log.expect_sound(files.data(path))
     trace = Trace(folder, manifest.world_size, files=files)
     cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=manifest.world_size)
     return Recording(name, cell, trace, manifest, RECORDING)

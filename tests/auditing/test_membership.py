@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
-from pytest_precision import audit
+from pytest_precision import NoSetupError, audit
 
 Rules = Callable[..., dict[str, str]]
 
@@ -50,3 +51,21 @@ def test_wrappers_have_no_part_in_names(model: nn.Module) -> None:
     compiled = torch.compile(model)
     rows = audit(compiled, torch.optim.AdamW(model.parameters())).rows
     assert [row.name for row in rows] == [name for name, _ in model.named_parameters()]
+
+
+def test_an_optimizer_of_frozen_parameters(model: nn.Module, rules: Rules) -> None:
+    """It was made before they were thawed."""
+    model.requires_grad_(False)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW([{"params": trained}], lr=1e-3)
+    assert rules(model, optimizer) == {"nothing-to-train": "error"}
+    assert rules(model, torch.optim.AdamW(model.parameters())) == {"nothing-to-train": "error"}
+    model.requires_grad_(True)
+    assert rules(model, torch.optim.AdamW(model.parameters())) == {}
+
+
+def test_a_refusal_has_no_contents(model: nn.Module) -> None:
+    """Of a dict of tensors, the first one's shape."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    with pytest.raises(NoSetupError, match=r"but got average \(Tensor of shape \(40, 50\)\);"):
+        audit(model, optimizer, {"ema": {"average": torch.zeros(40, 50)}})

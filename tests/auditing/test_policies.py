@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,6 +18,7 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     fully_shard,
 )
+from torch.utils.data import DataLoader, DistributedSampler
 
 from pytest_precision import Audit, Ranks, audit
 from pytest_precision.optim import FusedAdam
@@ -83,9 +85,10 @@ def test_fp32_storage_under_a_policy(ranks: Ranks, kind: str) -> None:
 @BOTH
 @pytest.mark.world_size(2)
 def test_bf16_storage_under_the_same_policy(ranks: Ranks, kind: str) -> None:
-    """The policy says nothing of the optimizer."""
-    for found in ranks.run(audited, kind, dtype=BF16, **RECOMMENDED):
-        assert serious(found) == {"update-below-fp32": "error"}
+    """The policy says nothing of the optimizer, and a shard of small numbers loses little."""
+    of_ranks = [serious(found) for found in ranks.run(audited, kind, dtype=BF16, **RECOMMENDED)]
+    assert {rule for rules in of_ranks for rule in rules} == {"update-below-fp32"}
+    assert "error" in {severity for rules in of_ranks for severity in rules.values()}
 
 
 @pytest.mark.world_size(2)
@@ -180,3 +183,31 @@ def untouched() -> bool:
 def test_nothing_is_run_or_changed() -> None:
     """No state is made, no parameter is gathered or moved."""
     assert untouched()
+
+
+def with_a_late_layer(kind: str) -> Audit:
+    model = nn.Sequential(nn.Linear(8, 8))
+    if kind == "DDP":
+        wrapped: nn.Module = nn.parallel.DistributedDataParallel(model)
+    else:
+        wrapped = fully_shard(model)
+    model.add_module("late", nn.Linear(8, 8, bias=False))
+    rows = torch.zeros(10, 8)
+    sampler: Any = DistributedSampler(rows, seed=dist.get_rank())  # type: ignore[arg-type]
+    return audit(
+        wrapped,
+        torch.optim.AdamW(wrapped.parameters(), weight_decay=0.0),
+        DataLoader(rows, sampler=sampler),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("kind", ["DDP", "FSDP2"])
+@pytest.mark.world_size(2)
+def test_a_parameter_that_came_late_is_reduced_by_nobody(ranks: Ranks, kind: str) -> None:
+    """And the ranks' samplers are held against each other."""
+    found = ranks.run(with_a_late_layer, kind)
+    assert [serious(each) for each in found] == [{"not-reduced": "error"}] * 2
+    assert {row.name: row.reduces for row in found[0].rows}["late.weight"] == ""
+    together = Audit.together(found)
+    assert serious(together) == {"not-reduced": "error", "samplers-apart": "error"}
+    assert "by seed 0, epoch 0, seed 1, epoch 0" in together.findings[1].reason

@@ -108,3 +108,17 @@ def test_a_schedule_of_another_optimizer(model: nn.Module, rules: Rules) -> None
     scheduler = lr_scheduler.ConstantLR(other)
     assert rules(model, optimizer, scheduler) == {"schedules-another": "error"}
     assert rules(model, other, scheduler) == {}
+
+
+def test_a_schedule_that_begins_anew(rules: Rules) -> None:
+    """Beside an optimizer that has made steps; after one step it may be yet to follow."""
+    layer = nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(layer.parameters(), weight_decay=0.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    for count in range(2):
+        layer(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        expected = {"schedule-behind": "warning"} if count else {}
+        assert rules(layer, optimizer, scheduler) == expected
+    scheduler.step()
+    assert rules(layer, optimizer, scheduler) == {}

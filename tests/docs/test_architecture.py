@@ -66,6 +66,7 @@ of the row call it: the method of an operation, the module of a format.
 """
 
 WITHOUT_EXAMPLE = {
+    "a judgement that needs neither a reference nor a rule",
     "a defect or a variation of the catalogue",
     "a figure of the package",
     "a gate of the package",

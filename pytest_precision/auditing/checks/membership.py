@@ -49,6 +49,26 @@ def stale_masters(facts: SetupFacts) -> Iterator[AuditFinding]:
         )
 
 
+def idle_optimizers(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Yield an error for each optimizer that has no parameter to train."""
+    tensors: dict[int, list[Any]] = {id(holder): [] for holder in facts.ownership.holders}
+    for updated in facts.ownership.updated:
+        tensors[id(updated.holder)].append(updated)
+    for holder in facts.ownership.holders:
+        trains = any(
+            updated.tensor.requires_grad or updated.relation != "own"
+            for updated in tensors[id(holder)]
+        )
+        if not trains and not holder.in_framework:
+            yield AuditFinding(
+                "nothing-to-train",
+                "error",
+                f"{holder.name} has no parameter that requires gradients",
+                "make it after the parameters are thawed with requires_grad_(True)",
+                (holder.name,),
+            )
+
+
 def ungrouped_parameters(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a warning if there are trainable parameters that no optimizer updates."""
     if _is_sharded(facts):

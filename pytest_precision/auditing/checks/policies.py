@@ -8,6 +8,7 @@ import torch
 
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dtype
+from pytest_precision.auditing.parallelism import unmanaged
 
 
 def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
@@ -23,6 +24,26 @@ def reductions(facts: SetupFacts) -> Iterator[AuditFinding]:
             if units[0].kind == "DDP"
             else "give the policy reduce_dtype=torch.float32",
             tuple(unit.name or "the model" for unit in units),
+        )
+
+
+def unreduced(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Yield an error if a trained parameter came after its model was wrapped by DDP or FSDP2."""
+    late = {
+        id(parameter)
+        for model in facts.setup.models
+        for module in model.modules()
+        for parameter in unmanaged(module)
+    }
+    names = [name for name, parameter in facts.trained() if id(parameter) in late]
+    if names:
+        yield AuditFinding(
+            "not-reduced",
+            "error",
+            "parameters came after the model was wrapped: nobody sums their gradients over the "
+            "ranks, which move apart",
+            "add them before DistributedDataParallel or fully_shard wraps the model",
+            tuple(names),
         )
 
 

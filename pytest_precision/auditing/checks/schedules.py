@@ -70,11 +70,40 @@ def other_optimizer(facts: SetupFacts) -> Iterator[AuditFinding]:
             )
 
 
+def schedules_behind(facts: SetupFacts) -> Iterator[AuditFinding]:
+    """Yield a warning for each scheduler that stands at 0 beside an optimizer that has stepped on.
+
+    After one step it may be yet to follow.
+    """
+    for scheduler in facts.setup.schedulers:
+        inner = getattr(scheduler, "scheduler", scheduler)
+        steps = max(map(steps_made, _holders(inner)), default=0)
+        if steps > 1 and getattr(inner, "last_epoch", None) == 0:
+            yield AuditFinding(
+                "schedule-behind",
+                "warning",
+                f"{type(scheduler).__name__} is at step 0 beside an optimizer at step {steps}: its "
+                "rates begin anew",
+                "load its state as well, unless it steps by epochs and none is over",
+                (type(scheduler).__name__,),
+            )
+
+
+def steps_made(holder: Holder) -> int:
+    """Return how many steps an optimizer has counted in its state; 0 if it counts none."""
+    states = (state for state in holder.optimizer.state.values() if isinstance(state, dict))
+    return max((int(state["step"]) for state in states if "step" in state), default=0)
+
+
+def _holders(scheduler: Any) -> Iterator[Holder]:
+    optimizer = getattr(scheduler, "optimizer", None)
+    if hasattr(optimizer, "param_groups"):
+        yield from Holder.of(optimizer)
+
+
 def _groups(scheduler: Any) -> Iterator[Any]:
     # Accelerate's has the scheduler in it, and a list of optimizers beside it.
-    inner = getattr(scheduler, "scheduler", scheduler)
-    optimizer = getattr(inner, "optimizer", None)
-    for holder in Holder.of(optimizer) if hasattr(optimizer, "param_groups") else ():
+    for holder in _holders(getattr(scheduler, "scheduler", scheduler)):
         yield from holder.optimizer.param_groups
 
 

@@ -26,12 +26,15 @@ from torch import Tensor
 from pytest_precision.auditing.facts import SetupFacts
 from pytest_precision.auditing.finding import AuditFinding, below_fp32, short_dtype
 from pytest_precision.auditing.master_weights import Updated
-from pytest_precision.auditing.optimizer_facts import MASTER_NAMES, PRECISE
+from pytest_precision.auditing.optimizer_facts import MASTER_NAMES, PRECISE, MasterRounding
 
 REMEDY = (
     "keep fp32 storage with MixedPrecisionPolicy(param_dtype=torch.bfloat16), "
     "or Transformer Engine's FusedAdam(master_weights=True)"
 )
+
+FEW_LOST = 0.01
+"""Share of updates up to which their loss is no error: it grows as a schedule lowers the rate."""
 
 SAMPLED_ELEMENTS = 1 << 16
 """Elements that are looked at in each tensor, evenly spread."""
@@ -50,9 +53,7 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
             or (updated.relation == "own" and updated.tensor.requires_grad)
         )
     ]
-    rounded = [
-        (updated, updated.holder.rounding(updated.tensor, updated.group)) for updated in bare
-    ]
+    rounded = [(updated, rounding(facts, updated)) for updated in bare]
     for name, dtype, several in _by_kind(updated for updated, how in rounded if how == "nearest"):
         state_dtypes = several[0].holder.states(several[0].tensor, several[0].group) or {}
         subject = (
@@ -60,10 +61,11 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
             if any(map(below_fp32, state_dtypes.values()))
             else "the update is"
         )
+        share, words = _share_lost(facts, several)
         yield AuditFinding(
             "update-below-fp32",
-            "error",
-            f"{name} on {dtype} parameters: {subject} {dtype}{_estimate(several)}",
+            "error" if share is None or share >= FEW_LOST else "warning",
+            f"{name} on {dtype} parameters: {subject} {dtype}{words}",
             REMEDY,
             tuple(name for updated in several for name in updated.names),
         )
@@ -71,17 +73,32 @@ def updates(facts: SetupFacts) -> Iterator[AuditFinding]:
         yield AuditFinding(
             "update-unknown",
             "warning",
-            f"{name} on {dtype} parameters: no master weights can be seen{_estimate(several)}",
+            f"{name} on {dtype} parameters: no master weights can be seen"
+            f"{_share_lost(facts, several)[1]}",
             AFTER_A_STEP,
             tuple(name for updated in several for name in updated.names),
         )
+
+
+def rounding(facts: SetupFacts, updated: Updated) -> MasterRounding:
+    """Return how updates of a tensor are rounded, as its optimizer says or a step on a copy shows.
+
+    A step on a copy tells stochastic rounding from rounding to nearest, and not whether what is
+    lost is kept in a master.
+    """
+    how = updated.holder.rounding(updated.tensor, updated.group)
+    if how in ("nearest", "unknown"):
+        trial = facts.trials.of(updated)
+        if trial is not None and trial.stochastic:
+            return "stochastic"
+    return how
 
 
 def states(facts: SetupFacts) -> Iterator[AuditFinding]:
     """Yield a note if an optimizer has moments below fp32 but loses no update to rounding."""
     grouped_names: dict[tuple[str, str], list[str]] = {}
     for updated in facts.ownership.updated:
-        if updated.holder.rounding(updated.tensor, updated.group) not in ("nearest", "unknown"):
+        if rounding(facts, updated) not in ("nearest", "unknown"):
             low = _low(updated.holder.states(updated.tensor, updated.group) or {})
             if low:
                 grouped_names.setdefault((updated.holder.name, low), []).extend(updated.names)
@@ -115,15 +132,14 @@ def doubled_masters(facts: SetupFacts) -> Iterator[AuditFinding]:
 
 
 def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
-    """Yield a warning if rounding loses weight decay in an optimizer that compensates rounding.
+    """Yield a warning if rounding loses weight decay in an optimizer that loses no update.
 
     `1 - rate * decay` times a bf16 parameter rounds to the parameter where `rate * decay < 2**-9`.
     """
     grouped_names: dict[tuple[str, str, float], list[str]] = {}
     for updated in facts.ownership.updated:
         product = peak_rate(updated.group) * updated.group.get("weight_decay", 0.0)
-        compensated = updated.holder.rounding(updated.tensor, updated.group) == "compensated"
-        if compensated and 0 < product < torch.finfo(updated.tensor.dtype).eps / 4:
+        if product > 0 and _loses_decay(facts, updated, product):
             grouped_names.setdefault((*_kind(updated), product), []).extend(updated.names)
     for (name, dtype, product), names in grouped_names.items():
         yield AuditFinding(
@@ -136,6 +152,14 @@ def lost_decay(facts: SetupFacts) -> Iterator[AuditFinding]:
         )
 
 
+def _loses_decay(facts: SetupFacts, updated: Updated, product: float) -> bool:
+    how = rounding(facts, updated)
+    if how == "compensated":
+        return product < torch.finfo(updated.tensor.dtype).eps / 4
+    trial = facts.trials.of(updated) if how == "stochastic" else None
+    return trial is not None and trial.decay_lost
+
+
 def _by_kind(tensors: Iterable[Updated]) -> Iterator[tuple[str, str, list[Updated]]]:
     """Yield an optimizer's name, a dtype, and the tensors of that dtype that it updates."""
     for kind, several in groupby(sorted(tensors, key=_kind), key=_kind):
@@ -146,17 +170,23 @@ def _kind(updated: Updated) -> tuple[str, str]:
     return updated.holder.name, short_dtype(updated.tensor.dtype)
 
 
-def _estimate(several: list[Updated]) -> str:
-    """Return text with the share of updates that rounding loses; empty if it is unknown."""
+def _share_lost(facts: SetupFacts, several: list[Updated]) -> tuple[float | None, str]:
+    """Return the share of updates that rounding loses, and words on it; None if it is unknown."""
     if not several[0].holder.moves_by_its_rate:
-        return ""
+        of_torch = type(several[0].holder.optimizer).__module__.startswith("torch.optim")
+        # The first steps of torch's others are larger than the later ones.
+        trial = None if of_torch else facts.trials.of(several[0])
+        if trial is None or trial.lost is None:
+            return None, ""
+        return trial.lost, f", and in one step on a copy about {trial.lost:.0%} of it round away"
     tensors = [(_local(updated), peak_rate(updated.group)) for updated in several]
     share = lost_together(tensors)
     if share is None:
-        return ""
+        return None, ""
     rates = sorted({rate for _, rate in tensors})
     at = " and ".join(f"{rate:g}" for rate in (rates if len(rates) < 3 else (rates[0], rates[-1])))
-    return f", and of updates as large as the learning rate ({at}) about {share:.0%} round away"
+    words = f", and of updates as large as the learning rate ({at}) about {share:.0%} round away"
+    return share, words
 
 
 def _local(updated: Updated) -> Any:

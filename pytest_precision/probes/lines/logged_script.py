@@ -27,7 +27,7 @@ from pytest_precision.recorders.rank_probes import RankProbe
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.script_recorder import run_script
 from pytest_precision.recorders.scripts.steps import Steps
-from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
+from pytest_precision.recorders.torch_hooks import LoopEvents
 from pytest_precision.recorders.variant import Variant
 from pytest_precision.trace.moment import LogRequest, Moment, Window
 

@@ -21,7 +21,7 @@ from pytest_precision.recorders.scripts.followed_gradients import (
     has_plain_values,
 )
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
+from pytest_precision.recorders.torch_hooks import LoopEvents
 
 
 class Still(NamedTuple):

@@ -22,12 +22,12 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import Segment
 from pytest_precision.matrix.ways_in import WayIn
+from pytest_precision.recorders import torch_hooks
 from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.products import ProductsProbe
 from pytest_precision.recorders.rank_probes import RankProbe, made_probes
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
-from pytest_precision.recorders.scripts import torch_hooks
 from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule

@@ -22,7 +22,7 @@ from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 from pytest_precision.recorders.scripts.model_hooks import ModelHooks, unseen
 from pytest_precision.recorders.scripts.step_buffer import RunningStep, StepBuffer
 from pytest_precision.recorders.scripts.step_ends import StepEnds
-from pytest_precision.recorders.scripts.torch_hooks import LoopEvents
+from pytest_precision.recorders.torch_hooks import LoopEvents
 from pytest_precision.trace.moment import Moment
 
 ON_DEMAND = "grad"

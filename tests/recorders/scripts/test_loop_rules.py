@@ -13,6 +13,7 @@ from variations.unusual_loops import LOOPS
 from variations.unusual_loops import side as unusual
 
 from pytest_precision import Cell, unchecked
+from pytest_precision.probes.by_itself.judged_log import JudgedLog
 from pytest_precision.trace.broken_rules import BrokenRules
 from pytest_precision.trace.recording import Recording
 
@@ -56,6 +57,7 @@ def test_an_unusual_loop_is_left_alone(recorded: Recorded, tmp_path: Path, name:
     """Those that nobody has got wrong."""
     recorded(partial(unusual, name=name, other=False), steps=4)
     assert broken_rules(tmp_path) == {}
+    assert Recording.read("loop", Cell(), tmp_path, None).log(JudgedLog).remarks == ()
 
 
 def test_both_sides_fail_by_it(parity_shared: ParityIn) -> None:

@@ -18,8 +18,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.data import DistributedSampler
 
-from pytest_precision._torch.around import around_calls, untraced
+from pytest_precision._torch.around import after_applies, around_calls, untraced
 from pytest_precision._torch.training import function_that_scales, place_of
 from pytest_precision.ranks.state.accelerator import capturing
 
@@ -39,6 +40,9 @@ class LoopEvents:
         """Return the loss to backpropagate, here the same; called before a backward."""
         return loss
 
+    def ran_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
+        """Do nothing here; called after a backward."""
+
     def clip(self, norm: Tensor | None, limit: object = None) -> None:
         """Do nothing here; called before gradients are clipped, with their norm if it is known.
 
@@ -55,6 +59,15 @@ class LoopEvents:
 
     def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Do nothing here; called after an optimizer's step."""
+
+    def permutes(self, sampler: DistributedSampler[Any], *_: Any) -> None:
+        """Do nothing here; called before a sampler permutes the rows that ranks share."""
+
+    def forgets_casts(self) -> None:
+        """Do nothing here; called after autocast has forgotten the casts that it kept."""
+
+    def applied(self, function: type, results: Any, file: str, line: int) -> None:
+        """Do nothing here; called after an autograd function, with the line that called it."""
 
     def compiled(self, module: nn.Module, *_: Any, **__: Any) -> None:
         """Do nothing here; called after a module was compiled."""
@@ -86,6 +99,7 @@ def opened(*listeners: LoopEvents) -> Iterator[None]:
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
         stack.enter_context(register_optimizer_step_pre_hook(untraced(hooks.before_step)))
         stack.enter_context(register_optimizer_step_post_hook(untraced(hooks.after_step)))
+        stack.enter_context(after_applies(untraced(partial(hooks.tell, "applied"))))
         for replacement in _wrapped(hooks):
             stack.enter_context(_replaced(*replacement))
         yield
@@ -137,9 +151,11 @@ class _Hooks(NamedTuple):
 def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None]]:
     """Yield each torch function to be wrapped to see its calls: its owner, name and callbacks."""
     tell = hooks.tell
-    yield Tensor, "backward", hooks.backward, None
+    yield Tensor, "backward", hooks.backward, partial(tell, "ran_backward")
     yield *function_that_scales(), hooks.scales_gradients, None
     yield *place_of(clip_grad, "clip_grad_value_"), hooks.clamps_gradients, None
+    yield DistributedSampler, "__iter__", partial(tell, "permutes"), None
+    yield torch, "clear_autocast_cache", None, partial(tell, "forgets_casts")
     yield nn.Module, "compile", None, partial(tell, "compiled")
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):

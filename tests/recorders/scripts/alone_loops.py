@@ -1,0 +1,391 @@
+"""Loops that show by themselves what is wrong, and right ones beside them; ranks import them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler
+
+from pytest_precision import Cell, script
+from pytest_precision.recorders.scripts.script_recorder import Record
+
+Loop = Callable[[], None]
+
+WRONG: dict[str, Loop] = {}
+NOTED: dict[str, Loop] = {}
+RIGHT: dict[str, Loop] = {}
+
+
+def wrong(loop: Loop) -> Loop:
+    """Enter a loop that a check fails by."""
+    WRONG[loop.__name__] = loop
+    return loop
+
+
+def noted(loop: Loop) -> Loop:
+    """Enter a loop that has a note."""
+    NOTED[loop.__name__] = loop
+    return loop
+
+
+def right(loop: Loop) -> Loop:
+    """Enter a loop of which nothing is said."""
+    RIGHT[loop.__name__] = loop
+    return loop
+
+
+@script
+def one(cell: Cell, record: Record, name: str) -> None:
+    """Run a loop until the recorder ends it."""
+    run(record, name)
+
+
+@script
+def other(cell: Cell, record: Record, name: str) -> None:
+    """The same under another name."""
+    run(record, name)
+
+
+def run(record: Record, name: str) -> None:
+    torch.manual_seed(0)
+    with record():
+        (WRONG | NOTED | RIGHT)[name]()
+
+
+def data() -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        yield torch.randn(6, 5, generator=generator)
+
+
+class Block(nn.Module):
+    """A model whose inner part may be computed again in backward."""
+
+    def __init__(self, *inner: nn.Module, again: bool, **how: Any) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(5, 8), *inner)
+        self.out = nn.Linear(8, 3)
+        self.again = again
+        self.how = {"use_reentrant": False} | how
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = checkpoint(self.inner, x, **self.how) if self.again else self.inner(x)
+        return self.out(inner)
+
+
+def train(model: nn.Module, *optimizers: torch.optim.Optimizer, microbatches: int = 1) -> None:
+    optimizers = optimizers or (torch.optim.AdamW(model.parameters(), lr=1e-2),)
+    batches = data()
+    while True:
+        for _ in range(microbatches):
+            model(next(batches)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+
+
+# --- batch norm ---------------------------------------------------------------------------------
+
+
+@wrong
+def counts_again_in_backward() -> None:
+    train(Block(nn.BatchNorm1d(8), nn.ReLU(), again=True), microbatches=2)
+
+
+@right
+def counts_once() -> None:
+    train(Block(nn.BatchNorm1d(8), nn.ReLU(), again=False), microbatches=2)
+
+
+@right
+def counts_two_halves_of_a_batch() -> None:
+    norm = nn.BatchNorm1d(8)
+    train(Block(norm, nn.ReLU(), nn.Linear(8, 8), norm, again=False))
+
+
+class CountsInOnePass(nn.BatchNorm1d):
+    """Moves its statistics in the pass that has gradients, and not in the one before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.track_running_stats = torch.is_grad_enabled()
+        kept = self.running_mean, self.running_var, self.num_batches_tracked
+        if not torch.is_grad_enabled():
+            self.running_mean = self.running_var = self.num_batches_tracked = None
+        try:
+            return super().forward(x)
+        finally:
+            self.running_mean, self.running_var, self.num_batches_tracked = kept
+
+
+@right
+def counts_in_backward_alone() -> None:
+    model = Block(CountsInOnePass(8), again=True, use_reentrant=True)
+    batches = data()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    while True:
+        model(next(batches).requires_grad_()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# --- gradients that nobody reads ----------------------------------------------------------------
+
+
+@wrong
+def lists_what_is_frozen_for_now() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).requires_grad_(False)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW([{"params": trained}], lr=1e-2)
+    model.requires_grad_(True)
+    train(model, optimizer)
+
+
+@noted
+def leaves_the_first_layer_out() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    train(model, torch.optim.AdamW(model[2].parameters(), lr=1e-2))
+
+
+@right
+def freezes_the_first_layer() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    model[0].requires_grad_(False)
+    train(model, torch.optim.AdamW(model[2].parameters(), lr=1e-2))
+
+
+@right
+def has_two_rates() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    rates = ((0, 1e-2), (2, 4e-2))
+    train(model, *(torch.optim.AdamW(model[n].parameters(), lr=rate) for n, rate in rates))
+
+
+@right
+def updates_masters() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
+    masters = [parameter.detach().float() for parameter in model.parameters()]
+    optimizer = torch.optim.AdamW(masters, lr=1e-2)
+    for batch in data():
+        model(batch.bfloat16()).float().square().mean().backward()
+        for master, parameter in zip(masters, model.parameters(), strict=True):
+            assert parameter.grad is not None
+            master.grad = parameter.grad.float()
+        optimizer.step()
+        with torch.no_grad():
+            for master, parameter in zip(masters, model.parameters(), strict=True):
+                parameter.copy_(master)
+        model.zero_grad()
+
+
+# --- draws in backward --------------------------------------------------------------------------
+
+
+@wrong
+def draws_its_masks_again() -> None:
+    train(Block(nn.Dropout(0.5), again=True, preserve_rng_state=False))
+
+
+@right
+def keeps_its_masks() -> None:
+    train(Block(nn.Dropout(0.5), again=True))
+
+
+@right
+def keeps_its_masks_reentrant() -> None:
+    model = Block(nn.Dropout(0.5), again=True, use_reentrant=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for batch in data():
+        model(batch.requires_grad_()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# --- autograd functions -------------------------------------------------------------------------
+
+
+class CarriesLoss(torch.autograd.Function):
+    """Returns what it is given, and gives a second loss a gradient of 1."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, loss: Tensor) -> Tensor:
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return gradient, torch.ones(())
+
+
+class Balanced(nn.Module):
+    """Has a second loss, which the function carries."""
+
+    def __init__(self, *, uses: bool) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.uses = uses
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x)
+        carried = CarriesLoss.apply(hidden, hidden.square().mean())
+        if self.uses:
+            hidden = carried
+        del carried
+        return self.out(hidden)
+
+
+@wrong
+def throws_a_loss_away() -> None:
+    train(Balanced(uses=False))
+
+
+@right
+def carries_a_loss() -> None:
+    train(Balanced(uses=True))
+
+
+@right
+def carries_a_loss_and_looks_at_it_once_more() -> None:
+    model = Balanced(uses=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for batch in data():
+        model(batch)
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# --- autocast -----------------------------------------------------------------------------------
+
+
+@wrong
+def casts_once_for_all_steps() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        train(model)
+
+
+@right
+def casts_in_each_step() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for batch in data():
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(batch).float().square().mean()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@right
+def casts_without_keeping() -> None:
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        train(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)))
+
+
+@right
+def casts_once_for_all_microbatches() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = data()
+    while True:
+        with torch.autocast("cpu", torch.bfloat16):
+            for _ in range(2):
+                model(next(batches)).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# --- what ranks draw: two of them ---------------------------------------------------------------
+
+OF_TWO_RANKS: dict[str, str] = {
+    "masks_alike": "ranks drew the same random numbers for different data",
+    "masks_apart": "",
+    "masks_of_one_batch": "",
+    "rows_drawn_by_all": "",
+    "shares_of_two_permutations": "ranks take their shares of different permutations",
+    "shares_of_one_permutation": "",
+}
+"""A loop of two ranks, and what is said of it."""
+
+
+@script
+def two_ranks(cell: Cell, record: Record, name: str) -> None:
+    """Train with one mistake, or with none."""
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5 if "masks" in name else 0.0))
+    torch.manual_seed(rank if name == "masks_apart" else 0)
+    rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(1))
+    seed = rank if name == "shares_of_two_permutations" else 0
+    sampler = DistributedSampler(rows, 2, rank, seed=seed)  # type: ignore[arg-type]
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with record():
+        for batch in DataLoader(rows, batch_size=4, sampler=sampler):  # type: ignore[arg-type]
+            if name == "rows_drawn_by_all":
+                batch = torch.randn(8, 5)[rank::2]
+            if name == "masks_of_one_batch":
+                batch = rows[:4]
+            wrapped(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@script
+def two_other_ranks(cell: Cell, record: Record, name: str) -> None:
+    """The same under another name."""
+    two_ranks(cell, record, name)
+
+
+# --- averages and schedules ---------------------------------------------------------------------
+
+
+def averaged(record: Record, saves: str, *, resume: bool) -> None:
+    """Train with an average, and save one of both."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-1)
+    parts = {"average": average, "model": model}
+    if resume:
+        saved = torch.load(record.folder / "saved.pt")
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+    batch = next(data())
+    step = record.save_after or 0 if resume else 0
+    with record():
+        while True:
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            average.update_parameters(model)
+            step += 1
+            if step == record.save_after:
+                written = average.module if saves == "average" else model
+                states = {"model": written.state_dict(), "average": average.state_dict()}
+                torch.save(states, record.folder / "saved.pt")
+
+
+def resumed(cell: Cell, record: Record, saves: str) -> None:
+    """Go on from what was saved."""
+    averaged(record, saves, resume=True)
+
+
+@script(resume=resumed)
+def saved_in_between(cell: Cell, record: Record, saves: str) -> None:
+    """Train from the start."""
+    averaged(record, saves, resume=False)
+
+
+@right
+def schedules_and_never_steps() -> None:
+    model = nn.Linear(5, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    assert schedule.last_epoch == 0
+    train(model, optimizer)
