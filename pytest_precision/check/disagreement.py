@@ -48,8 +48,8 @@ def disagreement(case: Case, first: Finding) -> Ruling:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
     diagnosis = by_rule(diagnose(closer.judgement), wrong_alone(case))
-    culprit, unnamed = case.culprit(finding)
-    said = (unnamed,) if unnamed else ()
+    named = case.culprit(finding)
+    note = (named.note,) if named.note else ()
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": histogram_of(diagnosis.finding),
@@ -59,11 +59,11 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     return Ruling(
         outcome="fail",
         reason=wording.headline(diagnosis, closer.judgement) + _repeat_words(closer),
-        details=(*said, *_detail_lines(case, closer, diagnosis)),
+        details=(*note, *named.nearest, *_detail_lines(case, closer, diagnosis)),
         divergence=locate(diagnosis),
-        culprit=culprit,
+        culprit=named.culprit,
         brief=(
-            *filter(None, (unnamed,)),
+            *note,
             *_notes(case, closer, diagnosis.finding),
             "",
             *spread.rows(closer.judgement, spread.NARROW_COLUMNS),

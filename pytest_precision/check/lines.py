@@ -46,10 +46,12 @@ class Named(NamedTuple):
     Attributes:
         culprit: what it found, if anything.
         note: in one line, why it names no line; empty if it does.
+        nearest: where it names none, operations that may be the cause, in a line each.
     """
 
     culprit: Culprit | None
     note: str = ""
+    nearest: tuple[str, ...] = ()
 
 
 def culprit_named(
@@ -138,21 +140,35 @@ def _named_operation(
         whole = up_to(step, logs_with(whole=True))
         if not any(log.cut for side in whole for log in side):
             logs, culprit = whole, culprit_in(whole) or culprit
-    if isinstance(culprit, Unnamed):
-        by_row = up_to(step, logs_with(rows=True))
-        if isinstance(culprit_by_row := culprit_in(by_row), Culprit):
-            culprit = culprit_by_row
-    if isinstance(culprit, Unnamed):
-        return Named(None, f"No line is named: {culprit.reason}")
+    if isinstance(culprit, Unnamed) and culprit.reason:
+        by_row = culprit_in(up_to(step, logs_with(rows=True)))
+        culprit = by_row if isinstance(by_row, Culprit) else culprit
     differing = f"{pair.kind} of {pair.name}"
-    culprit = culprit or written_by_reference(*logs, root, differing, digests)
-    if culprit is None:
-        return Named(None, unnamed(*logs, operation, differing, digests))
+    if not isinstance(culprit, Culprit):
+        return _unnamed(logs, culprit, operation, differing, digests, root)
     grown = growth_of(*logs_with(sketches=True), root) if culprit.kind in UNFOLLOWED else None
     if grown is not None:
         text = f"{culprit.text}; {grown.text}"
         culprit = replace(culprit, text=text, modules=grown.modules)
     return Named(culprit)
+
+
+def _unnamed(
+    logs: Logs,
+    refused: Unnamed | None,
+    operation: str,
+    differing: str,
+    digests: tuple[str, str],
+    root: Path,
+) -> Named:
+    """Name what the reference alone writes, or say why no line is named, and which come nearest."""
+    nearest = () if refused is None else tuple(f"perhaps {text}" for text in refused.nearest)
+    if refused is not None and refused.reason:
+        return Named(None, f"No line is named: {refused.reason}", nearest)
+    written = written_by_reference(*logs, root, differing, digests)
+    if written is not None:
+        return Named(written)
+    return Named(None, unnamed(*logs, operation, differing, digests), nearest)
 
 
 def _digest(logical: LogicalTensor | None) -> str:

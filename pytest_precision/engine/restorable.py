@@ -90,7 +90,9 @@ class Restorable(Observable):
     def observe_state(self, capture: Capture) -> Iterator[Observation]:
         """Yield all state carried to the next step, and further entries that a checkpoint has."""
         yield from super().observe_state(capture)
-        yield from self._show_further(self.state_beside_weights(), capture)
+        state = self.state_beside_weights()
+        self._expect_generators(state)
+        yield from self._show_further(state, capture)
 
     def _show_further(self, state: Mapping[str, Any], capture: Capture) -> Iterator[Observation]:
         # In the order of the state, which ranks share: what is shown may be gathered.
@@ -131,6 +133,18 @@ class Restorable(Observable):
         self._expect_state_by_parameter()
         model, optimizer = get_state_dict(self.optimized_model, self.optimizer)
         return {"model": model, "optimizer": optimizer, **self.state_beside_weights()}
+
+    def _expect_generators(self, state: Mapping[str, Any]) -> None:
+        """Refuse what an override returns alone: a load would go on with other random numbers."""
+        if "rng" not in state:
+            raise ValueError(
+                expected_but_got(
+                    "random generators in what state_beside_weights returns",
+                    f"{', '.join(map(str, state)) or 'nothing'} of {type(self).__name__}",
+                    "return super().state_beside_weights() | {...}, and begin "
+                    "load_state_beside_weights with super().load_state_beside_weights(state)",
+                )
+            )
 
     def _expect_state_by_parameter(self) -> None:
         parameter_ids = {id(parameter) for parameter in self.optimized_model.parameters()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -193,3 +194,25 @@ def with_function(workload: Workload, cell: Cell, planted: bool = False) -> Engi
     made = engine(workload, cell, workload.model(cell))
     made.optimizer.param_groups[0]["rule"] = verdict
     return made
+
+
+class Alone(Engine):
+    """Saves an average, and nothing of what an engine saves by itself."""
+
+    def state_beside_weights(self) -> dict[str, Any]:
+        """Return what is saved beside weights."""
+        return {"average": torch.ones(3)}
+
+
+def alone(workload: Workload, cell: Cell, planted: bool = False) -> Engine:
+    return engine(workload, cell, workload.model(cell), Alone)
+
+
+def test_state_beside_weights_is_added_to_that_of_an_engine(parity_there: ParityIn) -> None:
+    """Without the generators, a run that goes on would draw other numbers; the advice says how."""
+    words = (
+        "expected random generators in what state_beside_weights returns but got average of Alone; "
+        "return super().state_beside_weights() | {...}"
+    )
+    with pytest.raises(ValueError, match=re.escape(words)):
+        verdict(parity_there, alone)

@@ -140,10 +140,19 @@ class OperationLogger:
         return self._unlogged(func, args, kwargs)  # of the recorder
 
     def _detached(self, tensor: Tensor) -> None:
-        """Log that a line of the user's takes a value out of the graph of a backward."""
+        """Log that a line of the user's takes a value out of the graph of a backward.
+
+        What a library detaches for it is the library's matter.
+        """
         origin = self._lines.origin(torch.ops.aten.detach.default)
-        by_user = origin.line is not None and origin.line.is_users and not origin.backward
-        if by_user and has_values(tensor) and len(self.log.operations) < self._scope.limit:
+        line = origin.line
+        by_user = line is not None and line.is_users and not line.called
+        if (
+            by_user
+            and not origin.backward
+            and has_values(tensor)
+            and len(self.log.operations) < self._scope.limit
+        ):
             self._note(origin, DETACH, [self._values.of(tensor)])
 
     def _unlogged(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

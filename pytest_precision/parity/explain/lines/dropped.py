@@ -36,23 +36,27 @@ def _backward_lines(calls: Sequence[SingleCall]) -> set[object]:
 
 
 def _is_dropped(call: SingleCall, calls: Sequence[SingleCall]) -> bool:
-    """Return whether a line of the user's makes a new tensor that nothing reads or writes again."""
-    by_user = call.line is not None and call.line.is_users
+    """Return whether a line of the user's makes a new tensor that nothing reads or writes again.
+
+    A library may make one for itself in what that line calls, such as a copy for its own log.
+    """
+    line = call.line
+    by_user = line is not None and line.is_users and not line.called
     if not by_user or call.operation.backward or not call.results:
         return False
     if any(is_common(value) for value in (*call.read, *call.results)):
         return False
-    made = {value.storage for value in call.results} - {value.storage for value in call.read}
-    return bool(made) and not any(_touches(other, made) for other in calls if other is not call)
+    new = {value.storage for value in call.results} - {value.storage for value in call.read}
+    return bool(new) and not any(_touches(other, new) for other in calls if other is not call)
 
 
 def _used_like(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
     """Return the reference's operation on the same values whose result it reads; None if none."""
     for like in rivals(call, lookup):
-        made = {value.storage for value in like.results}
+        storages = {value.storage for value in like.results}
         is_same = like.step == call.step and all_same(call.read, like.read)
         later = (other for other in lookup.calls if other.number > like.number)
-        if is_same and any(_touches(other, made) for other in later):
+        if is_same and any(_touches(other, storages) for other in later):
             return like
     return None
 

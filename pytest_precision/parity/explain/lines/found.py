@@ -12,11 +12,8 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain.lines import worded
 from pytest_precision.parity.explain.lines.batching import unfollowed
-from pytest_precision.parity.explain.lines.calls import (
-    ReferenceLookup,
-    is_common,
-    moves,
-)
+from pytest_precision.parity.explain.lines.calls import ReferenceLookup, is_common, moves
+from pytest_precision.parity.explain.lines.cut_logs import cut_of, is_beyond
 from pytest_precision.parity.explain.lines.following import Follower, Wrong
 from pytest_precision.parity.explain.lines.loop_calls import (
     RATE_OPTIONS,
@@ -77,7 +74,7 @@ def culprit_of(
     if lacking is None and suspicion.culprit is not None:
         lacking = only_other(candidate, reference, suspicion.before)
     if lacking is None:
-        return suspicion.culprit or (Unnamed(suspicion.reason) if suspicion.reason else None)
+        return suspicion.culprit or suspicion.unnamed
     only_sets = suspicion.culprit is not None and suspicion.culprit.kind == "setting"
     kind = "setting" if only_sets and lacking.lacking is None else "missing"
     return worded.of_user_code(lacking, kind, root, suspicion.culprit, lacking.rank)
@@ -87,10 +84,12 @@ class Unnamed(NamedTuple):
     """Why no operation can be named although values differ.
 
     Attributes:
-        reason: in words.
+        reason: in words; empty where nothing is known.
+        nearest: the operations that come next to it, in words, the likeliest first.
     """
 
     reason: str
+    nearest: tuple[str, ...] = ()
 
 
 class _Suspicion(NamedTuple):
@@ -100,13 +99,13 @@ class _Suspicion(NamedTuple):
         culprit: that they name, if any.
         before: number of its operation; None where it has none.
         is_shared: whether its line runs in the reference, too.
-        reason: why no operation is named; empty where one is, or where nothing is known.
+        unnamed: why no operation is named; None where one is, or where nothing is known.
     """
 
     culprit: Culprit | None
     before: int | None = None
     is_shared: bool = False
-    reason: str = ""
+    unnamed: Unnamed | None = None
 
     @property
     def is_sure(self) -> bool:
@@ -132,8 +131,7 @@ def _suspicion(
     """
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
-    telling = _shown(settings, (candidate, reference), kind, name)
-    if telling is not None:
+    if telling := _shown(settings, (candidate, reference), kind, name):
         return _set_by(telling, root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
@@ -148,13 +146,12 @@ def _suspicion(
     left = misplaced(candidate, reference, kind) if is_known else None
     chosen = [] if left else sorted(lasting or ([] if in_pieces else wrong), key=_order)
     set_here = [setting for setting in settings if setting.mine and setting.is_by_user]
-    if in_pieces:
-        chosen = tellable(chosen)
+    chosen = tellable(chosen) if in_pieces else chosen
     if chosen:
         if all(moves(origin.call) for origin in chosen):
             chosen.reverse()  # what was put in place last
         if reason := unfollowed(chosen[0], lookup):
-            return _Suspicion(None, chosen[0].call.number, reason=reason)
+            return _unsure(reason, chosen, lookup, root)
         chosen = drawn_or_fetched(chosen, wrong, lookup)
         if cause := _cause_of(chosen, wrong, (candidate, reference), lookup, root, kind):
             return cause
@@ -169,7 +166,19 @@ def _suspicion(
         culprit = worded.of_operation(call, error, root, rank=None if len(candidate) == 1 else rank)
         return _Suspicion(culprit, call.number, (culprit.file, culprit.line) in lines)
     users = set_here if in_pieces else [setting for setting in settings if setting.is_by_user]
-    return _set_by(users[0], root) if users else _Suspicion(None)
+    if users:
+        return _set_by(users[0], root)
+    return _unsure("", sorted(wrong, key=_order), lookup, root)
+
+
+def _unsure(
+    reason: str, origins: Sequence[Wrong], lookup: ReferenceLookup, root: Path
+) -> _Suspicion:
+    """Return that no operation is sure to be at fault, with those that come nearest to it."""
+    nearest = worded.nearest(origins, lookup, root)
+    before = origins[0].call.number if reason else None
+    unnamed = Unnamed(reason, nearest) if reason or nearest else None
+    return _Suspicion(None, before, unnamed=unnamed)
 
 
 def _shown(
@@ -279,26 +288,3 @@ def _order(wrong: Wrong) -> tuple[bool, int, bool, int, int]:
     call = wrong.call
     spread = wrong.collectives, call.operation.is_collective
     return not wrong.reaches_observed, *spread, call.number, wrong.rank
-
-
-def cut_of(logs: Sequence[OperationLog]) -> int:
-    """Return after how many operations the shortest log was cut off; 0 if all logs are complete."""
-    return min((log.cut for log in logs if log.cut), default=0)
-
-
-def is_beyond(wrong: Wrong, lookup: ReferenceLookup, cut: int) -> bool:
-    """Return whether the reference, whose log was cut, may run an operation after the log's end.
-
-    That is so of an operation as late as its end, and of one that reads what the reference has
-    made and not yet read: sides that need other numbers of operations get there sooner.
-
-    Args:
-        wrong: an operation of the candidate.
-        lookup: values of the reference.
-        cut: where its log ends; 0 if it is whole.
-    """
-    if not cut:
-        return False
-    telling = [value for value in wrong.call.read if value in lookup and not is_common(value)]
-    unread = any(not lookup.readers[value.digest] for value in telling)
-    return unread or wrong.call.number >= cut

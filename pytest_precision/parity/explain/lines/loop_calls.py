@@ -58,8 +58,14 @@ def rate_moved_before(
 ) -> SetOtherwise | None:
     """Return the rate that one side moves before its update, the other after it, if any.
 
-    Once both have done so it is the same, so that a step's end does not show it.
+    Once both have done so it is the same, so that a step's end does not show it. It explains what
+    is wrong within the update; a script that loads makes its optimizer there, which moves nothing.
     """
+    ours = candidate[wrong.rank]
+    first = next(call.number for call in wrong.calls if call.step == wrong.call.step)
+    updates = [s.before for s in ours.settings if s.option == UPDATES and s.is_call]
+    if ours.restores or not any(first <= before <= wrong.call.number for before in updates):
+        return None
     moved = set_earlier(candidate, reference, lambda option: option in RATE_OPTIONS)
     return moved if moved is not None and moved.setting.before <= wrong.call.number else None
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_precision.parity.explain.lines.calls import ReferenceLookup, SingleCall
-from pytest_precision.parity.explain.lines.found import (
-    OPTIONS_ACT_IN,
-    cut_of,
-)
+from pytest_precision.parity.explain.lines.cut_logs import cut_of
+from pytest_precision.parity.explain.lines.found import OPTIONS_ACT_IN
 from pytest_precision.parity.explain.lines.pieces import hold_other_pieces
 from pytest_precision.trace.operations import OperationLog
 

@@ -90,6 +90,9 @@ def _short(text: str) -> str:
     return text if len(text) <= WIDEST else f"{text[:WIDEST]}…"
 
 
+MOST_NEAREST = 2
+"""Operations that are listed where none is certain to be the cause."""
+
 MOST_FOLLOWING = 2
 """Further operations that are named."""
 
@@ -108,6 +111,13 @@ def of_operations(
     following = tuple(_following(origin, lookup, root) for origin in further[:MOST_FOLLOWING])
     rank = None if len(same) == ranks else first.rank
     return of_operation(error.blamed or first.call, error, root, rank=rank, following=following)
+
+
+def nearest(origins: Sequence[Wrong], lookup: ReferenceLookup, root: Path) -> tuple[str, ...]:
+    """Return what is nearest to a cause where none is certain, in words: the first of each line."""
+    of_lines = {origin.call.line: origin for origin in reversed(origins)}
+    firsts = [origin for origin in origins if of_lines[origin.call.line] is origin]
+    return tuple(_following(origin, lookup, root).text for origin in firsts[:MOST_NEAREST])
 
 
 def of_operation(
