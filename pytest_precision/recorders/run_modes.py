@@ -18,27 +18,29 @@ if TYPE_CHECKING:
     from pytest_precision.recorders.layout_job import LayoutJob
     from pytest_precision.recorders.probe import Probe
 
+_PACKAGE = __name__.partition(".")[0]
+
 RecorderNames = Mapping[Mode, str]
-"""Of each mode the `module:function` below `pytest_precision.recorders` that records a side."""
+"""Of each mode the `module:function` below `pytest_precision` that records a side."""
 
 OF_LAYOUTS: RecorderNames = {
-    Mode.TRACE: "engine_recorder:record_engine",
-    Mode.LOG: "logged_run:log_layout",
-    Mode.BESIDE_EXACT: "first_step:record_first_step",
+    Mode.TRACE: "recorders.engine_recorder:record_engine",
+    Mode.LOG: "probes.lines.logged_run:log_layout",
+    Mode.BESIDE_EXACT: "probes.accuracy.first_step:record_first_step",
 }
 """Each takes a `LayoutJob`."""
 
 OF_SCRIPTS: RecorderNames = {
-    Mode.TRACE: "scripts.script_recorder:record_script",
-    Mode.LOG: "scripts.logged_script:log_script",
+    Mode.TRACE: "recorders.scripts.script_recorder:record_script",
+    Mode.LOG: "probes.lines.logged_script:log_script",
 }
 """Each takes what `record_script` does. A script has no workload to compute its step in fp64."""
 
-DELAYS = "perturb.delays:delays"
+DELAYS = "probes.races.perturb.delays:delays"
 """The context that makes a rank late."""
 
 
-PERTURBATION = "perturbation_probe:PerturbationProbe"
+PERTURBATION = "probes.races.perturbation_probe:PerturbationProbe"
 """The probe that delays or rounds the phases of an engine's train steps."""
 
 
@@ -75,4 +77,4 @@ def disturbing(job: LayoutJob) -> Iterator[Probe[EngineRun]]:
 
 
 def _named(name: str) -> Any:
-    return resolve_name(f"{__package__}.{name}")
+    return resolve_name(f"{_PACKAGE}.{name}")

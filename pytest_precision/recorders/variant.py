@@ -21,10 +21,10 @@ class Variant:
     """How one run of a side differs from the usual one, which is `USUAL`.
 
     Attributes:
-        delays: number of the delays of its ranks, see `recorders.perturb.delays`; 0 for none.
+        delays: number of the delays of its ranks, see `probes.races.perturb.delays`; 0 for none.
         ends_only: whether only what a train step leaves is looked at. Any look in between waits for
             the device, and so may heal the race that is looked for.
-        noise: number of the run that rounds at random, see `recorders.perturb.rounding_noise`; 0
+        noise: number of the run that rounds at random, see `probes.races.perturb.rounding_noise`; 0
             for none.
         start: number of another start, which has other weights and, of a workload of this package,
             other data; 0 for the one that all runs have.

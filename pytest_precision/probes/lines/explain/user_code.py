@@ -110,8 +110,8 @@ def _value(setting: Setting | None) -> str | None:
 Effect = LoggedOperation | Setting
 """What a function does that a log shows."""
 
-RECORDERS = "recorders"
-"""The folder in this package of what calls a layout or a script, whatever that is."""
+RECORDERS = ("recorders", "probes")
+"""The folders in this package of what calls a layout or a script, whatever that is."""
 
 
 class LeftOut(NamedTuple):
@@ -181,7 +181,7 @@ def only_other(
         LeftOut(entry, rank, None)
         for rank, _, _, entries in _unshared_calls(candidate, reference, before)
         for entry in entries
-        if not _length(entry) and not PurePath(entry.site.file).is_relative_to(RECORDERS)
+        if not _length(entry) and PurePath(entry.site.file).parts[0] not in RECORDERS
     ]
     places = {(suspect.entry.site, suspect.line.function) for suspect in suspects}
     return _first_suspect(suspects, len(candidate)) if len(places) == 1 else None

@@ -18,21 +18,21 @@ from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
 from pytest_precision.recorders.source_files import LOGGING, OURS, PACKAGE_ROOT, PASSING_ON, TORCH
 
 CALLERS = tuple(
-    OURS + name.replace("/", os.sep)
+    PACKAGE_ROOT + name.replace("/", os.sep)
     for name in (
-        "engine_run.py",
-        "logged_run.py",
-        "scripts/command.py",
-        "scripts/logged_script.py",
-        "scripts/script_recorder.py",
-        "scripts/script.py",
-        "scripts/script_file.py",
+        "probes/lines/logged_run.py",
+        "probes/lines/logged_script.py",
+        "recorders/engine_run.py",
+        "recorders/scripts/command.py",
+        "recorders/scripts/script_recorder.py",
+        "recorders/scripts/script.py",
+        "recorders/scripts/script_file.py",
     )
 )
-"""The recorders' modules that call what is recorded; what the others compute, they compute."""
+"""Modules of these that call what is recorded; what the others compute, they compute."""
 
 RECORDING_FOLDERS = tuple(
-    PACKAGE_ROOT + room + os.sep for room in ("recorders", "ranks", "check", "plugin")
+    PACKAGE_ROOT + room + os.sep for room in ("recorders", "probes", "ranks", "check", "plugin")
 )
 LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 GENERATED = ("<frozen", "<eval_with_key>", "<__array")
