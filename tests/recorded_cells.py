@@ -194,7 +194,7 @@ class ParityOfRecordings(Parity):
     """The fixture `parity` of a test that is about what happens once both sides are recorded."""
 
     @property
-    def _make_recordings(self) -> MakeRecordings:
+    def make_recordings(self) -> MakeRecordings:
         return partial(
             ReadRecordings, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout
         )

@@ -209,6 +209,6 @@ def test_a_parity_of_its_own_records_its_candidate(
 ) -> None:
     """Only who asks for recordings reads those of a candidate."""
     check(layouts.ddp)
-    monkeypatch.setattr(ParityOfRecordings, "_make_recordings", Parity._make_recordings)
+    monkeypatch.setattr(ParityOfRecordings, "make_recordings", Parity.make_recordings)
     with pytest.raises(AssertionError, match="recorded once more"):
         check(layouts.ddp, without_ranks=True)

@@ -29,5 +29,5 @@ class ParityOfOneRun(Parity):
         return cls(parity.nodeid, parity.cell, parity.settings, parity.ranks, parity.traces)
 
     @property
-    def _make_recordings(self) -> MakeRecordings:
+    def make_recordings(self) -> MakeRecordings:
         return partial(OneRun, ranks=self.ranks, traces=self.traces, timeout=self.settings.timeout)

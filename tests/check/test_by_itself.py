@@ -7,13 +7,13 @@ from functools import partial
 
 import torch
 from examined import verdict_of
-from torch import Tensor
+from torch import Tensor, nn
 
 from pytest_precision import Cell, Engine, Parity, Workload, layouts, workloads
 
 
 def with_noise(rate: str, workload: Workload, cell: Cell) -> Engine:
-    """A layout whose backward draws random numbers, and changes nothing by them."""
+    """A layout whose backward calls dropout anew, and changes nothing by it."""
     engine = layouts.adamw(workload, cell)
     first = next(iter(engine.model.parameters()))
     first.register_hook(drawn)  # type: ignore[no-untyped-call]
@@ -21,7 +21,8 @@ def with_noise(rate: str, workload: Workload, cell: Cell) -> Engine:
 
 
 def drawn(gradient: Tensor) -> Tensor:
-    torch.rand(1)
+    with torch.no_grad():
+        nn.Dropout(0.5)(gradient)
     return gradient
 
 

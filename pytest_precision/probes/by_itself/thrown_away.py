@@ -2,11 +2,13 @@
 
 Such a function may exist for its backward alone, as one that carries a second loss: called for its
 effect, it has none. Its node in the graph is gone before the next backward. Where one call of a
-line is kept, as in training beside an evaluation, the line is right.
+line is kept, as in training beside an evaluation, the line is right. Functions of installed
+packages are left aside: a framework may drop results, as Transformer Engine does of its casts.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from pytest_precision._torch.around import current_node
 from pytest_precision.probes.by_itself.run_judge import JudgedRun, RunJudge
+from pytest_precision.ranks.code.installed import users_file
 
 
 class AppliedCall(NamedTuple):
@@ -41,10 +44,10 @@ class ThrownAway(RunJudge):
         self._unused: dict[str, None] = {}
 
     def applied(self, function: type, results: Any, file: str, line: int) -> None:
-        """Watch the results of a function of the user's, outside of a backward."""
+        """Watch the results of a function of the user's own code, outside of a backward."""
         place = f"{function.__name__} at {file.rpartition('/')[2]}:{line}"
-        of_torch = function.__module__.startswith("torch.")
-        if place in self._used or of_torch or current_node() is not None:
+        is_users = users_file(sys.modules.get(function.__module__)) is not None
+        if place in self._used or not is_users or current_node() is not None:
             return
         outputs = results if isinstance(results, tuple) else (results,)
         nodes = [output.grad_fn for output in outputs if type(output) is Tensor and output.grad_fn]

@@ -122,7 +122,7 @@ NAN, INF = float("nan"), float("inf")
         (
             (1, NAN, INF, INF, 2),
             (1, 1, 1, -INF, 2),
-            "w has 1 NaN and 2 infinities in 5 elements, and has 1 infinities in 5 elements in",
+            "w has 1 NaN and 2 infinities in 5 elements, and has 1 infinity in 5 elements in",
         ),
         (
             (NAN, 2),

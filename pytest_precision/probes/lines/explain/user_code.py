@@ -181,10 +181,14 @@ def only_other(
         LeftOut(entry, rank, None)
         for rank, _, _, entries in _unshared_calls(candidate, reference, before)
         for entry in entries
-        if not _length(entry) and PurePath(entry.site.file).parts[0] not in RECORDERS
+        if not _length(entry) and not _calls_layouts(PurePath(entry.site.file))
     ]
     places = {(suspect.entry.site, suspect.line.function) for suspect in suspects}
     return _first_suspect(suspects, len(candidate)) if len(places) == 1 else None
+
+
+def _calls_layouts(file: PurePath) -> bool:
+    return any(file.is_relative_to(folder) for folder in RECORDERS)
 
 
 def _first_suspect(suspects: Sequence[LeftOut], ranks: int) -> LeftOut | None:
