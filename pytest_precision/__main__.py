@@ -11,6 +11,7 @@ from importlib import import_module
 from pytest_precision._folders import sweep_temporary_folder
 from pytest_precision._interrupts import WholeTorch
 from pytest_precision.errors import expected_but_got
+from pytest_precision.version import __version__
 
 COMMANDS = ("record", "score", "compare", "diff", "bisect", "export", "init", "report", "audit")
 """Modules of `commands`, in the order of the help."""
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the command line unless given.
     """
     parser = argparse.ArgumentParser(prog="pytest_precision", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"pytest-precision {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         import_module(f"pytest_precision.commands.{command}").add_to(commands)

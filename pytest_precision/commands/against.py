@@ -115,7 +115,10 @@ class Against:
             lines: whether the line of a difference is looked for, in recordings of operations.
         """
         nodeid = f"{self.args.script[0]}: {name} against {other}"
-        command = shlex.join(["python", "-m", "pytest_precision", *self.args.words])
+        # Only here, so that the help of a command does not import what reads recordings.
+        from pytest_precision.trace.manifest import started_by
+
+        command = shlex.join([*started_by(self.sides.peers.world_size), *self.args.words])
         terms = self._terms._replace(lines=lines)
         call = partial(_verdict, candidate, reference, terms, nodeid, repeat=command)
         verdict: Verdict = self.sides.servers.call(call, self.sides.folder / "verdict")

@@ -182,9 +182,7 @@ class Manifest:
             lines: ranks over which the other side spreads its tensors; 0 for no log of operations.
             digest: name of the digests; that of the command unless given.
         """
-        ranks = str(self.world_size)
-        words = ["python"] if ranks == "1" else ["torchrun", "--nproc-per-node", ranks]
-        words += ["-m", "pytest_precision", "record", "--out", "DIR"]
+        words = [*started_by(self.world_size), "record", "--out", "DIR"]
         words += ["--steps", str(self.steps)]
         words += ["--values", values] if values else []
         words += ["--lines"] if lines else []
@@ -194,6 +192,12 @@ class Manifest:
         words += [word for pattern in self.only for word in ("--only", pattern)]
         words += ["--every", str(self.every)] if self.every > 1 else []
         return shlex.join([*words, "--", self.script, *self.arguments])
+
+
+def started_by(ranks: int) -> list[str]:
+    """Return the words that begin a command of this package on a number of ranks."""
+    launcher = ["python"] if ranks == 1 else ["torchrun", "--nproc-per-node", str(ranks)]
+    return [*launcher, "-m", "pytest_precision"]
 
 
 def damaged(folder: Path, error: Exception) -> RecordingError:

@@ -299,6 +299,8 @@ def test_each_side_has_processes_of_its_own_under_torchrun(
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert done.returncode == status
     assert verdict in done.stdout
+    again = "Repeat with: torchrun --nproc-per-node 2 -m pytest_precision diff"
+    assert (again in done.stdout) is bool(status)
     expect_processes_of_their_own(repository, ran)
 
 

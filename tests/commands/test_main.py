@@ -17,6 +17,8 @@ import pytest_precision
 from pytest_precision.__main__ import main
 from pytest_precision.commands import say
 from pytest_precision.parity.compare.calls import CALLS
+from pytest_precision.trace.manifest import started_by
+from pytest_precision.version import __version__
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,6 +33,20 @@ def test_help_is_fast() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for command in ("record", "compare", "init"):
         assert f"\n    {command} " in done.stdout
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a report of a bug needs it."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"pytest-precision {__version__}\n"
+
+
+@pytest.mark.parametrize(("ranks", "launcher"), [(1, "python"), (8, "torchrun --nproc-per-node 8")])
+def test_a_command_is_repeated_on_as_many_ranks(ranks: int, launcher: str) -> None:
+    """What is offered to paste starts them, too."""
+    assert " ".join(started_by(ranks)) == f"{launcher} -m pytest_precision"
 
 
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
