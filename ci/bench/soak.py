@@ -21,6 +21,7 @@ import pytest
 from processes import GROWTH_MB, MARK, Processes, held
 from soak_jobs import DEADLINE, KINDS, Ending, Task, cell_on, plan
 
+from pytest_precision.plugin.marker import CELL
 from pytest_precision.ranks import RankPool
 
 HERE = Path(__file__).parent
@@ -90,7 +91,7 @@ class Soak:
         """Make one test of each task."""
         cases = [(task, cell_on(task.world_size)) for task in self.tasks]
         ids = [str(task.number) for task in self.tasks]
-        metafunc.parametrize(("task", "cell"), cases, indirect=["cell"], ids=ids)
+        metafunc.parametrize(("task", CELL), cases, indirect=[CELL], ids=ids)
 
     def pytest_runtest_makereport(self, item: pytest.Function, call: pytest.CallInfo[None]) -> None:
         """Compare the endings of the three checks of a test with what they had to be."""

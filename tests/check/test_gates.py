@@ -31,6 +31,8 @@ from pytest_precision.parity.verdict import Ruling
 from pytest_precision.probes.baselines.kept_check import golden
 from pytest_precision.probes.then.moved import TIME_GATES
 from pytest_precision.registered import OF_PACKAGE
+from pytest_precision.rollout.batch_invariance import batch_invariant
+from pytest_precision.rollout.score_gates import STEPS
 
 VERDICTS = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"
 
@@ -54,7 +56,8 @@ def test_the_table_of_gates_is_that_of_the_code() -> None:
     """Each gate has its row in the documentation, in the order in which they are asked."""
     table = VERDICTS.read_text().partition("## Gates")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    before, after = (*PRECONDITIONS, *FAILURES.values()), (*TIME_GATES, repeats, golden)
+    before = (*PRECONDITIONS, *FAILURES.values())
+    after = (*TIME_GATES, repeats, golden, *STEPS, batch_invariant)
     ordered = [gate.spec.name for gate in ordered_gates(OF_PACKAGE.probes)]
     assert documented == [*names(before), *ordered, *names(after)]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from package_probes import OF_ENGINES
 
 from pytest_precision import Cell, layouts, workloads
 from pytest_precision.check.recordings import Recordings
@@ -23,7 +24,8 @@ from pytest_precision.trace.cache import TraceCache
 
 def side(layout: object, cell: Cell = Cell()) -> Side:  # noqa: B008 (cells do not change)
     layouts_of_both = ImportPath.of(layout, "layout"), ImportPath.of(layouts.adamw, "other")
-    return Side.of(*layouts_of_both, ImportPath.of(workloads.mlp, "workload"), cell)
+    unwatched = Side.of(*layouts_of_both, ImportPath.of(workloads.mlp, "workload"), cell)
+    return unwatched.watched_by(OF_ENGINES)
 
 
 CANDIDATE, REFERENCE = side(layouts.master_adamw), side(layouts.adamw)

@@ -21,7 +21,7 @@ TESTS = """
     )
     def test_it(precision_audit, dtype, options):
         model = torch.nn.Linear(3, 2).to(dtype)
-        found = precision_audit(model, torch.optim.AdamW(model.parameters()), **options)
+        found = precision_audit(model, torch.optim.AdamW(model.parameters(), lr=1e-5), **options)
         assert isinstance(found, Audit)
         assert [row.name for row in found.rows] == ["weight", "bias"]
 """

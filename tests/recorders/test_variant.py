@@ -55,4 +55,4 @@ def test_every_name_of_a_recorder_is_one_of_the_package() -> None:
     """A name in a text breaks when its function moves, and no type checker sees it."""
     names = [*OF_LAYOUTS.values(), *OF_SCRIPTS.values(), run_modes.DELAYS]
     assert {*OF_LAYOUTS} == {*Mode}
-    assert all(callable(resolve_name(f"pytest_precision.recorders.{name}")) for name in names)
+    assert all(callable(resolve_name(f"pytest_precision.{name}")) for name in names)

@@ -42,13 +42,17 @@ class StaleCasts(RunJudge):
 
     def forward(self, module: nn.Module) -> None:
         """Note that autocast casts the weight of a module, or reads the cast that it has."""
-        if isinstance(module, CAST_MODULES) and is_cast_once(module.weight):
-            self._casts.setdefault(id(module.weight), module.weight)
-            if id(module.weight) in self._updated:
+        if not isinstance(module, CAST_MODULES):
+            return
+        # A weight with a parametrization is computed where it is read, which may move its state.
+        weight = module._parameters.get("weight")
+        if weight is not None and is_cast_once(weight):
+            self._casts.setdefault(id(weight), weight)
+            if id(weight) in self._updated:
                 self.find(
                     "{name} was read at step {step} as it was cast before an update: autocast "
                     "keeps casts until its outermost block ends, which must be within a step",
-                    module.weight,
+                    weight,
                 )
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:
