@@ -50,13 +50,7 @@ def add_to(commands: Any) -> None:
         "[--te auto|cpu|off] [--only PATTERN] [--every N] [--digest NAME] "
         "-- train.py [ARGUMENT ...]",
     )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="a new or empty folder, the same for all ranks",
-    )
+    add_out(parser)
     add_recording_options(parser)
     parser.add_argument(
         "--lines",
@@ -101,6 +95,17 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add the option of the folder that all ranks write into, which `expect_empty` makes."""
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="a new or empty folder, the same for all ranks",
+    )
+
+
 def add_recording_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a recording: --steps, --te, --values and --see."""
     parser.add_argument(
@@ -141,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
     """
     expect_script(args)
     _expect_steps(args)
-    _expect_empty(args)
+    expect_empty(args)
     _let_stand_in(args)
     before = threading.enumerate()
     with without_own_entry():
@@ -273,7 +278,7 @@ def _leave_threads(before: list[threading.Thread]) -> None:
         os._exit(0)
 
 
-def _expect_empty(args: argparse.Namespace) -> None:
+def expect_empty(args: argparse.Namespace) -> None:
     """Make the output folder, and end with an error if it is not empty."""
     try:
         args.out.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,15 @@ The script calls show_scores of pytest_precision.rollout; two such folders are f
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command
-from pytest_precision.commands.record import expect_script
-from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.commands.record import add_out, expect_empty, expect_script
+from pytest_precision.errors import RecordingError
 from pytest_precision.ranks.code.python_path import without_own_entry
 
 
@@ -27,13 +28,7 @@ def add_to(commands: Any) -> None:
         __doc__,
         "%(prog)s --out DIR -- score.py [ARGUMENT ...]",
     )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="a new or empty folder, the same for all ranks",
-    )
+    add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,9 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """
     expect_script(args)
     file, *arguments = args.script
-    if args.out.exists() and any(args.out.iterdir()):
-        got = f"--out={args.out}"
-        args.parser.error(expected_but_got("a new or empty folder", got, "name another folder"))
+    if not int(os.environ.get("RANK") or 0):  # the one that writes, and may have begun to
+        expect_empty(args)
     with uncollected():
         from pytest_precision.recorders.scripts.script_file import run_file
         from pytest_precision.rollout.score_recording import recording_scores

@@ -57,3 +57,29 @@ def test_a_script_that_shows_no_scores_is_refused(
     with pytest.raises(SystemExit):
         main(["score", "--out", str(tmp_path / "out"), "--", str(script)])
     assert "call show_scores of pytest_precision.rollout in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("file", "a folder that can be made but got --out=file"),
+        ("full", "a new or empty folder but got --out=full, which has x"),
+    ],
+)
+def test_a_folder_that_is_taken_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    folder: str,
+    words: str,
+) -> None:
+    """As `record` does, and before the script runs."""
+    monkeypatch.chdir(tmp_path)
+    Path("score.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    Path("file").touch()
+    Path("full").mkdir()
+    Path("full", "x").touch()
+    with pytest.raises(SystemExit) as ended:
+        main(["score", "--out", folder, "--", "score.py"])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err

@@ -25,7 +25,7 @@ from pytest_precision.recorders.scripts.located import (
     located,
 )
 from pytest_precision.recorders.scripts.loop_objects import LoopObjects
-from pytest_precision.recorders.scripts.matched_places import matched_pieces
+from pytest_precision.recorders.scripts.matched_places import FlattenedParameters
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.recorders.weights import Weight
 
@@ -239,11 +239,12 @@ class LoopReader(LoopObjects):
         self.names.learn()
         number = self.optimizers.index(optimizer)
         first = f"optimizer{number + 1}." if number else ""
+        parameters = FlattenedParameters(self.names.parameters())
         for place, parameter in self.updates.placed(optimizer, whole=whole):
             name = self.names.of(parameter)
             located_tensor = self._held(name or f"{first}{place}", parameter)
             if name is None and located_tensor.pieces is None:
-                pieces = self._matched(located_tensor.name, parameter)
+                pieces = self._matched(located_tensor.name, parameter, parameters)
                 located_tensor = located(located_tensor.name, parameter, pieces)
                 if pieces is None:
                     self.unnamed[located_tensor.name] = None
@@ -253,12 +254,14 @@ class LoopReader(LoopObjects):
         pieces = None if self.locate is None else self.locate(parameter)
         return located(name, parameter, self.names.pieces(parameter) if pieces is None else pieces)
 
-    def _matched(self, name: str, part: Tensor) -> list[PieceFields] | None:
+    def _matched(
+        self, name: str, part: Tensor, parameters: FlattenedParameters
+    ) -> list[PieceFields] | None:
         """Return the pieces in a tensor that no module holds, by its values at first sight."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return None
         if id(part) not in self._matches:
-            pieces = matched_pieces(part, self.names.parameters(), dist.get_rank())
+            pieces = parameters.pieces(part, dist.get_rank())
             self._matches[id(part)] = part, pieces
             if pieces is not None:
                 self.matched[name] = pieces

@@ -6,7 +6,8 @@ part of them. Before the first update a part has the parameters' own values, cas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -27,36 +28,52 @@ MOST_PLACES = 64
 NamedParameters = list[tuple[str, Tensor]]
 
 
-def matched_pieces(
-    part: Tensor, named_parameters: Iterable[tuple[str, Tensor]], rank: int
-) -> list[PieceFields] | None:
-    """Return which elements of parameters a tensor holds, if its values say so; None if not.
+class FlattenedParameters:
+    """The trained parameters of a model, one after the other, in which parts are looked for.
 
     Args:
-        part: [n]; elements beyond the last parameter are padding, whatever they hold.
         named_parameters: name and tensor of all parameters, in the order of the model.
-        rank: this rank's number. Where several places fit, as in layers that were copied, that of
-            equal parts is taken.
     """
-    if part.dim() != 1 or isinstance(part, DTensor) or not part.any():
+
+    def __init__(self, named_parameters: Iterable[tuple[str, Tensor]]) -> None:
+        self._named_parameters = named_parameters  # read when a part is looked for, as few loops do
+
+    def pieces(self, part: Tensor, rank: int) -> list[PieceFields] | None:
+        """Return which elements of parameters a tensor holds, if its values say so; None if not.
+
+        Args:
+            part: [n]; elements beyond the last parameter are padding, whatever they hold.
+            rank: this rank's number. Where several places fit, as in layers that were copied, that
+                of equal parts is taken.
+        """
+        if part.dim() != 1 or isinstance(part, DTensor) or not _tells(part):
+            return None
+        for parameters, flat in zip(self._orders, self._flat, strict=True):
+            start = _start_in(part.detach(), flat.to(part.device), rank)
+            if start is not None:
+                return [*_pieces(parameters, start, start + part.numel())]
         return None
-    trained = [
-        (name, parameter)
-        for name, parameter in named_parameters
-        if parameter.requires_grad and not isinstance(parameter, DTensor) and parameter.numel()
-    ]
-    for order in (trained, trained[::-1]):  # frameworks begin with what is ready first in backward
-        start = _start_in(part.detach(), order, rank)
-        if start is not None:
-            return [*_pieces(order, start, start + part.numel())]
-    return None
+
+    @cached_property
+    def _orders(self) -> tuple[NamedParameters, ...]:
+        trained = [
+            (name, parameter)
+            for name, parameter in self._named_parameters
+            if parameter.requires_grad and not isinstance(parameter, DTensor) and parameter.numel()
+        ]
+        # Frameworks begin with what is ready first in backward.
+        return (trained, trained[::-1]) if trained else ()
+
+    @cached_property
+    def _flat(self) -> list[Tensor]:
+        return [
+            torch.cat([p.detach().reshape(-1).to(order[0][1].device) for _, p in order])
+            for order in self._orders
+        ]
 
 
-def _start_in(part: Tensor, parameters: NamedParameters, rank: int) -> int | None:
+def _start_in(part: Tensor, flat: Tensor, rank: int) -> int | None:
     """Return the place of a part's first element among those of all parameters; None if unknown."""
-    if not parameters:
-        return None
-    flat = torch.cat([p.detach().reshape(-1).to(part.device) for _, p in parameters])
     values = part.to(flat.dtype)
     anchor = int(values.nonzero()[0])
     starts: list[int] = ((flat == values[anchor]).nonzero().flatten() - anchor).tolist()
@@ -67,11 +84,14 @@ def _start_in(part: Tensor, parameters: NamedParameters, rank: int) -> int | Non
     return equal_parts if equal_parts in fitting else None
 
 
+def _tells(values: Tensor) -> bool:
+    """Return whether there are so many different values that these are in few places."""
+    return len({*values[:MOST_VALUES].tolist()}) >= FEWEST_VALUES
+
+
 def _fits(values: Tensor, flat: Tensor, start: int) -> bool:
     inside = flat[start : start + len(values)] if start >= 0 else flat[:0]
-    if len({*inside[:MOST_VALUES].tolist()}) < FEWEST_VALUES:
-        return False
-    return torch.equal(inside, values[: len(inside)])
+    return _tells(inside) and torch.equal(inside, values[: len(inside)])
 
 
 def _pieces(parameters: NamedParameters, start: int, stop: int) -> Iterator[PieceFields]:
@@ -85,3 +105,21 @@ def _pieces(parameters: NamedParameters, start: int, stop: int) -> Iterator[Piec
             yield name, tuple(parameter.shape), first - begin, last - begin
     if stop > ends[-1]:
         yield None, (), 0, stop - ends[-1]
+
+
+def said_of_places(names: Collection[str]) -> dict[str, str]:
+    """Return what a header says of parts whose places were found, not told; empty without any.
+
+    Args:
+        names: by which the parts lie in their optimizer.
+    """
+    if not names:
+        return {}
+    first, *others = names
+    more = f" and {len(others)} more" if others else ""
+    return {
+        f"the place in the model of the optimizer's tensor at {first}{more}": (
+            "it was not told but found, since before the first update the values are those of the "
+            "flattened parameters there; tell it with record(locate=function)"
+        )
+    }

@@ -32,6 +32,7 @@ from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
+from pytest_precision.recorders.scripts.matched_places import said_of_places
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.step_ends import StopRecording
 from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
@@ -274,26 +275,16 @@ def finished(
                 for name, why in groups.unshown(optimizer).items()
             }
             | {name: why for run in runs for name, why in run.reader.part.unshown().items()}
-            | {name: why for run in runs for name, why in _matched(run).items()},
+            | {
+                name: why
+                for run in runs
+                for name, why in said_of_places(run.reader.matched).items()
+            },
             read=so_far(),
         ),
         runs[0].reader.starts(),
     )
     return trace.writer.observations
-
-
-def _matched(steps: Steps) -> dict[str, str]:
-    """Say of which tensors of an optimizer it was not told, but seen, where they lie."""
-    if not steps.reader.matched:
-        return {}
-    first, *others = steps.reader.matched
-    more = f" and {len(others)} more" if others else ""
-    return {
-        f"the place in the model of the optimizer's tensor at {first}{more}": (
-            "it was not told but found, since before the first update the values are those of the "
-            "flattened parameters there; tell it with record(locate=function)"
-        )
-    }
 
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:

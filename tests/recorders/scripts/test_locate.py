@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_precision import Cell, unchecked
 from pytest_precision.check.disagreement import PARTITIONED
-from pytest_precision.recorders.scripts.matched_places import matched_pieces
+from pytest_precision.recorders.scripts.matched_places import FlattenedParameters
 
 
 @pytest.mark.parametrize("loop", [partitioned.flat, partitioned.zero])
@@ -119,15 +119,15 @@ def test_places_by_values(case: str) -> None:
     """A part has its place where all its values are, in the order of the model or its reverse."""
     values, pieces = PLACES[case]
     parameters = [("a", nn.Parameter(A)), ("b", nn.Parameter(B)), ("c", nn.Parameter(C))]
-    assert matched_pieces(torch.tensor(values).double(), parameters, 0) == pieces
+    assert FlattenedParameters(parameters).pieces(torch.tensor(values).double(), 0) == pieces
 
 
 def test_a_copied_layer_is_placed_by_equal_parts() -> None:
     """Where values are in two places, the rank decides, and where it cannot, nothing is said."""
     layers = [(name, torch.arange(4.0).requires_grad_()) for name in "ab"]
     values = torch.arange(4.0)
-    assert matched_pieces(values, layers, 1) == [("b", (4,), 0, 4)]
-    assert matched_pieces(values, layers, 2) is None
+    assert FlattenedParameters(layers).pieces(values, 1) == [("b", (4,), 0, 4)]
+    assert FlattenedParameters(layers).pieces(values, 2) is None
 
 
 def flat_script(pieces: object, given: object = None) -> Callable[..., None]:
