@@ -1,7 +1,7 @@
 """Write what docs/reference/catalogue.md says of lines that are planted in a training loop.
 
-`python ci/bench/catalogue.py loops` runs them all, which takes an hour, or the defects that are
-named.
+`python ci/bench/catalogue.py loops` runs them all, which takes a quarter of an hour, or the defects
+that are named.
 """
 
 from __future__ import annotations
