@@ -34,6 +34,12 @@ def _exit(number: int, frame: object) -> NoReturn:
     sys.exit(128 + number)
 
 
+def _twice_more(step: str) -> str:
+    """Say why both sides are recorded once more."""
+    purpose = "with all operations, to name the line"
+    return f"the two part at step {step}: both are recorded again up to it, {purpose}"
+
+
 def _verdict(*arguments: Any, **options: Any) -> Verdict:
     """Compare two recordings, in whichever process has imported what that needs."""
     from pytest_precision.check.compare import compare_recordings
@@ -153,6 +159,8 @@ class Against:
 
         step = peers.agree(f"parted/{theirs}", parted)
         if step:
+            if not peers.rank:
+                print(f"pytest_precision: {_twice_more(step)}", file=sys.stderr, flush=True)
             logged = ("--steps", step, "--lines", "--values", f"0-{step}")
             self.sides.record(candidate, f"{ours}-lines", logged)
             self.sides.record(reference, f"{theirs}-lines", logged, "reference")

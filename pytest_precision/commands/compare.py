@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import shlex
 from pathlib import Path
@@ -35,6 +36,16 @@ def add_to(commands: Any) -> None:
     parser.add_argument("candidate", type=Path, help="folder of the recording under test")
     parser.add_argument("reference", type=Path, help="folder of the one that it must agree with")
     add_judging_options(parser)
+    add_json(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--json` to the parser of a command whose output is verdicts alone."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print each verdict as a line of JSON, with the keys of a check in report.json",
+    )
 
 
 def add_judging_options(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +109,10 @@ def show(args: argparse.Namespace, verdict: Verdict) -> int:
     """Print a verdict, write its report if asked for, and return the exit status."""
     if args.report is not None:
         write_report(args.report, verdict, force=args.force)
-    say(visible("\n".join(lines(verdict, verbose=args.verbose, brief=args.brief))))
+    if getattr(args, "json", False):  # which `bisect` lacks
+        say(json.dumps(verdict.as_dict()))
+    else:
+        say(visible("\n".join(lines(verdict, verbose=args.verbose, brief=args.brief))))
     return {"pass": 0, "error": CANNOT_BE_COMPARED}.get(verdict.outcome, 1)
 
 

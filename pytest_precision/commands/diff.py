@@ -6,14 +6,16 @@ For several ranks: torchrun --nproc-per-node 2 -m pytest_precision diff HEAD~1 -
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.commands import add_command, say
+from pytest_precision.commands import add_command
 from pytest_precision.commands.against import Against
+from pytest_precision.commands.compare import add_json
 from pytest_precision.revisions.installation import Installation
 
 
@@ -42,6 +44,7 @@ def add_to(commands: Any) -> None:
         help="first record this side twice, and go on only if it repeats",
     )
     Against.add_options(parser)
+    add_json(parser)
 
 
 def _status(against: Against) -> int:
@@ -74,5 +77,7 @@ def _other_installation(against: Against) -> Iterator[Installation]:
         with against.sides.at(commit, python) as other_side:
             if python is None and not against.sides.peers.rank and against.sides.is_here(commit):
                 same = "is checked out here, and no tracked file differs from it"
-                say(f"{other_side.name} {same}: both sides are the same code")
+                stream = sys.stderr if against.args.json else sys.stdout
+                text = f"{other_side.name} {same}: both sides are the same code"
+                print(text, file=stream, flush=True)
             yield other_side

@@ -2,6 +2,8 @@
 
 A JSON sidecar beside the safetensors file, FILE.json, says which tensor is which, and when it was
 observed. docs/reference/recording-format.md describes both.
+
+Exit status 0 if it is written, 2 if not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Write a first test into a folder, which runs unchanged, and print how to run it."""
+"""Write a first test into a folder, which runs unchanged, and print how to run it.
+
+Exit status 0 if it is written, 2 if not.
+"""
 
 from __future__ import annotations
 

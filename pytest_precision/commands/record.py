@@ -1,5 +1,6 @@
 """Run a training script for some train steps, and store the tensors of these in a folder.
 
+Exit status 0 if they are recorded, 2 if they cannot be, else that of the script.
 To record several ranks: torchrun --nproc-per-node 2 -m pytest_precision record --out DIR -- ...
 """
 
@@ -46,9 +47,7 @@ def add_to(commands: Any) -> None:
         run,
         "record the train steps of a script",
         __doc__,
-        "%(prog)s --out DIR [--steps N] [--values STEPS] [--lines [RANKS]] "
-        "[--te auto|cpu|off] [--only PATTERN] [--every N] [--digest NAME] "
-        "-- train.py [ARGUMENT ...]",
+        "%(prog)s --out DIR [OPTION ...] -- train.py [ARGUMENT ...]",
     )
     add_out(parser)
     add_recording_options(parser)

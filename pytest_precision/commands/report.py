@@ -22,6 +22,9 @@ from pytest_precision.report.read import Report, read_report
 WRITTEN = {"merge": "report.json or report.html", "html": "report.html"}
 """Subcommands that write files, and which."""
 
+_STATUSES = "exit status 0, or 2 if a report cannot be read or a file not be written"
+"""How each of them ends; `compare` has one more."""
+
 
 def add_to(commands: Any) -> None:
     """Add the command `report` and its subcommands to the command line's parser."""
@@ -38,7 +41,7 @@ def add_to(commands: Any) -> None:
         "counts": ("print outcome, cells and failed, as lines NAME=VALUE", _counts),
     }
     for name, (text, make) in kinds.items():
-        kind = add_command(subcommands, name, run, text, text)
+        kind = add_command(subcommands, name, run, text, f"{text}; {_STATUSES}")
         if name in ("html", "summary"):
             words = "folder of an earlier report.json; say first what has changed since"
             kind.add_argument("--since", metavar="OLD", type=Path, help=words)
@@ -51,7 +54,7 @@ def add_to(commands: Any) -> None:
         )
         kind.set_defaults(make=make)
     text = "print in Markdown what is new in a later report; exit status 1 if a failure is"
-    kind = add_command(subcommands, "compare", compare, text, text)
+    kind = add_command(subcommands, "compare", compare, text, f"{text}; else {_STATUSES}")
     kind.add_argument("old", metavar="OLD", type=Path, help="folder of the earlier report.json")
     kind.add_argument("new", metavar="NEW", type=Path, help="folder of the later one")
 

@@ -1,6 +1,7 @@
 """Run a script that scores tokens, and store what it shows in a folder.
 
 The script calls show_scores of pytest_precision.rollout; two such folders are for `compare`.
+Exit status 0 if they are recorded, 2 if they cannot be, else that of the script.
 """
 
 from __future__ import annotations

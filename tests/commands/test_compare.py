@@ -11,10 +11,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
 from edits import sealed_again
 from written import read_report
 
+import pytest_precision
 from pytest_precision import Cell, Parity, ParityError, RecordingError, ulp
 from pytest_precision.__main__ import main
 from pytest_precision.options import Settings
@@ -22,6 +24,11 @@ from pytest_precision.trace.cache import TraceCache
 
 RecordFile = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
+
+PACKAGE = Path(pytest_precision.__file__).parent
+
+NO_REPORT: dict[str, object] = {"type": "object", "required": [], "properties": {}}
+"""In place of what the schema asks of a whole report."""
 
 OTHER = ("other.py", "0.01", "9")
 """The script with another learning rate of its last layer from the third step on."""
@@ -173,6 +180,22 @@ def test_one_recording_proves_nothing(record: RecordFile, capsys: Output) -> Non
     assert (
         "vacuous: the candidate and the reference are the same recording" in capsys.readouterr().out
     )
+
+
+def test_a_script_reads_the_verdict(
+    record: RecordFile, other: tuple[str, ...], capsys: Output
+) -> None:
+    """Of either outcome, as a check that the schema of report.json describes, and nothing else."""
+    record("a")
+    record("b")
+    record("c", script=other)
+    schema = json.loads((PACKAGE / "report" / "schema.json").read_text())
+    capsys.readouterr()
+    for candidate, status, outcome in (("b", 0, "pass"), ("c", 1, "fail")):
+        assert main(["compare", candidate, "a", "--json"]) == status
+        check = json.loads(capsys.readouterr().out)
+        jsonschema.validate(check, schema | {"$ref": "#/$defs/check"} | NO_REPORT)
+        assert (check["outcome"], check["candidate"]) == (outcome, candidate)
 
 
 def test_the_report_has_the_verdict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -60,6 +61,7 @@ def test_a_commit_with_other_numbers_is_told(
     assert "loss differs at step 1 after forward_backward" in out
     assert "first wrong value: aten.mul.Tensor at src/scaling.py:2: the reference multiplied" in out
     assert err.count("recording src/train.py") == 4
+    assert "the two part at step 1: both are recorded again up to it, with all operations" in err
     assert repository.trees() == 1
     assert repository.git("status", "--short") == ""
 
@@ -91,6 +93,10 @@ def test_a_commit_that_is_checked_out_is_said_to_be_the_same_code(
     """By whatever name; with a tracked file that differs, it is not, as above."""
     assert main(["diff", "main", "--", "src/train.py"]) == 0
     assert SAME in capfd.readouterr().out
+    assert main(["diff", "main", "--json", "--", "src/train.py"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["outcome"] == "pass"
+    assert SAME in err
 
 
 def test_a_tolerance_keeps_the_values_that_it_needs(

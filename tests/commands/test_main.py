@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pytest_precision
-from pytest_precision.__main__ import main
+from pytest_precision.__main__ import COMMANDS, main
 from pytest_precision.commands import say
 from pytest_precision.parity.compare.calls import CALLS
 from pytest_precision.trace.manifest import started_by
@@ -24,6 +24,12 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # which pytest requires there
+
+
+REPORT_COMMANDS = [
+    ("report", name)
+    for name in ("merge", "html", "summary", "annotations", "sarif", "counts", "compare")
+]
 
 
 def test_help_is_fast() -> None:
@@ -41,6 +47,22 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"pytest-precision {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*((name,) for name in (*COMMANDS, "import") if name != "report"), *REPORT_COMMANDS],
+    ids=" ".join,
+)
+def test_every_help_names_the_exit_statuses(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that a script that calls it need not try them."""
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search("[Ee]xit status 0.* 2 if|[Ee]xit status 1.* 2 if", text)
 
 
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, "python"), (8, "torchrun --nproc-per-node 8")])
