@@ -69,7 +69,7 @@ def held_to(case: ScoredCase) -> str:
 def score_lines(case: ScoredCase, way: str, beyond: BeyondBound | None = None) -> Iterator[str]:
     """Yield what else is known of the scores: choices, modules, values, the bound, the figures."""
     scores = case.candidate.scores[way]
-    yield from _choices(case, way)
+    yield from choice_lines(case, way)
     sequence = None if beyond is None else beyond.sequence
     compared = module_differences(scores.outputs, case.theirs.outputs, sequence)
     first = next((module for module in compared if module.differing), None)
@@ -110,7 +110,8 @@ def _values(case: ScoredCase, way: str, module: ModuleDifference) -> Iterator[st
     yield from [words] if words else []
 
 
-def _choices(case: ScoredCase, way: str) -> Iterator[str]:
+def choice_lines(case: ScoredCase, way: str) -> Iterator[str]:
+    """Yield the first token that took another expert, and how many did so in which layer."""
     flips = choice_differences(case.candidate.scores[way].outputs, case.theirs.outputs)
     if not flips:
         return

@@ -9,7 +9,12 @@ from torch import Tensor, nn
 from pytest_precision.parity.compare.tensors import compare
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.parity.words import listed
-from pytest_precision.rollout.first_token import divergence, score_lines, token_headline
+from pytest_precision.rollout.first_token import (
+    choice_lines,
+    divergence,
+    score_lines,
+    token_headline,
+)
 from pytest_precision.rollout.scored_case import LOGPROB, ScoredCase
 from pytest_precision.rollout.scorer import Scorer, Scores
 from pytest_precision.rollout.token_statistics import common_tokens, figure_lines, statistics_of
@@ -209,6 +214,6 @@ def ruled_scores(case: ScoredCase) -> Ruling:
     figures = [
         in_way(case, way, line)
         for way in case.candidate.scores
-        for line in figure_lines(statistics_of(case.pairs(way)))
+        for line in (*choice_lines(case, way), *figure_lines(statistics_of(case.pairs(way))))
     ]
     return Ruling(in_part=not case.criteria.exact, details=tuple(figures))

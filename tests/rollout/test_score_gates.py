@@ -111,6 +111,20 @@ def test_the_first_line_names_token_module_and_weights() -> None:
     assert (ruling.divergence.kind, ruling.divergence.index) == ("logprob", (1,))
 
 
+def test_a_pass_tells_which_tokens_took_another_expert() -> None:
+    """A bound may allow what another expert makes of a token, which the choice alone shows."""
+    trainer = tiny(torch.float32, mixture=True)
+    engine = copy.deepcopy(trainer)
+    tilt = 0.1 * torch.arange(4)
+    engine.layers[1].mlp.gate.register_forward_hook(lambda _, __, logits: logits + tilt)
+    ruling = ruled(engine, trainer, {"logprob": close(rtol=0, atol=0.2)})
+    assert ruling.outcome == "pass"
+    first, layers, *figures = ruling.details
+    assert first.startswith("decision: token 3 of sequence 1 goes to experts 1, 3 in layers.1.mlp")
+    assert layers == "tokens that took another expert, of 34: layers.1.mlp.gate 2"
+    assert figures[0].startswith("rollout_probs_diff_max")
+
+
 @pytest.mark.precision_matrix(precision=["fp32"], sequence=["train1"])
 def test_a_module_may_be_invariant(parity: Parity) -> None:
     """One call asks it of a module, as of any kernel."""
