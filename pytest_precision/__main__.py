@@ -13,7 +13,18 @@ from pytest_precision._interrupts import WholeTorch
 from pytest_precision.errors import expected_but_got
 from pytest_precision.version import __version__
 
-COMMANDS = ("record", "score", "compare", "diff", "bisect", "export", "init", "report", "audit")
+COMMANDS = (
+    "record",
+    "score",
+    "compare",
+    "join",
+    "diff",
+    "bisect",
+    "export",
+    "init",
+    "report",
+    "audit",
+)
 """Modules of `commands`, in the order of the help."""
 
 RUN_A_SCRIPT = ("record", "score", "diff", "bisect")

@@ -72,6 +72,17 @@ def process_groups() -> Any:
     return distributed_c10d._world
 
 
+def default_store() -> Store:
+    """Return the store by which the ranks of the default process group have met.
+
+    torch hands it to backends alone. A store of ours would need an address that all ranks know.
+    """
+    from torch.distributed import distributed_c10d
+
+    store: Store = distributed_c10d._get_default_store()
+    return store
+
+
 def share_gloo_device() -> None:
     """Make all gloo groups of a process share one device, and so one thread.
 

@@ -33,7 +33,9 @@ from pytest_precision.trace.sealed import (
     optional_files_of,
     put_seals,
     read_signed,
+    seal_path,
     signed,
+    sound_seal,
 )
 from pytest_precision.trace.sound import (
     sound_integer,
@@ -70,6 +72,11 @@ ERROR_CHARACTERS = 400
 """Characters of an error that are shown: it may quote the file."""
 
 _DESCRIBE = ("describe", "--always", "--abbrev=40", "--dirty")
+
+JOIN = (
+    "if nodes without a shared disk recorded it, name the folders of all of them to python -m "
+    "pytest_precision join DIR ... --out DIR"
+)
 
 AGAIN = "make one with python -m pytest_precision record --out DIR -- train.py"
 
@@ -146,7 +153,10 @@ class Manifest:
         path = _path(folder)
         if not os.path.lexists(path):
             lacks = f"{folder}, which has no {path.name}" if folder.is_dir() else f"no {folder}"
-            raise RecordingError(expected_but_got("the folder of a recording", lacks, AGAIN))
+            others = any(folder.glob(seal_path(folder, 0).name.replace("0", "*")))
+            raise RecordingError(
+                expected_but_got("the folder of a recording", lacks, JOIN if others else AGAIN)
+            )
         try:
             content = read_signed(path)
             _expect_format(folder, content)
@@ -162,9 +172,16 @@ class Manifest:
         write_whole(_path(folder), content)
 
     @classmethod
-    def seal(cls, folder: Path, rank: int, world_size: int) -> None:
-        """Write the digests of a rank's files; the last rank to do so completes the recording."""
-        files = put_seals(folder, rank, world_size)
+    def seal(cls, folder: Path, rank: int, world_size: int, launch: str = "") -> None:
+        """Write the digests of a rank's files; the last rank to do so completes the recording.
+
+        Args:
+            folder: of the recording.
+            rank: that has written its files.
+            world_size: number of ranks.
+            launch: what all ranks of one launch have in common.
+        """
+        files = put_seals(folder, rank, world_size, launch)
         if files is not None:
             replace(cls.read(folder), files=files).write(folder, world_size)
             drop_seals(folder, world_size)
@@ -239,14 +256,7 @@ def _manifest(content: dict[str, Any]) -> Manifest:
         versions=sound_texts("versions", content["versions"]),
         only=texts("only", content["only"]),
         every=sound_integer("every", content["every"], 1),
-        files={name: _seal(value) for name, value in files.items()},
-    )
-
-
-def _seal(value: Any) -> Seal:
-    size, file_digest = sound_list("the seal of a file", value, 2)
-    return sound_integer("the size of a file", size), sound_text(
-        "the digest of a file", file_digest
+        files={name: sound_seal(value) for name, value in files.items()},
     )
 
 

@@ -23,6 +23,7 @@ from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.files import TraceFiles, mapped, no_regular, regular, write_whole
 from pytest_precision.trace.rank_log import sealed_logs
+from pytest_precision.trace.sound import sound_integer, sound_list, sound_object, sound_text
 
 __tracebackhide__ = is_bad_input
 
@@ -59,24 +60,60 @@ def seals(folder: Path, rank: int) -> dict[str, Seal]:
     return by_name
 
 
-def put_seals(folder: Path, rank: int, world_size: int) -> dict[str, Seal] | None:
+def put_seals(folder: Path, rank: int, world_size: int, launch: str) -> dict[str, Seal] | None:
     """Write the digests of a rank's files; return those of all ranks, or None if one is missing.
 
     Two that end at the same time may both be the last.
+
+    Args:
+        folder: that all ranks of this node write into.
+        rank: that has written its files.
+        world_size: number of ranks.
+        launch: what all ranks of one launch have in common; empty if nothing is known.
     """
-    write_whole(_path(folder, rank), seals(folder, rank))
+    write_whole(seal_path(folder, rank), {"launch": launch, "files": seals(folder, rank)})
     all_seals: dict[str, Seal] = {}
     with suppress(FileNotFoundError):
         for other in range(world_size):
-            all_seals |= json.loads(_path(folder, other).read_text(encoding="utf-8"))
+            all_seals |= read_seals(folder, other)[1]
         return all_seals
     return None
+
+
+def read_seals(folder: Path, rank: int) -> tuple[str, dict[str, Seal]]:
+    """Return the launch of a rank, and the seals of its files by file name, as it wrote them.
+
+    Raises:
+        FileNotFoundError: it has not finished, or wrote elsewhere.
+        ValueError: the file is damaged.
+    """
+    path = seal_path(folder, rank)
+    with regular(path) as (file, size):
+        content = json.loads(mapped(file, size).numpy().tobytes())
+    sound_object(path.name, content, ["launch", "files"])
+    files = sound_object("files", content["files"])
+    optional = [name for name in optional_files_of(rank) if name in files]
+    sound_object("files", files, [*files_of(rank), *optional])
+    launch = sound_text("launch", content["launch"])
+    return launch, {name: sound_seal(value) for name, value in files.items()}
+
+
+def sound_seal(value: Any) -> Seal:
+    """Check the parsed seal of a file, and return it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    size, file_digest = sound_list("the seal of a file", value, 2)
+    return sound_integer("the size of a file", size), sound_text(
+        "the digest of a file", file_digest
+    )
 
 
 def drop_seals(folder: Path, world_size: int) -> None:
     """Remove the temporary files in which ranks left their digests."""
     for rank in range(world_size):
-        _path(folder, rank).unlink(missing_ok=True)
+        seal_path(folder, rank).unlink(missing_ok=True)
 
 
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +170,7 @@ class SealedFiles(TraceFiles):
         paths = {name: path_within(folder, name, "a file of a recording") for name in seals}
         for name, (size, _) in seals.items():
             _expect_size(paths[name], size)
-        self._contents = {name: _checked(paths[name], *seal) for name, seal in seals.items()}
+        self._contents = {name: checked(paths[name], seal) for name, seal in seals.items()}
         self._parsed: dict[str, Any] = {}
 
     def has(self, path: Path) -> bool:
@@ -160,7 +197,15 @@ def _expect_size(path: Path, size: int) -> None:
         raise ValueError(expected_but_got(f"{size} bytes of {path.name}", status.st_size))
 
 
-def _checked(path: Path, size: int, expected: str) -> Tensor:
+def checked(path: Path, seal: Seal) -> Tensor:
+    """Return the bytes of a file, a uint8 tensor, if they have the size and digest of its seal.
+
+    Raises:
+        ValueError: they have not, or the path is no regular file.
+        OSError: it cannot be read.
+    """
+    size, expected = seal
+    _expect_size(path, size)
     with regular(path) as (file, _):
         content = mapped(file, size)
     if digest(content) != expected:
@@ -172,5 +217,6 @@ def _own_digest(content: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
 
 
-def _path(folder: Path, rank: int) -> Path:
+def seal_path(folder: Path, rank: int) -> Path:
+    """Return the path of the temporary file in which a rank leaves the digests of its files."""
     return folder / f"seal{rank}.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
-from pytest_precision.trace.manifest import Manifest, damaged
+from pytest_precision.trace.manifest import JOIN, Manifest, damaged
 from pytest_precision.trace.rank_log import sealed_logs
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.recording import Recording
@@ -67,6 +67,7 @@ def expect_complete(folder: Path, manifest: Manifest) -> None:
     if not missing and manifest.files:
         return
     some = f"{', '.join(missing[:SHOWN])}{' and others' * (len(missing) > SHOWN)}"
+    elsewhere = missing and not any(f"rank{rank}.bin" in names for rank in missing)
     raise RecordingError(
         expected_but_got(
             "a whole recording",
@@ -74,6 +75,6 @@ def expect_complete(folder: Path, manifest: Manifest) -> None:
             + (f"rank {some} of {manifest.world_size} has" if missing else "its ranks have")
             + " not finished",
             "its script still runs, failed, was killed or called os._exit; record it again into "
-            "another folder",
+            "another folder" + (f"; {JOIN}" if elsewhere else ""),
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from pytest_precision._torch.distributed import default_store
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
@@ -59,6 +61,22 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
+def launch_of_group() -> str:
+    """Return a name that all ranks of the default process group agree on, without waiting.
+
+    Whichever rank comes first gives it, in the store by which they have met. Empty without a group,
+    or with a store that cannot do that.
+    """
+    if not dist.is_initialized():
+        return ""
+    store = default_store()
+    try:
+        agreed: bytes = store.compare_set("pytest_precision/launch", "", uuid.uuid4().hex)
+    except (RuntimeError, NotImplementedError):
+        return ""
+    return agreed.decode()
+
+
 class LoopTrace(ExitStack):
     """Writes one rank's trace of a training loop.
 
@@ -74,11 +92,14 @@ class LoopTrace(ExitStack):
     Attributes:
         writer: of the trace.
         rank, world_size: of this process in training.
+        launch: what all ranks of one launch have in common; empty if there is nothing.
     """
 
     writer: TraceWriter
     rank: int
     world_size: int
+
+    launch = ""
 
     def __init__(
         self,
@@ -129,9 +150,11 @@ class LoopTrace(ExitStack):
                 digest_name=self._digest_name,
             )
         )
-        if self._manifest is not None and self.rank == 0:
-            # Now, so that an incomplete recording can be told from none.
-            self._manifest.write(self._folder, self.world_size)
+        if self._manifest is not None:
+            self.launch = launch_of_group()
+            if self.rank == 0:
+                # Now, so that an incomplete recording can be told from none.
+                self._manifest.write(self._folder, self.world_size)
 
     def capture(self, step: int) -> Capture:
         """Return an empty buffer for the tensors of a train step; step 0 is the initial state."""

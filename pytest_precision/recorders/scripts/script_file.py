@@ -112,7 +112,7 @@ def record_file(
         with written():
             finished(trace, [loop], cell, folder, probes, RECORDING)
     with written():
-        Manifest.seal(folder, trace.rank, trace.world_size)
+        Manifest.seal(folder, trace.rank, trace.world_size, trace.launch)
     if dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
     return schedule.done

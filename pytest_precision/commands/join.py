@@ -1,0 +1,45 @@
+"""Make one recording of the folders of nodes that share no disk.
+
+Each node's ranks record into a folder of the same name there. Copy these to one machine, and join
+them; nothing in them changes.
+
+Exit status 0 if they are joined, 2 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_precision._visible import visible
+from pytest_precision.commands import add_command, say
+from pytest_precision.commands.record import expect_empty
+from pytest_precision.errors import RecordingError, expected_but_got
+
+
+def add_to(commands: Any) -> None:
+    """Add the command `join` to the command line's parser."""
+    text = "make one recording of the folders of nodes that share no disk"
+    parser = add_command(commands, "join", run, text, __doc__)
+    words = "folder into which the ranks of a node recorded"
+    parser.add_argument("folders", metavar="DIR", type=Path, nargs="+", help=words)
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="a new or empty folder"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Join the folders of all nodes into a new one; return the exit status."""
+    from pytest_precision.trace.joined import join_recording
+
+    expect_empty(args)
+    try:
+        manifest = join_recording(args.folders, args.out)
+    except RecordingError as error:
+        args.parser.error(visible(str(error)))
+    except OSError as error:
+        got = f"{error.filename} ({error.strerror})"
+        args.parser.error(visible(expected_but_got("files that can be copied", got)))
+    say(visible(f"{args.out}: {manifest.world_size} ranks of {len(args.folders)} folders"))
+    return 0

@@ -1,0 +1,146 @@
+"""Join the folders into which the nodes of one launch recorded, each on a disk of its own.
+
+Rank 0 writes `recording.json`, and each rank the digests of its files. Without a shared disk no
+rank sees the digests of all others, so that none completes the recording.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
+from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest, damaged
+from pytest_precision.trace.sealed import Seal, checked, read_seals, seal_path
+from pytest_precision.trace.whole_recording import SHOWN, whole_recording
+
+__tracebackhide__ = is_bad_input
+
+_ALL_NODES = "name the folders of all nodes of one launch, each once"
+
+
+def join_recording(folders: Sequence[Path], out: Path) -> Manifest:
+    """Copy the files of all ranks into one folder, and complete the recording there.
+
+    The folders are only read. `out` appears once everything is in it and sound.
+
+    Args:
+        folders: one of each node, or fewer if files of several were copied together.
+        out: a new or empty folder.
+
+    Returns:
+        the manifest of the whole recording.
+
+    Raises:
+        RecordingError: a rank is in no folder, in two, or not finished; a file is damaged; the
+            folders are of several launches.
+        OSError: a file cannot be copied.
+    """
+    manifest = _manifest_in(folders)
+    folder_of_rank = _folder_of_each_rank(folders, manifest.world_size)
+    launches: dict[str, Path] = {}
+    files: dict[str, Seal] = {}
+    with _appearing(out) as partial:
+        for rank, folder in enumerate(folder_of_rank):
+            try:
+                launch, seals = read_seals(folder, rank)
+                for name, seal in seals.items():
+                    checked(folder / name, seal)
+                    shutil.copyfile(folder / name, partial / name)
+            except ValueError as error:
+                raise damaged(folder, error) from error
+            launches.setdefault(launch, folder)
+            files |= seals
+        _expect_one_launch(launches)
+        replace(manifest, files=files).write(partial, manifest.world_size)
+        whole_recording("joined", partial)
+    return manifest
+
+
+def _manifest_in(folders: Sequence[Path]) -> Manifest:
+    """Return the manifest that rank 0 wrote into one of the folders.
+
+    Raises:
+        RecordingError: none has one, several have, or it is that of a whole recording.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise RecordingError(expected_but_got("a folder", folder, _ALL_NODES))
+    with_manifest = [folder for folder in folders if os.path.lexists(folder / MANIFEST_NAME)]
+    if len(with_manifest) != 1:
+        names = " and ".join(map(str, with_manifest[:SHOWN]))
+        got = f"one in {names}" if names else "none"
+        words = f"{MANIFEST_NAME}, which rank 0 writes, in one of the folders"
+        raise RecordingError(expected_but_got(words, got, _ALL_NODES))
+    manifest = Manifest.read(with_manifest[0])
+    if manifest.files:
+        got = f"{with_manifest[0]}, which has files of all ranks"
+        raise RecordingError(
+            expected_but_got("folders of nodes", got, "compare it as it is: it is whole")
+        )
+    return manifest
+
+
+def _folder_of_each_rank(folders: Sequence[Path], world_size: int) -> list[Path]:
+    """Return, for each rank, the folder that has its files.
+
+    Raises:
+        RecordingError: none has, or several have; or the rank has not finished.
+    """
+    places = [
+        [folder for folder in folders if os.path.lexists(seal_path(folder, rank))]
+        for rank in range(world_size)
+    ]
+    twice = [rank for rank, holding in enumerate(places) if len(holding) > 1]
+    if twice:
+        both = " and ".join(map(str, places[twice[0]][:SHOWN]))
+        got = f"rank {twice[0]} in {both}"
+        raise RecordingError(expected_but_got("each rank in one folder", got, _ALL_NODES))
+    begun = {
+        rank: folder
+        for rank, holding in enumerate(places)
+        for folder in folders
+        if not holding and os.path.lexists(folder / f"rank{rank}.bin")
+    }
+    if begun:
+        rank, folder = next(iter(begun.items()))
+        why = "its script still runs, failed, was killed or called os._exit; record it again"
+        got = f"rank {rank} of {world_size} in {folder}, which has not finished"
+        raise RecordingError(expected_but_got("ranks that have finished", got, why))
+    absent = [str(rank) for rank, holding in enumerate(places) if not holding]
+    if absent:
+        some = f"{', '.join(absent[:SHOWN])}{' and others' * (len(absent) > SHOWN)}"
+        searched = ", ".join(map(str, folders[:SHOWN]))
+        got = f"no file of rank {some} in {searched}"
+        raise RecordingError(
+            expected_but_got(f"the files of all {world_size} ranks", got, _ALL_NODES)
+        )
+    return [holding[0] for holding in places]
+
+
+def _expect_one_launch(launches: dict[str, Path]) -> None:
+    """Raise if ranks have met in several launches.
+
+    Raises:
+        RecordingError: with a folder of each of two.
+    """
+    if len(launches) > 1:
+        first, second, *_ = launches.values()
+        got = f"{first} and {second}, which two launches recorded"
+        raise RecordingError(expected_but_got("folders of one launch", got, _ALL_NODES))
+
+
+@contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """Yield a folder beside `out`, which takes its place if the block ends without an error."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    partial.mkdir()
+    try:
+        yield partial
+        os.replace(partial, out)  # a folder that has files is not replaced
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
