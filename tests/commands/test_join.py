@@ -51,12 +51,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 
 def test_nodes_are_joined(
     nodes: Callable[[str], list[Path]],
-    on_two_ranks: Callable[..., None],
+    resources: Resources,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The whole has the bits of a recording on a shared disk, and the nodes' folders stay."""
     folders = nodes("a")
-    on_two_ranks("record", "--out", "shared", *STEPS)
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    words = ("record", "--out", "shared", *STEPS)
+    assert ranks.run(2, main, words, needs=Needs(launched=True)) == [0, 0]
     before = [contents(folder) for folder in folders]
     assert main(["join", *map(str, folders), "--out", "whole"]) == 0
     assert "whole: 2 ranks of 2 folders" in capsys.readouterr().out
