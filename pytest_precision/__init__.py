@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_precision.parity.compare.calls import bitwise, close, noise, norm, ulp, unchecked
     from pytest_precision.parity.verdict import Verdict
     from pytest_precision.plugin.fixtures import Ranks
+    from pytest_precision.recorders.recorder import Recorder
     from pytest_precision.recorders.scripts.command import command
     from pytest_precision.recorders.scripts.current import record
     from pytest_precision.recorders.scripts.script import script
@@ -55,6 +56,7 @@ __all__ = [
     "PrecisionLeakWarning",
     "RankError",
     "Ranks",
+    "Recorder",
     "RecordingError",
     "SequenceError",
     "Span",
@@ -98,6 +100,7 @@ __getattr__, __dir__ = _lazy.exports(
         "engine.capture": ("Capture",),
         "engine.engine": ("Engine",),
         "engine.observation": ("Chunk", "Observation", "Span", "piece", "whole"),
+        "recorders.recorder": ("Recorder",),
         "recorders.scripts.command": ("command",),
         "recorders.scripts.current": ("record",),
         "recorders.scripts.script": ("script",),

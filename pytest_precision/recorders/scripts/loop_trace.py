@@ -88,6 +88,8 @@ class LoopTrace(ExitStack):
             and the values of its steps, 0 for the start, or of all if the run is small; None leaves
             the choice to the size alone.
         digest_name: name of the digests.
+        rank_of: rank and world size of this process in training; those of the default process
+            group unless given.
 
     Attributes:
         writer: of the trace.
@@ -109,6 +111,7 @@ class LoopTrace(ExitStack):
         manifest: Manifest | None = None,
         *,
         digest_name: str,
+        rank_of: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self._folder = folder
@@ -116,6 +119,7 @@ class LoopTrace(ExitStack):
         self._window = window
         self._manifest = manifest
         self._digest_name = digest_name
+        self._rank_of = rank_of
         self._small = self._whole = False
         self._part = RecordedPart()
 
@@ -136,7 +140,7 @@ class LoopTrace(ExitStack):
         It asks no other rank: in a pipeline, those of later stages wait for what the forward is
         about to compute. Some may choose digests and others values, which a comparison can read.
         """
-        self.rank, self.world_size = rank_and_world_size()
+        self.rank, self.world_size = self._rank_of or rank_and_world_size()
         elements = sum(parameter.numel() for _, parameter in reader.names.parameters())
         self._small = elements * self._steps <= SMALL_RUN
         whole = self._manifest is not None or not self._small

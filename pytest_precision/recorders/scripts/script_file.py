@@ -21,23 +21,14 @@ import torch
 import torch.distributed as dist
 
 from pytest_precision.errors import InputMessage, expected_but_got
-from pytest_precision.matrix.cell import Cell
-from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.ranks.code.python_path import path_of_file
-from pytest_precision.recorders.loop_job import LoopJob
-from pytest_precision.recorders.rank_probes import made_probes, rank_probes
 from pytest_precision.recorders.run_environment import SEED
-from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
-from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
-from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError, RecordedPart
-from pytest_precision.recorders.scripts.script_recorder import finished, followed
-from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.recorders.scripts.loop_recording import LoopRecording
+from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
+from pytest_precision.recorders.scripts.steps import ON_DEMAND
 from pytest_precision.recorders.source_files import LOGGING, PACKAGE_ROOT, PASSING_ON, TORCH
-from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
-from pytest_precision.trace.moment import LogRequest
 
 PASS_ON = (*PASSING_ON, *LOGGING)
 """Files that call the function of torch that a script calls, in its place."""
@@ -84,18 +75,12 @@ def record_file(
         Exception: whatever the script raises.
     """
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
-    part = RecordedPart(only, every, steps)
     torch.manual_seed(SEED)
-    with LoopTrace(folder, steps, None, manifest, digest_name=digest_name) as trace:
-        schedule = LoopSchedule(("train",) * steps)
-        # Whether a comparison will have a tolerance, nobody knows yet.
-        pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
-        logged = LogRequest(0, steps, pieces, sketches=True) if lines else None
-        probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=logged))]
-        loop = Steps(LoopReader(part), trace, schedule, probes)
-        loop.tell(see={ON_DEMAND} if local_grads else ())
-        follow_file(file, arguments, followed(loop))
-        if not schedule.done:
+    recording = LoopRecording(folder, manifest, digest_name, lines=lines)
+    with recording.trace:
+        recording.loop.tell(see={ON_DEMAND} if local_grads else ())
+        follow_file(file, arguments, recording.followed())
+        if not recording.loop.schedule.done:
             raise NothingRecordedError(
                 expected_but_got(
                     f"{file} to train",
@@ -105,17 +90,10 @@ def record_file(
                     "optimizer",
                 )
             )
-        loop.ends.write_end()
-        if trace.world_size == 1:  # of several, each may have a stage of its own
-            part.expect_matches()
-        cell = Cell(world_size=trace.world_size)
-        with written():
-            finished(trace, [loop], cell, folder, probes, RECORDING)
-    with written():
-        Manifest.seal(folder, trace.rank, trace.world_size, trace.launch)
+        done = recording.finish()
     if dist.is_initialized():
         dist.destroy_process_group()  # the script was ended before it could
-    return schedule.done
+    return done
 
 
 @contextmanager
