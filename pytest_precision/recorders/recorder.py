@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from pytest_precision.errors import RecordingError, expected_but_got, named
 from pytest_precision.recorders.scripts.loop_recording import LoopRecording
+from pytest_precision.recorders.scripts.loop_trace import rank_and_world_size
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
@@ -90,14 +91,16 @@ class Recorder:
         """Follow the loop from here on: call it before the first forward.
 
         Raises:
-            RuntimeError: this recorder has started before.
+            RuntimeError: this recorder has started before, or a launcher has started several
+            processes that have made no group yet.
             RecordingError: the folder has files of something else, or cannot be made.
         """
         if self._recording is not None:
             advice = "make another Recorder, with another folder"
             raise RuntimeError(expected_but_got("one start of a Recorder", "a second one", advice))
-        _expect_free(self._folder, self._rank_of)
-        recording = LoopRecording(self._folder, self._manifest, LIN8, rank_of=self._rank_of)
+        rank_of = self._rank_of or rank_and_world_size()
+        _expect_free(self._folder, *rank_of)
+        recording = LoopRecording(self._folder, self._manifest, LIN8, rank_of=rank_of)
         recording.loop.tell(self._model)
         self._following.enter_context(recording.followed())
         self._recording = recording
@@ -203,13 +206,13 @@ def _rank_of(rank: int | None, world_size: int | None) -> tuple[int, int] | None
     return rank, world_size
 
 
-def _expect_free(folder: Path, rank_of: tuple[int, int] | None) -> None:
-    """Make the folder unless it exists, and raise if it has files of something else.
+def _expect_free(folder: Path, rank: int, world_size: int) -> None:
+    """Make the folder unless it exists, and raise if another recording is in it.
 
-    Other ranks may have begun there.
+    Other ranks of this one may have begun there.
 
     Raises:
-        RecordingError: it has, or cannot be made.
+        RecordingError: there is one, or the folder cannot be made.
     """
     expected = "a new or empty folder"
     try:
@@ -217,7 +220,6 @@ def _expect_free(folder: Path, rank_of: tuple[int, int] | None) -> None:
         taken = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         raise RecordingError(expected_but_got(expected, f"{folder} ({error.strerror})")) from error
-    alone = rank_of is None or rank_of[1] == 1
-    if taken and (alone or f"rank{rank_of[0]}.bin" in taken):  # type: ignore[index]
+    if taken and (world_size == 1 or f"rank{rank}.bin" in taken):
         got = f"{folder}, which has {taken[0]}"
         raise RecordingError(expected_but_got(expected, got, "name another for each recording"))
