@@ -65,6 +65,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
         help="write report.json and a page there",
     )
     add_force(parser, "a report.json or report.html of --report")
+    parser.set_defaults(json=False)  # unless `add_json` adds the option
     much = parser.add_mutually_exclusive_group()
     much.add_argument(
         "-v",
@@ -109,7 +110,7 @@ def show(args: argparse.Namespace, verdict: Verdict) -> int:
     """Print a verdict, write its report if asked for, and return the exit status."""
     if args.report is not None:
         write_report(args.report, verdict, force=args.force)
-    if getattr(args, "json", False):  # which `bisect` lacks
+    if args.json:
         say(json.dumps(verdict.as_dict()))
     else:
         say(visible("\n".join(lines(verdict, verbose=args.verbose, brief=args.brief))))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_precision.commands import add_command
+from pytest_precision.commands import add_command, say
 from pytest_precision.commands.against import Against
 from pytest_precision.commands.compare import add_json
 from pytest_precision.revisions.installation import Installation
@@ -77,7 +77,9 @@ def _other_installation(against: Against) -> Iterator[Installation]:
         with against.sides.at(commit, python) as other_side:
             if python is None and not against.sides.peers.rank and against.sides.is_here(commit):
                 same = "is checked out here, and no tracked file differs from it"
-                stream = sys.stderr if against.args.json else sys.stdout
                 text = f"{other_side.name} {same}: both sides are the same code"
-                print(text, file=stream, flush=True)
+                if against.args.json:
+                    print(text, file=sys.stderr, flush=True)
+                else:
+                    say(text)
             yield other_side

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, say
-from pytest_precision.commands.record import expect_empty
+from pytest_precision.commands.record import add_out, expect_empty
 from pytest_precision.errors import RecordingError, expected_but_got
 
 
@@ -24,9 +24,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(commands, "join", run, text, __doc__)
     words = "folder into which the ranks of a node recorded"
     parser.add_argument("folders", metavar="DIR", type=Path, nargs="+", help=words)
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="a new or empty folder"
-    )
+    add_out(parser, "a new or empty folder")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -94,15 +94,11 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
-    """Add the option of the folder that all ranks write into, which `expect_empty` makes."""
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        required=True,
-        help="a new or empty folder, the same for all ranks",
-    )
+def add_out(
+    parser: argparse.ArgumentParser, text: str = "a new or empty folder, the same for all ranks"
+) -> None:
+    """Add the option `--out`, the folder that `expect_empty` makes, with this help."""
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help=text)
 
 
 def add_recording_options(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest, damaged
 from pytest_precision.trace.sealed import Seal, checked, read_seals, seal_path
-from pytest_precision.trace.whole_recording import SHOWN, whole_recording
+from pytest_precision.trace.whole_recording import SHOWN, UNFINISHED, some, whole_recording
 
 __tracebackhide__ = is_bad_input
 
@@ -49,7 +49,7 @@ def join_recording(folders: Sequence[Path], out: Path) -> Manifest:
             try:
                 launch, seals = read_seals(folder, rank)
                 for name, seal in seals.items():
-                    checked(folder / name, seal)
+                    checked(folder / name, seal)  # so that the message names this folder
                     shutil.copyfile(folder / name, partial / name)
             except ValueError as error:
                 raise damaged(folder, error) from error
@@ -57,7 +57,7 @@ def join_recording(folders: Sequence[Path], out: Path) -> Manifest:
             files |= seals
         _expect_one_launch(launches)
         replace(manifest, files=files).write(partial, manifest.world_size)
-        whole_recording("joined", partial)
+        whole_recording("joined", partial)  # the copies, and that the ranks fit together
     return manifest
 
 
@@ -108,14 +108,13 @@ def _folder_of_each_rank(folders: Sequence[Path], world_size: int) -> list[Path]
     }
     if begun:
         rank, folder = next(iter(begun.items()))
-        why = "its script still runs, failed, was killed or called os._exit; record it again"
+        why = f"{UNFINISHED} other folders"
         got = f"rank {rank} of {world_size} in {folder}, which has not finished"
         raise RecordingError(expected_but_got("ranks that have finished", got, why))
-    absent = [str(rank) for rank, holding in enumerate(places) if not holding]
+    absent = [rank for rank, holding in enumerate(places) if not holding]
     if absent:
-        some = f"{', '.join(absent[:SHOWN])}{' and others' * (len(absent) > SHOWN)}"
         searched = ", ".join(map(str, folders[:SHOWN]))
-        got = f"no file of rank {some} in {searched}"
+        got = f"no file of {some(absent)} in {searched}"
         raise RecordingError(
             expected_but_got(f"the files of all {world_size} ranks", got, _ALL_NODES)
         )

@@ -30,10 +30,10 @@ from pytest_precision.trace.sealed import (
     drop_seals,
     expect_signed,
     files_of,
+    has_seals,
     optional_files_of,
     put_seals,
     read_signed,
-    seal_path,
     signed,
     sound_seal,
 )
@@ -153,10 +153,8 @@ class Manifest:
         path = _path(folder)
         if not os.path.lexists(path):
             lacks = f"{folder}, which has no {path.name}" if folder.is_dir() else f"no {folder}"
-            others = any(folder.glob(seal_path(folder, 0).name.replace("0", "*")))
-            raise RecordingError(
-                expected_but_got("the folder of a recording", lacks, JOIN if others else AGAIN)
-            )
+            advice = JOIN if has_seals(folder) else AGAIN
+            raise RecordingError(expected_but_got("the folder of a recording", lacks, advice))
         try:
             content = read_signed(path)
             _expect_format(folder, content)

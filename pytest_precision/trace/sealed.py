@@ -98,6 +98,11 @@ def read_seals(folder: Path, rank: int) -> tuple[str, dict[str, Seal]]:
     return launch, {name: sound_seal(value) for name, value in files.items()}
 
 
+def has_seals(folder: Path) -> bool:
+    """Return whether ranks have left their digests in a folder for the last rank to collect."""
+    return any(folder.glob("seal*.json"))
+
+
 def sound_seal(value: Any) -> Seal:
     """Check the parsed seal of a file, and return it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
@@ -17,7 +18,10 @@ from pytest_precision.trace.sound import expect_index
 __tracebackhide__ = is_bad_input
 
 SHOWN = 8
-"""Ranks that are named where several have not finished."""
+"""Ranks, or folders, that a message names."""
+
+UNFINISHED = "its script still runs, failed, was killed or called os._exit; record it again into"
+"""Why a rank may not have finished, up to where to."""
 
 
 def whole_recording(name: str, folder: Path) -> Recording:
@@ -63,18 +67,21 @@ def expect_complete(folder: Path, manifest: Manifest) -> None:
     """
     ranks = range(manifest.world_size)
     names = {entry.name for entry in folder.iterdir()}
-    missing = [str(rank) for rank in ranks if f"rank{rank}.json" not in names]
+    missing = [rank for rank in ranks if f"rank{rank}.json" not in names]
     if not missing and manifest.files:
         return
-    some = f"{', '.join(missing[:SHOWN])}{' and others' * (len(missing) > SHOWN)}"
     elsewhere = missing and not any(f"rank{rank}.bin" in names for rank in missing)
     raise RecordingError(
         expected_but_got(
             "a whole recording",
             f"{folder}, which "
-            + (f"rank {some} of {manifest.world_size} has" if missing else "its ranks have")
+            + (f"{some(missing)} of {manifest.world_size} has" if missing else "its ranks have")
             + " not finished",
-            "its script still runs, failed, was killed or called os._exit; record it again into "
-            "another folder" + (f"; {JOIN}" if elsewhere else ""),
+            f"{UNFINISHED} another folder" + (f"; {JOIN}" if elsewhere else ""),
         )
     )
+
+
+def some(ranks: Sequence[int]) -> str:
+    """Return the first of some ranks in words."""
+    return f"rank {', '.join(map(str, ranks[:SHOWN]))}{' and others' * (len(ranks) > SHOWN)}"
