@@ -82,18 +82,25 @@ class Processes:
                 yield f"a rank kept {descriptors} more descriptors"
 
 
-def held(folder: Path) -> dict[str, int]:
-    """Return how many processes, descriptors and files in `folder` there are besides this one."""
+def held(folder: Path) -> dict[str, set[str]]:
+    """Return the processes, descriptors and files in `folder` that there are besides this one."""
     gc.collect()  # what ran before may have left descriptors to it, which would end in between
     me = psutil.Process()
     until = time.monotonic() + 3.0  # for the fork server to bury its children
     while len(me.children(recursive=True)) > len(me.children()) and time.monotonic() < until:
         time.sleep(0.02)
     return {
-        "processes": len({*me.children(recursive=True), *_marked()}),
-        "descriptors": me.num_fds(),
-        "files": len(list(folder.iterdir())),
+        "processes": {str(process) for process in (*me.children(recursive=True), *_marked())},
+        "descriptors": {*_descriptors()},
+        "files": {path.name for path in folder.iterdir()},
     }
+
+
+def _descriptors() -> Iterator[str]:
+    """Yield the number of each descriptor of this process, and what it is of."""
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the folder itself
+            yield f"{link.name} of {link.readlink()}"
 
 
 def _marked() -> Iterator[psutil.Process]:

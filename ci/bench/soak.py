@@ -77,13 +77,15 @@ class Soak:
         status = pytest.main([*jobs, *without, *options, pure_option], plugins=[self])
         self.seconds = time.monotonic() - began
         after = held(self.folder)
-        self.left = {kind: after[kind] - before[kind] for kind in after}
+        self.left = {kind: len(after[kind]) - len(before[kind]) for kind in after}
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             self.problems.append(f"the session ended with {status!r}")
         if self.ended != len(self.tasks):
             self.problems.append(f"{self.ended} of {len(self.tasks)} jobs ended")
         self.problems += [
-            f"{number} {kind} left" for kind, number in self.left.items() if number > 0
+            f"{number} {kind} left: {', '.join(sorted(after[kind] - before[kind]))}"
+            for kind, number in self.left.items()
+            if number > 0
         ]
         self.problems += self.processes.problems
 
