@@ -57,7 +57,8 @@ Learning rates are {LR:g} for matrices and twice that for vectors. *Place* says 
 divergence is at the step, phase and kind where the defect starts. *Named* says whether the
 failure's words tell the kind of error, and *error* is its one word for it. *Line* says whether the
 [culprit](../reference/report.md#the-culprit) is at the line where the defect is planted,
-or next to it, else which line is named; *kind* whether the first wrong operation alone tells the kind of error, in the
+or next to it, else which line is named;
+*kind* whether the first wrong operation alone tells the kind of error, in the
 words of that table. *Losses* are those of four steps, compared with
 `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
 the fourth step has a weight of 1/256.

@@ -6,7 +6,8 @@ INTRODUCTION = """\
 Every optimizer class of {packages} packages, {classes} in all, as its signature lets it be made,
 saved by its own `state_dict` after two steps of four and loaded into a new one: does it go on where
 it stopped? `ci/optimizers` runs them all on a CPU and writes this page. A
-[script](../reference/scripts.md) of your own asks the same of yours, in a cell with `train2-save-load-train2`.
+[script](../reference/scripts.md) of your own asks the same of yours,
+in a cell with `train2-save-load-train2`.
 
 *agree*: weights, state and rates are those of the run without an interruption, bit for bit.
 *differ*: with the first kind and step that does not agree, and whether the weights after the last

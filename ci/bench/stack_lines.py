@@ -177,9 +177,8 @@ def main() -> None:
     others, _, later = PAGE.read_text().partition(HEADING)
     before, suites, rest = later.partition("\n\n## ")  # sections that follow stay
     others = others.rstrip("\n")
-    PAGE.write_text(
-        f"{others}\n\n{section(cells, before).rstrip() if suites else section(cells, before)}{suites}{rest}"
-    )
+    written = section(cells, before)
+    PAGE.write_text(f"{others}\n\n{written.rstrip() if suites else written}{suites}{rest}")
 
 
 if __name__ == "__main__":
