@@ -1,4 +1,4 @@
-"""Write docs/reference/catalogue.md: what comes of every defect and variation that is known.
+"""Write docs/evidence/catalogue.md: what comes of every defect and variation that is known.
 
     python ci/bench/catalogue.py
     python ci/bench/catalogue.py loops [DEFECT …]   the section on training loops alone
@@ -38,7 +38,7 @@ from pytest_precision import Cell, Parity  # noqa: E402
 from pytest_precision.options import Settings  # noqa: E402
 from pytest_precision.plugin.resources import Resources  # noqa: E402
 
-PAGE = ROOT / "docs" / "reference" / "catalogue.md"
+PAGE = ROOT / "docs" / "evidence" / "catalogue.md"
 
 SETTINGS = Settings(device="cpu", timeout=120, pure=True)
 
@@ -56,8 +56,9 @@ runs them all and writes this page; the code is in `fixtures/defects` and `fixtu
 Learning rates are {LR:g} for matrices and twice that for vectors. *Place* says whether the first
 divergence is at the step, phase and kind where the defect starts. *Named* says whether the
 failure's words tell the kind of error, and *error* is its one word for it. *Line* says whether the
-[culprit](report.md#the-culprit) is at the line where the defect is planted, or next to it, else
-which line is named; *kind* whether the first wrong operation alone tells the kind of error, in the
+[culprit](../reference/report.md#the-culprit) is at the line where the defect is planted,
+or next to it, else which line is named;
+*kind* whether the first wrong operation alone tells the kind of error, in the
 words of that table. *Losses* are those of four steps, compared with
 `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
 the fourth step has a weight of 1/256.

@@ -1,4 +1,4 @@
-"""Write what docs/reference/catalogue.md says of lines that are planted in a training loop.
+"""Write what docs/evidence/catalogue.md says of lines that are planted in a training loop.
 
 `python ci/bench/catalogue.py loops` runs them all, which takes a quarter of an hour, or the defects
 that are named.
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from stack_lines import HEADING
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "catalogue.md"
+PAGE = ROOT / "docs" / "evidence" / "catalogue.md"
 
 sys.path[:0] = [str(ROOT / "fixtures" / "planted"), str(ROOT / "tests")]
 

@@ -1,4 +1,4 @@
-"""Write docs/reference/optimizers.md: whether training goes on where it stopped, by optimizer.
+"""Write docs/evidence/optimizers.md: whether training goes on where it stopped, by optimizer.
 
     ci/optimizers
 
@@ -35,7 +35,7 @@ from pytest_precision import Cell, Parity, ParityError  # noqa: E402
 from pytest_precision.options import Settings  # noqa: E402
 from pytest_precision.plugin.resources import Resources  # noqa: E402
 
-PAGE = ROOT / "docs" / "reference" / "optimizers.md"
+PAGE = ROOT / "docs" / "evidence" / "optimizers.md"
 
 SECONDS = 120
 """Limit of one run without the tool."""

@@ -1,12 +1,13 @@
-"""Words of docs/reference/optimizers.md: why an optimizer differs or refuses, by its source."""
+"""Words of docs/evidence/optimizers.md: why an optimizer differs or refuses, by its source."""
 
 INTRODUCTION = """\
 # Optimizers
 
 Every optimizer class of {packages} packages, {classes} in all, as its signature lets it be made,
 saved by its own `state_dict` after two steps of four and loaded into a new one: does it go on where
-it stopped? `ci/optimizers` runs them all on a CPU and writes this page. A [script](scripts.md) of
-your own asks the same of yours, in a cell with `train2-save-load-train2`.
+it stopped? `ci/optimizers` runs them all on a CPU and writes this page. A
+[script](../reference/scripts.md) of your own asks the same of yours,
+in a cell with `train2-save-load-train2`.
 
 *agree*: weights, state and rates are those of the run without an interruption, bit for bit.
 *differ*: with the first kind and step that does not agree, and whether the weights after the last
@@ -55,8 +56,8 @@ JUDGED = """
 ## By a checkpoint of torch's
 
 Through `torch.distributed.checkpoint.state_dict`, which an `Engine` saves with, three classes that
-go on by their own `state_dict` do not: `StableSPAM` [forgets its count](../findings.md),
-`DAdaptSGD` [all of its state](../findings.md), and `LoRARite` is refused in words, since it keeps
+go on by their own `state_dict` do not: `StableSPAM` [forgets its count](findings.md),
+`DAdaptSGD` [all of its state](findings.md), and `LoRARite` is refused in words, since it keeps
 its state at the first weight of each pair alone.
 
 ## Judged by a rule
@@ -65,7 +66,7 @@ The classes that take a plain loop trained in an `Engine` for three steps too, {
 workload that declares `rules.AdamW`, or `rules.Adam` or `rules.SGD` where the class has or inherits
 that name, with the options of the rule where the class takes them.
 {judged} were judged, {alone} left alone because
-[they may follow another rule](judgements.md#which-optimizers-are-judged), and
+[they may follow another rule](../reference/judgements.md#which-optimizers-are-judged), and
 {accused} accused.
 """
 

@@ -1,4 +1,4 @@
-"""Write what docs/reference/catalogue.md says of the lines that failures of frameworks name.
+"""Write what docs/evidence/catalogue.md says of the lines that failures of frameworks name.
 
     ci/stacks -k "found or named" -o precision_lines=auto --precision-report=DIR
     python ci/bench/stack_lines.py DIR/report.json
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "catalogue.md"
+PAGE = ROOT / "docs" / "evidence" / "catalogue.md"
 FOLDERS = tuple(ROOT / "fixtures" / name for name in ("stacks", "megatron"))
 
 HEADING = "## Lines in frameworks"
@@ -174,9 +174,11 @@ def section(cells: list[dict[str, Any]], before: str) -> str:
 def main() -> None:
     """Write the section, in place of the one that the page has."""
     cells = [cell for file in sys.argv[1:] for cell in json.loads(Path(file).read_text())["cells"]]
-    others, _, before = PAGE.read_text().partition(HEADING)
+    others, _, later = PAGE.read_text().partition(HEADING)
+    before, suites, rest = later.partition("\n\n## ")  # sections that follow stay
     others = others.rstrip("\n")
-    PAGE.write_text(f"{others}\n\n{section(cells, before)}")
+    written = section(cells, before)
+    PAGE.write_text(f"{others}\n\n{written.rstrip() if suites else written}{suites}{rest}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import te_causes
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "reference" / "transformer-engine.md"
+PAGE = ROOT / "docs" / "evidence" / "transformer-engine.md"
 HEADER = (
     "| tests | passed | failed | skipped | of | why some failed |",
     "| --- | --- | --- | --- | --- | --- |",

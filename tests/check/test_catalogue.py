@@ -52,7 +52,7 @@ from pytest_precision.registered import OF_PACKAGE
 
 ParityIn = Callable[[Cell], Parity]
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "catalogue.md"
 """To write it anew: `python ci/bench/catalogue.py`."""
 
 

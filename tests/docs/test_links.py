@@ -95,7 +95,7 @@ def test_the_readme_is_short() -> None:
 def test_the_readme_counts_the_findings() -> None:
     """As many as the first table of their page has."""
     (count,) = re.findall(
-        r"\[(\d+) defects\]\(docs/findings\.md\)", (ROOT / "README.md").read_text()
+        r"\[(\d+) defects\]\(docs/evidence/findings\.md\)", (ROOT / "README.md").read_text()
     )
-    table = (ROOT / "docs" / "findings.md").read_text().partition("\n| --- ")[2]
+    table = (ROOT / "docs" / "evidence" / "findings.md").read_text().partition("\n| --- ")[2]
     assert int(count) == len(table.partition("\n\n")[0].splitlines()) - 1

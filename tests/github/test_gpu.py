@@ -136,7 +136,7 @@ def test_the_page_names_what_is_added_to_a_container() -> None:
     """No more is installed there than what the page says."""
     [line] = [one for one in COMMAND.read_text().splitlines() if "install --quiet xxhash" in one]
     added = line.partition("--quiet ")[2].partition(" ||")[0].split()
-    page = (ROOT / "docs" / "how-to" / "first-gpu-run.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "on-a-gpu.md").read_text()
     [told] = re.findall(r"adds the package, and ([^.]*?)\s+where they are missing", page)
     assert re.findall(r"[\w-]+", told.replace(" and ", " ")) == added
 

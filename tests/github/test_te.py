@@ -186,7 +186,7 @@ def test_rows_that_are_not_run_anew_stay(te_page: ModuleType) -> None:
 
 def test_each_project_has_a_table_in_the_page(te_suites: ModuleType) -> None:
     """A row of it is of a file that is run, and of the part that is run."""
-    page = ROOT / "docs" / "reference" / "transformer-engine.md"
+    page = ROOT / "docs" / "evidence" / "transformer-engine.md"
     sys.modules["te_page"].PAGE = page  # type: ignore[attr-defined]
     for project in te_suites.PROJECTS:
         rows = sys.modules["te_page"].read_rows(project.option)

@@ -69,7 +69,7 @@ def test_each_script_is_of_a_report() -> None:
     """And each report is in the table of the page, with its step and the tensor that differs."""
     scripts = {file.stem for file in FOLDER.glob("*.py")} - {"public_reports", "resumed"}
     assert scripts <= {report.script.stem for report in REPORTS}
-    page = (ROOT / "docs" / "reference" / "regressions.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "catalogue.md").read_text()
     for report in REPORTS:
         assert (
             f"| `{report.name}` | {report.source} | step {report.step}, `{report.kind}` |" in page

@@ -102,7 +102,7 @@ def test_fully_shard_on_three_ranks_sums_in_another_order(parity_in: ParityIn) -
 
 
 def test_fully_shard_quantizes_weights_again_in_backward(parity_in: ParityIn) -> None:
-    """In delayed scaling that is by the scales of the next step: see docs/findings.md."""
+    """In delayed scaling that is by the scales of the next step: see docs/evidence/findings.md."""
     cell = Cell("fp8_delayed", "bf16", sequence="train1", world_size=2)
     workload = partial(OneMicrobatch, width=64, depth=1)
     said = "reduced_grad differs at step 1 .*; used_param, decision, loss agreed"

@@ -14,7 +14,7 @@ import torch
 
 pytestmark = [pytest.mark.slow, te_wheel.NEEDED]
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "transformer-engine.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "transformer-engine.md"
 
 Distances = dict[str, dict[str, float]]
 

@@ -146,7 +146,7 @@ def _expect_whole_blocks(model: nn.Module, ranks: int) -> None:
     """Raise ValueError for weights whose scaling blocks cross ranks, or whose scales are padded.
 
     Transformer Engine does not copy the padding of MXFP8's. On one rank, torch gathers the codes
-    and no scales: see docs/findings.md.
+    and no scales: see docs/evidence/findings.md.
     """
     for name, parameter in model.named_parameters():
         in_blocks = family(parameter) not in ("", "tensor")

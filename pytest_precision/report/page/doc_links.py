@@ -12,8 +12,6 @@ MEANING = f"{DOCS}/reference/report.md"
 
 WHERE_TO_LOOK = f"{DOCS}/how-to/read-a-failing-cell.md"
 
-LOOKS_LIKE = f"{DOCS}/reference/failures.md"
-
 KINDS_WITH_A_ROW = (
     "master",
     "param",
@@ -72,4 +70,4 @@ def of_kind(kind: str) -> str:
 def of_error(error: str) -> str:
     """Return the URL of advice on an error pattern, such as `factor`; empty if there is none."""
     has_row = error in ERRORS_WITH_A_ROW
-    return f"{LOOKS_LIKE}#error-{error.replace(' ', '-')}" if has_row else ""
+    return f"{WHERE_TO_LOOK}#error-{error.replace(' ', '-')}" if has_row else ""

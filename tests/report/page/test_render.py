@@ -107,7 +107,7 @@ def test_a_failure_leads_to_where_to_look(make):
     page = parse(make(entry("fail", divergence=divergence(**likeness))))
     links = {link.text: link.attributes["href"] for link in page.all("a")}
     assert links["param"] == f"{DOCS}/how-to/read-a-failing-cell.md#first-param"
-    assert links["half of it"] == f"{DOCS}/reference/failures.md#error-per-rank"
+    assert links["half of it"] == f"{DOCS}/how-to/read-a-failing-cell.md#error-per-rank"
 
 
 def test_the_command_that_runs_all_failing_cells(make):
