@@ -10,6 +10,7 @@ import argparse
 import errno
 import os
 import shlex
+import socket
 import sys
 import threading
 import time
@@ -194,10 +195,18 @@ def _record_script(args: argparse.Namespace) -> int:
         if error.errno not in _NO_ROOM:
             raise
         advice = "make room, and record it again into another folder"
-        parser.error(expected_but_got(f"room for a recording in {args.out}", error, advice))
+        room = f"room for a recording in {args.out}{_place()}"
+        parser.error(expected_but_got(room, error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
         raise
+
+
+def _place() -> str:
+    """Return which rank this is and on which host, in words; nothing of a single one."""
+    rank = os.environ.get("RANK", "0")
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    return f" (rank {rank} on {socket.gethostname()})" if several else ""
 
 
 def expect_script(args: argparse.Namespace, *, of_check: bool = False) -> None:

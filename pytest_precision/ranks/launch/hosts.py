@@ -58,7 +58,7 @@ class Hosts:
         self._hosts: dict[int, Host] = {}
         self._failures: dict[int, OSError] = {}
         self._hosts_rendezvous = LaunchRendezvous(launch)
-        self._hosts_rendezvous.wait(self._all_met, self._missing_ranks, tell)
+        self._hosts_rendezvous.wait(self._missing_ranks, self._missing, tell)
         self._hosts_rendezvous.close()
         others = {rank: host.address for rank, host in self._hosts.items()}
         self._places = {0: Address.here(launch, "", 0, b""), **others}
@@ -115,7 +115,8 @@ class Hosts:
             with contextlib.suppress(OSError):  # it is gone already
                 host.control.send(Goodbye(status))
 
-    def _all_met(self) -> bool:
+    def _missing_ranks(self) -> list[int]:
+        """Greet the processes that have come; return the ranks of those that have not."""
         for rank in range(1, self.launch.world_size):
             address = None if rank in self._hosts else self._hosts_rendezvous.find(rank)
             if address is not None:
@@ -124,9 +125,10 @@ class Hosts:
                 except (ConnectionRefusedError, ConnectionAbortedError) as error:
                     # The address may be from an earlier launch of this name; a new one may follow.
                     self._failures[rank] = error
-        return len(self._hosts) == self.launch.world_size - 1
+        return [rank for rank in range(1, self.launch.world_size) if rank not in self._hosts]
 
-    def _missing_ranks(self) -> str:
+    def _missing(self) -> str:
+        """Return the ranks that have not come, in words, with what kept them."""
         ranks = [rank for rank in range(1, self.launch.world_size) if rank not in self._hosts]
         failures = "".join(
             f" (rank {r}: {self._failures[r]})" for r in ranks if r in self._failures

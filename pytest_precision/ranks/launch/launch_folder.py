@@ -4,6 +4,9 @@ Each process except the first writes a note with the address at which it listens
 that callers must prove to know. Whoever has the key can run code there, so only this user can read
 the folder, and no key passes through a store or over a network. A process that cannot hold a rank
 writes a note with the reason.
+
+Nodes need a folder on a shared disk. A store such as torchrun's has no key, and a rank writes into
+folders of its controller besides: its output, and the states that the next group begins with.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pytest_precision._folders import SharedFolder
-from pytest_precision.errors import RefusedError
+from pytest_precision.errors import RefusedError, expected_but_got
+from pytest_precision.ranks.launch.arrivals import Arrivals
 from pytest_precision.ranks.launch.launch import Launch
 
 MEET_SECONDS = 300.0
 """Time for all processes of a launch to arrive: some collect from a slower disk than others."""
 NOTICE_SECONDS = 10.0
 """Time after which a message tells which processes are missing."""
+UNSEEN_SECONDS = 90.0
+"""Time after which a note that was written on another node is not in this one's folder at all: a
+network file system remembers for up to 60 s that a file is not there (acdirmax of NFS)."""
 KEPT_SECONDS = 60.0
 """Time for which the folder stays though no process of this machine has it."""
 LOOK_SECONDS = 0.05
@@ -106,33 +113,53 @@ class LaunchRendezvous:
 
     def wait(
         self,
-        arrived: Callable[[], bool],
-        missing: Callable[[], str],
+        missing: Callable[[], list[int]],
+        words: Callable[[], str],
         tell: Callable[[str], object],
     ) -> None:
-        """Wait until `arrived()` says that all launched processes have come; raise after a limit.
+        """Wait until no rank is missing; raise after a limit.
 
         Args:
-            arrived: returns whether all processes have arrived.
-            missing: returns the processes that are missing, in words.
+            missing: returns the ranks that have not met this process.
+            words: returns the processes that are missing, in words.
             tell: called once with a message if this takes long.
 
         Raises:
-            ConnectionError: `arrived` is not True within `MEET_SECONDS`.
+            ConnectionError: some are missing after `MEET_SECONDS`, or have come on nodes that do
+                not share the folder.
         """
-        started, is_announced = time.monotonic(), False
-        while not arrived():
+        started, arrivals = time.monotonic(), None
+        while ranks := missing():
             waited = time.monotonic() - started
             if waited > MEET_SECONDS:
                 raise ConnectionError(
-                    f"expected {missing()} within {MEET_SECONDS:g} s; {self.advice}"
+                    f"expected {words()} within {MEET_SECONDS:g} s; {self.advice}"
                 )
-            if waited > NOTICE_SECONDS and not is_announced:
-                tell(f"precision: waiting up to {MEET_SECONDS:g} s for {missing()}; {self.advice}")
-                is_announced = True
+            if waited > NOTICE_SECONDS and arrivals is None:
+                tell(f"precision: waiting up to {MEET_SECONDS:g} s for {words()}; {self.advice}")
+                arrivals = Arrivals(self.launch)
+                arrivals.announce()
+            if arrivals is not None:
+                self._expect_shared(arrivals, ranks)
             if self.launch.nodes > 1:  # other nodes need not see this one's part in the lock
                 self._shared.keep(KEPT_SECONDS)
             time.sleep(LOOK_SECONDS)
+
+    def _expect_shared(self, arrivals: Arrivals, ranks: list[int]) -> None:
+        """Refuse to wait on for ranks that have long come, to a folder of the same name."""
+        hosts = arrivals.unseen(ranks, UNSEEN_SECONDS)
+        if hosts:
+            raise ConnectionError(
+                expected_but_got(
+                    f"a folder that all nodes of {self.launch.launcher} share",
+                    f"{self.folder}: "
+                    + ", ".join(f"rank {r} on {h}" for r, h in hosts.items())
+                    + " waits as well, and has not found this process there, nor this one it",
+                    "set TMPDIR to a folder on a shared disk on all nodes; without one, record "
+                    "the runs with `python -m pytest_precision record`, join the nodes' folders "
+                    "and compare",
+                )
+            )
 
     @property
     def advice(self) -> str:

@@ -178,13 +178,13 @@ def _meet(
     met: threading.Event,
     tell: Callable[[str], object],
 ) -> None:
-    def arrived() -> bool:
+    def missing() -> list[int]:
         rendezvous.find(0)  # rank 0 writes no note except a refusal
-        return met.is_set()
+        return [] if met.is_set() else [0]
 
     rendezvous.register(address)
     try:
-        rendezvous.wait(arrived, lambda: f"rank 0 of {rendezvous.launch.launcher} to call", tell)
+        rendezvous.wait(missing, lambda: f"rank 0 of {rendezvous.launch.launcher} to call", tell)
     except ConnectionError:
         kill()  # otherwise it would go on importing torch
         raise

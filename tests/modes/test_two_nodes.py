@@ -1,0 +1,126 @@
+"""Nodes with disks of their own: what they record is joined, what cannot work says so."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore
+from two_nodes import LOOP, Node, on_both, record_words, two_nodes
+
+from pytest_precision.__main__ import main
+from pytest_precision.ranks.launch import launch_folder
+from pytest_precision.ranks.launch.arrivals import Arrivals
+from pytest_precision.ranks.launch.launch import Launch
+from pytest_precision.ranks.launch.launch_folder import LaunchRendezvous
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    with two_nodes(tmp_path) as nodes:
+        for node in nodes:
+            (node.disk / "loop.py").write_text(LOOP)
+        yield nodes
+
+
+def record(nodes: list[Node], out: str, *words: str, **second: str | int) -> list[str]:
+    """Record the loop on both nodes; return what each wrote, and its status."""
+    command = record_words(out, *words)
+    first, other = nodes
+    return on_both([first.command(command), other.command(command, **second)], nodes)
+
+
+def joined(nodes: list[Node], out: str) -> int:
+    """Join what both nodes have recorded; return the exit status."""
+    folders = [str(node.disk / out) for node in nodes]
+    return main(["join", *folders, "--out", str(nodes[0].disk.parent / out)])
+
+
+def test_a_rank_of_another_node_is_named(
+    nodes: list[Node], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nodes without a common disk have recorded is joined, and shows the defect of one."""
+    for text in record(nodes, "wrong", "planted"):
+        assert text.endswith("status 0"), text
+    assert joined(nodes, "wrong") == 0
+    whole = str(nodes[0].disk.parent / "wrong")
+    shutil.copytree(whole, f"{whole}2")
+    assert main(["compare", f"{whole}2", whole]) == 1
+    divergent = "reduced_grad of weight in the candidate: rank 1 and rank 0 hold different bits"
+    assert divergent in capsys.readouterr().out
+
+
+def test_nodes_that_share_no_folder_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that waits elsewhere says so in the store of the launch, and nobody waits on."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=20))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    monkeypatch.setattr(launch_folder, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(launch_folder, "UNSEEN_SECONDS", 0.2)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first, second = (Launch("torchrun", r, 2, r, 2, "127.0.0.1", "of a test") for r in range(2))
+    Arrivals(second).announce()
+    rendezvous = LaunchRendezvous(first)
+    try:
+        with pytest.raises(ConnectionError) as refused:
+            rendezvous.wait(lambda: [1], lambda: "rank 1", lambda _: None)
+    finally:
+        rendezvous.close()
+    text = str(refused.value)
+    assert f"rank 1 on {socket.gethostname()}" in text
+    assert "set TMPDIR to a folder on a shared disk" in text
+
+
+def test_a_process_that_is_late_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has announced nothing, so that the whole time is its own."""
+    monkeypatch.setattr(launch_folder, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(launch_folder, "UNSEEN_SECONDS", 0.0)
+    monkeypatch.setattr(launch_folder, "MEET_SECONDS", 0.3)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rendezvous = LaunchRendezvous(Launch("Slurm", 0, 2, 0, 2, "127.0.0.1", "of a test"))
+    try:
+        with pytest.raises(ConnectionError, match="expected rank 1 within"):
+            rendezvous.wait(lambda: [1], lambda: "rank 1", lambda _: None)
+    finally:
+        rendezvous.close()
+
+
+@pytest.mark.nightly
+def test_a_node_that_dies_ends_the_other(
+    nodes: list[Node], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither folder looks whole afterwards."""
+    first, second = record(nodes, "died", "killed")
+    assert second.endswith("status -9"), second
+    assert first.endswith("status 1"), first
+    with pytest.raises(SystemExit):
+        joined(nodes, "died")
+    assert "which has not finished" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.nightly
+def test_a_full_disk_names_rank_and_host(nodes: list[Node]) -> None:
+    """That of one node ends the whole run."""
+    common, disk = nodes[1].common, nodes[1].disk
+    small = f"mount -t tmpfs -o size=60k none {common} && cp {disk}/loop.py {common}"
+    first, second = record(nodes, "full", mount=small)
+    assert second.endswith("status 2"), second
+    room = f"expected room for a recording in full (rank 1 on {socket.gethostname()})"
+    assert room in second
+    assert first.endswith("status 1"), first
+
+
+@pytest.mark.nightly
+def test_another_clock_changes_nothing(nodes: list[Node]) -> None:
+    """Neither what is recorded nor whether it can be joined."""
+    for text in record(nodes, "ahead", clock=1_000_000):
+        assert text.endswith("status 0"), text
+    assert joined(nodes, "ahead") == 0
