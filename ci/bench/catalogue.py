@@ -44,34 +44,28 @@ SETTINGS = Settings(device="cpu", timeout=120, pure=True)
 
 BOUNDS = {"": "none", "pass": "passes", "fail": "caught", "vacuous": "caught"}
 
-NAMED = {True: "yes", False: "wrongly", None: "no"}
-
 INTRODUCTION = f"""\
 # Catalogue
 
 Defects that training stacks had, planted into this package's engines, and differences that are
 nobody's mistake. Each has a cell in which it must show, or must not. `python ci/bench/catalogue.py`
 runs them all and writes this page; the code is in `fixtures/defects` and `fixtures/variations`.
+All defects fail at the step, phase and kind where they start.
 
-Learning rates are {LR:g} for matrices and twice that for vectors. *Place* says whether the first
-divergence is at the step, phase and kind where the defect starts. *Named* says whether the
-failure's words tell the kind of error, and *error* is its one word for it. *Line* says whether the
-[culprit](../reference/report.md#the-culprit) is at the line where the defect is planted,
-or next to it, else which line is named;
-*kind* whether the first wrong operation alone tells the kind of error, in the
-words of that table. *Losses* are those of four steps, compared with
-`atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)}; that of
-the fourth step has a weight of 1/256.
-*Both* says what catches the defect where both sides have it, so that they agree bit for bit: the
-oracle of the optimizer, the gradients of the workload, which are computed once more, or an
-identity, which is anything that one run must keep by itself. Sums that are rounded to bf16
-(`RoundedSums`) contradict nothing, as a stack may be told to round them (`ReducesInBf16`).
-*Bounds* says what comes of the defect within the criterion that its own failure proposes, where
-that proposes one: what a side shows by itself is held to no bound."""
+| column | says |
+| --- | --- |
+| error | the failure's one word for the kind of error |
+| line | whether the [culprit](../reference/report.md#the-culprit) is the planted line or next to it, else which line is named |
+| kind | whether the first wrong operation alone tells the kind of error |
+| losses | the largest `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)} at which the losses of four steps differ; the learning rate is {LR:g} |
+| both | what finds the defect where both sides have it: the rule of the optimizer (`oracle`), `gradients` of the workload, or what must hold within a run (`identity`) |
+| bounds | whether the defect passes within the tolerance that its own failure proposes |
+
+`RoundedSums` on both sides contradicts nothing: a stack may be told to round sums."""  # noqa: E501
 
 OF_VARIATIONS = """\
-Bounds are those of the line "If the cause is known and meant" of the first failure; other data are
-those of three seeds that no bound was made from."""
+*Flagged*: within the bounds that the first failure proposes; other data are those of three seeds
+that no bound was made from."""
 
 
 def words_of(cell: Cell) -> str:
@@ -106,24 +100,25 @@ def row_of_defect(row: Row) -> list[str]:
     """Return the row of a defect."""
     entry, refusal, shared, examination = row
     step, phase, kind = where(entry.refusal)
-    place = "yes" if where(refusal) == (step, phase, kind) else f"{where(refusal)}"
     return [
         f"`{entry.name}`",
         entry.source.rstrip("."),
         words_of(entry.cell),
         f"step {step}, {phase}, `{kind}`",
-        refusal.status,
-        place,
-        NAMED[examination.named],
         refusal.rule,
         line_of(entry, examination),
         "yes"
         if examination.made == entry.made
         else f"{examination.made or 'no'}, not {entry.made}",
-        *("seen" if is_shown else "" for is_shown in examination.losses),
+        largest_bound(examination.losses),
         shared,
         BOUNDS[examination.tolerated],
     ]
+
+
+def largest_bound(losses: tuple[bool, ...]) -> str:
+    """Return the largest tolerance at which losses differ; empty if they differ at none."""
+    return next((f"{t:g}" for t, differs in zip(TOLERANCES, losses, strict=True) if differs), "")
 
 
 def line_of(entry: Defect, examination: DefectFound) -> str:
@@ -196,9 +191,8 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 
 def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
     """Return the page."""
-    losses = [f"losses {bound:g}" for bound in TOLERANCES]
     heading = ["defect", "what is wrong, and where that is public", "cell", "must show at"]
-    heading += ["outcome", "place", "named", "error", "line", "kind", *losses, "both", "bounds"]
+    heading += ["error", "line", "kind", "losses", "both", "bounds"]
     rows = [
         [
             f"`{entry.name}`",

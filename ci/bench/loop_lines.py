@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,6 @@ from kept_inline import KeptInline  # noqa: E402
 from named_lines import (  # noqa: E402
     COMPUTES_IN,
     DEFECTS,
-    OUTCOMES,
     RIGHT,
     WAYS,
     culprit_in,
@@ -38,13 +36,10 @@ from pytest_precision.plugin.resources import Resources  # noqa: E402
 LOOPS = "## Lines in training loops"
 
 INTRODUCTION = """\
-`fixtures/planted` has a training loop of a small decoder with {number} lines that may be wrong, as
-an engine, as a script of a test, as a command, and as two recordings with `--lines`; in fp32, with
-weights in bf16, under autocast, and in fp16 with a scaler. *Right* is a failure that names the
-planted line, or of what is left out the line of the reference. *Effect* is a later line, which
-computes right from what is wrong; *refused* is no line, and *wrong* one before the planted line.
-*Defects* is how many of them a column was run with. `python ci/bench/catalogue.py loops` writes
-this section."""
+`fixtures/planted` has a training loop of a small decoder with {number} lines that may be wrong. A
+column counts the failures that name the planted line, or of what is left out the line of the
+reference. *Not right* is what names a later line (effect), an earlier one (wrong), or none
+(refused). `python ci/bench/catalogue.py loops` writes this section."""
 
 SETTINGS = Settings(device="cpu", timeout=120, pure=True, ranks="inline")
 
@@ -91,13 +86,16 @@ def outcomes_in(way: str, precision: str, defects: Sequence[str]) -> Column:
 
 def section(columns: dict[tuple[str, str], Column]) -> str:
     """Return the section of the page."""
-    rows = ["| way in | precision | defects | right | effect | refused | wrong | not right |"]
-    rows.append("| --- " * 8 + "|")
-    for (way, precision), outcomes in columns.items():
-        count = Counter(outcomes.values())
-        others = [f"`{name}`" for name, outcome in outcomes.items() if outcome != RIGHT]
-        numbers = " | ".join(str(count[outcome]) for outcome in OUTCOMES)
-        cells = f"{way} | {precision} | {len(outcomes)} | {numbers} | {', '.join(others)}"
-        rows.append(f"| {cells} |")
-    table = "\n".join(rows)
+    rows = [["way in", *COMPUTES_IN, "not right"], ["---"] * (len(COMPUTES_IN) + 2)]
+    for way in WAYS:
+        of_way = [columns[way, precision] for precision in COMPUTES_IN]
+        counts = [f"{[*o.values()].count(RIGHT)} of {len(o)}" for o in of_way]
+        others = {
+            f"`{name}` ({outcome})": None
+            for outcomes in of_way
+            for name, outcome in outcomes.items()
+            if outcome != RIGHT
+        }
+        rows.append([way, *counts, ", ".join(others)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"{LOOPS}\n\n{INTRODUCTION.format(number=len(DEFECTS))}\n\n{table}"

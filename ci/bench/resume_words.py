@@ -3,23 +3,20 @@
 INTRODUCTION = """\
 # Optimizers
 
-Every optimizer class of {packages} packages, {classes} in all, as its signature lets it be made,
-saved by its own `state_dict` after two steps of four and loaded into a new one: does it go on where
-it stopped? `ci/optimizers` runs them all on a CPU and writes this page. A
-[script](../reference/scripts.md) of your own asks the same of yours,
-in a cell with `train2-save-load-train2`.
+Every optimizer class of {packages} packages, {classes} in all, saved by its own `state_dict` after
+two steps of four and loaded into a new one: does it go on where it stopped? `ci/optimizers` runs
+them all on a CPU and writes this page. Ask the same of yours in a cell with
+`train2-save-load-train2`.
 
 *agree*: weights, state and rates are those of the run without an interruption, bit for bit.
-*differ*: with the first kind and step that does not agree, and whether the weights after the last
-step do. *refuse*: the optimizer itself raises, without the tool. *still*: no weight moves.
-Loops are tried in this order: plain, with matrices alone, with a closure, with gradients that have
-a graph; some classes ask for another one. Where no weight moves in four steps, there are sixteen,
-saved after twelve. *What is no tensor in …* was not compared.
+*refuse*: the optimizer itself raises. *still*: no weight moves. *differ*: the first difference, and
+whether the weights after the last step agree. Where no weight moves in four steps, there are
+sixteen.
 """
 
 _TO_FP32 = (
-    "its `running_lower_bound` is fp64, and `Optimizer.load_state_dict` of torch casts every "
-    "floating state to the dtype of its parameter (`optim/optimizer.py`, line 774)"
+    "its `running_lower_bound` is fp64, which torch's `load_state_dict` [casts](findings.md) to "
+    "the dtype of the parameter"
 )
 
 CAUSES = {
@@ -62,10 +59,8 @@ its state at the first weight of each pair alone.
 
 ## Judged by a rule
 
-The classes that take a plain loop trained in an `Engine` for three steps too, {ran} of them, in a
-workload that declares `rules.AdamW`, or `rules.Adam` or `rules.SGD` where the class has or inherits
-that name, with the options of the rule where the class takes them.
-{judged} were judged, {alone} left alone because
+In an `Engine`, of {ran} classes in a workload that declares their rule, {judged} were judged,
+{alone} left alone because
 [they may follow another rule](../reference/judgements.md#which-optimizers-are-judged), and
 {accused} accused.
 """

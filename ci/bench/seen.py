@@ -12,7 +12,7 @@ Absence: a leaf that the loop advances is kept from advancing by a candidate; se
 matters if any of these differ, or the leaf itself after a step. Each absence that matters has to be
 red or named, whichever side it is on.
 
-The exit status is 1 if one is silent. The tables are in docs/explanation/what-a-verdict-means.md.
+The exit status is 1 if one is silent. docs/explanation/what-a-verdict-means.md has the sums.
 """
 
 from __future__ import annotations

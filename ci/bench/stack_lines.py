@@ -23,12 +23,11 @@ HEADING = "## Lines in frameworks"
 
 INTRODUCTION = """\
 Tests of `fixtures/stacks` plant a defect into a run of a released framework, by an option or by
-what a restart leaves out. *Line* says whether a failure names the line that takes effect, or one
-next to it; *kind* whether the first wrong operation tells the kind of error. What a restart has not
-brought back, no operation has made wrong: there the last line that loads is right. An average that
-is left in the weights' place is wrong where it is put there. `fixtures/megatron` replaces one
-function of Megatron-core or Transformer Engine each: there the line is in what replaces it.
-`python ci/bench/stack_lines.py` writes this table of a report of theirs."""
+what a restart leaves out; those of `fixtures/megatron` replace one function of Megatron-core or
+Transformer Engine. *Line* says whether a failure names the line that takes effect, or one next to
+it; *kind* whether the first wrong operation tells the kind of error. What a restart does not load
+is named by its last line that loads. `python ci/bench/stack_lines.py` writes this table of a
+report."""
 
 
 class Planted(NamedTuple):

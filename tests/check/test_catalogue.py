@@ -31,6 +31,7 @@ from catalogue import (
 from examined import (
     CAUGHT_BY,
     OTHER_SEEDS,
+    TOLERANCES,
     DefectFound,
     defect_found,
     planted_verdict,
@@ -190,19 +191,19 @@ def expect_refusal(entry: Planted, verdict: Verdict) -> None:
 def hold_to_the_page(entry: Defect, found: DefectFound) -> None:
     """Compare what comes of a defect of a real stack with its row of the page, but for its line."""
     said = row(entry.name)[4:]
-    assert said[:2] == ["fail", "yes"]
-    assert said[2] == {True: "yes", False: "wrongly", None: "no"}[found.named], found.first_line
-    assert said[3] == entry.refusal.rule
-    assert said[6:-2] == ["seen" if seen else "" for seen in found.losses]
+    assert found.named is not False, found.first_line
+    assert said[0] == entry.refusal.rule
+    bound = float(said[3] or 0)
+    assert [bound >= tolerance for tolerance in TOLERANCES] == [*found.losses]
     assert said[-2] == CAUGHT_BY.get(entry.shared.refusal.gate, "identity")
 
 
 def hold_lines_to_the_page(entry: Defect, found: DefectFound) -> None:
     """Compare the line that a failure names, and the bounds that it proposes, with the page."""
     said = row(entry.name)[4:]
-    if said[4] == "yes":
+    if said[1] == "yes":
         assert found.at(entry.marked), found.line
-    if said[5] == "yes":
+    if said[2] == "yes":
         assert found.made == entry.made
     assert (found.tolerated == "pass") == (said[-1] == "passes")
 
@@ -284,13 +285,13 @@ def test_a_legitimate_variation_is_left_alone(
 
 def test_the_page_has_every_entry() -> None:
     """And no other."""
-    named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    own = PAGE.read_text().partition("\n## Lines ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", own, re.MULTILINE)
     assert named == [entry.name for entry in (*DEFECTS, *VARIATIONS)]
 
 
 def test_three_defects_at_most_pass_within_the_bounds_that_are_proposed() -> None:
-    """Three quarters of the failures have a word for the kind of error, and none a wrong one."""
+    """Three quarters of the failures have a word for the kind of error."""
     rows = [row(entry.name) for entry in DEFECTS]
     assert sum(cells[-1] == "passes" for cells in rows) <= 3
-    assert 4 * sum(bool(cells[7]) for cells in rows) >= 3 * len(rows)
-    assert not any(cells[6] == "wrongly" for cells in rows)
+    assert 4 * sum(bool(cells[4]) for cells in rows) >= 3 * len(rows)
