@@ -87,17 +87,28 @@ def after_applies(call: Callable[[type, Any, str, int], None]) -> Iterator[None]
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
 
+def _called(function: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> _Result:
+    """Return what a function returns: the one function that the compiler is told to leave alone.
+
+    To tell it so of a function takes longer than the call of a hook, and hooks are made anew around
+    each phase of a step.
+    """
+    return function(*args, **kwargs)
+
+
+_untraced = torch._compile._disable_dynamo(_called)  # a method takes no mark of being disabled
+
+
 def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:
     """Return a function that torch.compile calls but does not trace into.
 
     The compiler is imported at its first call: a script may choose before how it is set up.
     """
 
-    @wraps(function)
     def call(*args: Any, **kwargs: Any) -> _Result:
-        return function(*args, **kwargs)
+        return _untraced(function, *args, **kwargs)
 
-    return torch._compile._disable_dynamo(call)  # a method takes no mark of having been disabled
+    return call
 
 
 def has_own_memory(kind: type[Tensor]) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision.engine import attributes, further, groups
@@ -33,7 +34,9 @@ ENGINE_ELSEWHERE = frozenset({"capture", "cell", "scaler", "workload"})
 
 
 class EngineState(TrainingState):
-    """Reads all that an engine carries from one step to the next, as observations.
+    """Reads all that an engine carries from one step to the next, as observations, at one moment.
+
+    The model is walked through once for all of them: names take longer to find than most tensors.
 
     Args:
         engine: the engine to read.
@@ -46,19 +49,44 @@ class EngineState(TrainingState):
         self._capture = capture
         self.since = since
 
+    @cached_property
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return [*self._engine.model.named_parameters()]
+
+    @cached_property
+    def _optimized(self) -> list[tuple[str, nn.Parameter]]:
+        engine = self._engine
+        if engine.optimized_model is engine.model:
+            return self._parameters
+        return [*engine.optimized_model.named_parameters()]
+
+    @cached_property
+    def _masters(self) -> list[tuple[str, Tensor]]:
+        return [*self._engine.masters()]
+
+    @cached_property
+    def _modules(self) -> list[tuple[str, nn.Module]]:
+        return [*self._engine.model.named_modules()]
+
+    @cached_property
+    def _further_optimizers(self) -> list[Optimizer]:
+        optimized = {id(parameter) for _, parameter in self._optimized}
+        engine = self._engine
+        return [*further.optimizers(vars(engine), engine.optimizer, optimized)]
+
     def optimizers_state(self) -> Iterator[Observation]:
         """Yield the state of the main optimizer, and the weights that it updates."""
-        return self._of(self._engine.optimizer, self._engine.masters())
+        return self._of(self._engine.optimizer, self._masters)
 
     def weights(self) -> Iterator[Observation]:
         """Yield the parameters, quantized weights and buffers of the model."""
         engine = self._engine
         capture = self._capture
-        for name, parameter in engine.model.named_parameters():
+        for name, parameter in self._parameters:
             yield from engine.show("param", name, parameter, capture)
         for kind, name, tensor in quantized_state(engine.model):
             yield from engine.show(kind, name, tensor, capture, local=kind == "recorded_amax")
-        for prefix, module in engine.model.named_modules():
+        for prefix, module in self._modules:
             # The buffers of delayed scaling are quantized state.
             if not isinstance(module, StepScaling):
                 for name, buffer in module.named_buffers(unwrapped(prefix), recurse=False):
@@ -77,20 +105,18 @@ class EngineState(TrainingState):
     def beside(self) -> Iterator[Observation]:
         """Yield tensors of further optimizers, averages of weights, and modules' extra state."""
         engine = self._engine
-        names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
-        for optimizer in self._further_optimizers():
+        names = {id(p): name for name, p in self._optimized}
+        for optimizer in self._further_optimizers:
             named_parameters = (
                 (names[id(p)], p) for _, members in groups.group_members(optimizer) for p in members
             )
             yield from self._of(optimizer, named_parameters)
         # A wrapper may save more than tensors, too, so that none of the two is left out.
-        modules = ((unwrapped(path), module) for path, module in engine.model.named_modules())
+        modules = ((unwrapped(path), module) for path, module in self._modules)
         yield from attributes.extra_state(modules)
         for number, optimizer in attributes.optimizers_in(engine.optimizer):
             yield from attributes.state_by_name(optimizer, number)
-        trained_ids = {id(p) for p in engine.model.parameters()} | {
-            id(p) for _, p in engine.masters()
-        }
+        trained_ids = {id(p) for _, p in (*self._parameters, *self._masters)}
         for name, module in further.further_modules(vars(engine), trained_ids):
             for path, tensor in further.average(name, module):
                 yield whole("average", path, tensor)
@@ -102,8 +128,8 @@ class EngineState(TrainingState):
     def attributes(self) -> Leaves:
         """Yield (name, value) for Python attributes of the model, the optimizers and the engine."""
         engine = self._engine
-        yield from attributes.attributes_of_modules(engine.model.named_modules())
-        beside = (("", optimizer) for optimizer in self._further_optimizers())
+        yield from attributes.attributes_of_modules(self._modules)
+        beside = (("", optimizer) for optimizer in self._further_optimizers)
         for number, optimizer in (*attributes.optimizers_in(engine.optimizer), *beside):
             yield from attributes.attributes_of_optimizer(optimizer, number)
             yield from ((name + number, leaf) for name, leaf in groups.own_steps(optimizer))
@@ -118,26 +144,21 @@ class EngineState(TrainingState):
 
     def means(self) -> Leaves:
         """Yield (name, value) for numbers of hooks and switches such as `foreach`."""
-        yield from attributes.hooks_of_modules(self._engine.model.named_modules())
-        for optimizer in (self._engine.optimizer, *self._further_optimizers()):
+        yield from attributes.hooks_of_modules(self._modules)
+        for optimizer in (self._engine.optimizer, *self._further_optimizers):
             yield from groups.switches(optimizer)
 
     def gets_gradients(self) -> dict[str, bool]:
         """Return the `requires_grad` of each parameter and optimizer-updated tensor, by name."""
-        engine = self._engine
-        updated = chain(engine.optimized_model.named_parameters(), engine.masters())
+        updated: Iterator[tuple[str, Tensor]] = chain(self._optimized, self._masters)
         masters = ((f"the master of {unwrapped(name)}", master) for name, master in updated)
-        weights = ((unwrapped(name), weight) for name, weight in engine.model.named_parameters())
+        weights = ((unwrapped(name), weight) for name, weight in self._parameters)
         return trained(weights) | trained(masters)
 
     def all_groups(self) -> list[groups.NamedGroup]:
         """Return the parameter groups of all optimizers, each with its parameters' names."""
-        more = map(self._groups_of, self._further_optimizers())
+        more = map(self._groups_of, self._further_optimizers)
         return [*self._engine.named_groups(), *chain.from_iterable(more)]
-
-    def _further_optimizers(self) -> Iterator[Optimizer]:
-        optimized = {id(parameter) for parameter in self._engine.optimized_model.parameters()}
-        return further.optimizers(vars(self._engine), self._engine.optimizer, optimized)
 
     def _of(
         self, optimizer: Optimizer, masters: Iterable[tuple[str, Tensor]]
@@ -171,7 +192,7 @@ class EngineState(TrainingState):
         engine = self._engine
         if optimizer is engine.optimizer:
             return engine.named_groups()
-        names = {id(p): name for name, p in engine.optimized_model.named_parameters()}
+        names = {id(p): name for name, p in self._optimized}
         members = [*groups.group_members(optimizer)]
         updated = (
             [name for name, _ in engine.logical_parts(names[id(parameter)], parameter)]

@@ -6,7 +6,7 @@ although each update by itself is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,13 @@ from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.read_back import ReadBack
 
 MEASURED_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 24}
-"""Elements measured at once: temporaries stay in a CPU's cache, and kernels on a GPU are large."""
+"""Elements measured at once: memory is bounded, and kernels on a GPU are large."""
+
+IN_CACHE = 1 << 14
+"""Elements whose temporaries in fp64 stay in the cache of a core.
+
+They are small enough to be reused: fresh pages cost more than the arithmetic.
+"""
 
 
 ROUNDED_TO = (torch.bfloat16, torch.float16)
@@ -31,6 +37,11 @@ LEAST_ROUNDED = 8
 
 A smaller shard is not compared.
 """
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return flat tensors as one; one alone as it is, since a copy of a large one takes long."""
+    return tensors[0] if len(tensors) == 1 else torch.cat([*tensors])
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ AnyPrecision's Adam are the same in exact arithmetic, whatever they store their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +29,11 @@ from pytest_precision.probes.declared_rule.oracle import claims
 from pytest_precision.probes.declared_rule.oracle.adam import ADAM_NUMBERS, AdamScalars
 from pytest_precision.probes.declared_rule.oracle.sgd import SGD_NUMBERS, SgdScalars
 from pytest_precision.probes.lost_updates.update_log import UpdateLog
-from pytest_precision.recorders.weights import MEASURED_AT_ONCE, KeptWeights, Watched, Weight
+from pytest_precision.probes.lost_updates.update_sums import Rule, Update, sums
+from pytest_precision.recorders.weights import KeptWeights, Watched, Weight
 
 Hyperparameters = Mapping[str, Any]
 """Those of a parameter group before the step: a scheduler may have changed them since."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Computes the exact update of one parameter in fp64, chunk by chunk.
-
-    Attributes:
-        operands: tensors of the parameter's shape, as stored.
-        compute: the update, fp64, from the effective weights before the step, fp64, and the same
-            elements of the operands in their order.
-    """
-
-    operands: tuple[Tensor, ...]
-    compute: Callable[..., Tensor]
 
 
 def rule(
@@ -87,7 +73,8 @@ def _sgd(before: Hyperparameters, state: Mapping[str, Any], grad: Tensor) -> Rul
         momentum = None if buffer is None else buffer.double()
         return scalars.move(weight, grad.double() * sign, momentum)
 
-    return Rule((grad,) if buffer is None else (grad, buffer), compute)
+    operands = (grad,) if buffer is None else (grad, buffer)
+    return Rule(operands, compute, (scalars, sign))
 
 
 def _adam(
@@ -113,7 +100,8 @@ def _adam(
         )
         return scalars.move(weight, m, v)
 
-    return Rule((state["exp_avg"], state[second]), compute)
+    alike = scalars if scales == [None, None] else None
+    return Rule((state["exp_avg"], state[second]), compute, alike)
 
 
 def _scale(state: Mapping[str, Any], name: str) -> Tensor | None:
@@ -190,7 +178,12 @@ class UpdateMeter:
     @torch.no_grad()
     def after(self, optimizer: Optimizer, watched: Iterable[Watched], step: int) -> None:
         """Measure how far the weights moved in a step, against the exact update in fp64."""
-        rows = [row for watch in watched for row in self._measured(optimizer, watch)]
+        measured = [pair for watch in watched for pair in self._measured(optimizer, watch)]
+        figures = sums([update for _, update in measured])
+        rows = [
+            (slot, int(updates), int(lost), *sizes)
+            for (slot, _), (updates, lost, *sizes) in zip(measured, figures, strict=True)
+        ]
         self._steps.append((step, rows))
 
     def write(self, folder: Path, rank: int) -> None:
@@ -198,7 +191,7 @@ class UpdateMeter:
         part = {"pieces": [*self._pieces], "steps": self._steps, "unmeasured": self._unmeasured}
         UpdateLog.store(folder, rank, part)
 
-    def _measured(self, optimizer: Optimizer, watched: Watched) -> Iterator[tuple[float, ...]]:
+    def _measured(self, optimizer: Optimizer, watched: Watched) -> Iterator[tuple[int, Update]]:
         weight = watched.weight
         if watched.grad is None:
             return
@@ -211,32 +204,6 @@ class UpdateMeter:
         for before, (shard, *operands) in zip(
             watched.before, zip(*columns, strict=True), strict=True
         ):
-            counts = _counts(exact, before, shard.tensor, [operand.tensor for operand in operands])
+            tensors = (piece.tensor.reshape(-1) for piece in (shard, *operands))
             slot = self._pieces.setdefault((shard.name, repr(shard.place)), len(self._pieces))
-            yield (slot, *counts)
-
-
-def _counts(
-    exact_rule: Rule, before: Tensor, after: Tensor, operands: list[Tensor]
-) -> tuple[float, ...]:
-    """Return counts of updates and lost ones, sums of |update|, |lost one|, update^2, error^2."""
-    total = torch.zeros(6, dtype=torch.float64, device=after.device)
-    chunk = MEASURED_AT_ONCE[after.device.type]
-    flat = [torch.split(tensor.reshape(-1), chunk) for tensor in (before, after, *operands)]
-    for old, new, *chunks in zip(*flat, strict=True):
-        weight = old.to(new.device).double()
-        exact = exact_rule.compute(weight, *chunks)
-        moved = new.double() - weight  # no sub_: fp64 is not copied, and `new` is the weight itself
-        error = exact - moved
-        if not bool(error.sum().isfinite()):  # one number to look at, not as many as elements
-            finite = error.isfinite()
-            exact, error = exact.where(finite, 0.0), error.where(finite, 0.0)
-        squares = exact.dot(exact), error.dot(error)
-        # Comparisons in place, which give 0.0 and 1.0: torch's own to bool take four times as long.
-        still = moved.eq_(0)
-        size = exact.abs_()
-        sizes = size.sum(), size.dot(still)
-        updated = size.ne_(0)
-        total += torch.stack((updated.sum(), updated.dot(still), *sizes, *squares))
-    updates, lost, *sums = total.cpu().tolist()
-    return (int(updates), int(lost), *sums)
+            yield slot, Update(exact, before.reshape(-1), tuple(tensors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import sqrt
 
 import numpy as np
 from torch import Tensor
@@ -71,20 +72,23 @@ class AdamScalars:
             0.0 if decoupled else decay,
         )
 
-    def denominator(self, second: Tensor) -> Tensor:
-        """Turn the second moment, in place, into the denominator of Adam's update."""
-        corrected = second.div_(self.corrections[1])
+    @property
+    def rate(self) -> float:
+        """Return the factor of the quotient of the first moment and `divisor` in an update."""
+        return self.lr / self.corrections[0] * sqrt(self.corrections[1])
+
+    def divisor(self, second: Tensor) -> Tensor:
+        """Return the denominator of Adam's update times the root of the second correction.
+
+        So the correction is a factor of two numbers, not of each element.
+        """
         if self.eps_in_root:
-            return corrected.add_(self.eps).sqrt_()
-        return corrected.sqrt_().add_(self.eps)
+            return second.add(self.eps * self.corrections[1]).sqrt_()
+        return second.sqrt().add_(self.eps * sqrt(self.corrections[1]))
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return the weight's update from the new moments, whose memory it overwrites."""
-        return self._moved(weight, first.div_(self.denominator(second)))
-
-    def _moved(self, weight: Tensor, quotient: Tensor) -> Tensor:
-        """Return the weight's update, given the quotient of the moments; computed in place."""
-        moved = quotient.mul_(-self.lr / self.corrections[0])
+        """Return the weight's update from the new moments; it overwrites the first one."""
+        moved = first.div_(self.divisor(second)).mul_(-self.rate)
         return moved.add_(weight, alpha=-self.decay) if self.decay else moved
 
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, Rounded, Rounded]:
@@ -94,18 +98,21 @@ class AdamScalars:
         its operands carry is propagated to first order; the quotient, whose divisor may be as small
         as its own error, by its value where the numerator is largest and the divisor smallest.
         """
-        gradient, error = old.with_decay(self.l2, storage)
-        size, (old_first, old_second) = gradient.abs(), old.moments
+        gradient, size, error = old.with_decay(self.l2, storage)
+        old_first, old_second = old.moments
+        share, least = storage.moments[0].share, storage.moments[0].least
         first = old_first.mul(self.betas[0]).add_(gradient, alpha=self.rests[0])
-        terms = old_first.abs().mul_(self.betas[0]).add_(size, alpha=self.rests[0])
-        first_bound = storage.moments[0](terms).add_(error, alpha=self.rests[0])
+        first_bound = old_first.abs().mul_(share * self.betas[0])
+        first_bound.add_(size, alpha=share * self.rests[0]).add_(error, alpha=self.rests[0])
+        first_bound.add_(least)
         second = old_second.mul(self.betas[1]).addcmul_(gradient, gradient, value=self.rests[1])
         second_bound = storage.moments[1](second.abs())
         second_bound.addcmul_(size.mul_(2).add_(error), error, value=self.rests[1])
-        quotient = first / self.denominator(second.clone())
+        quotient = first / self.divisor(second)
         moments = Rounded(first, first_bound), Rounded(second, second_bound)
         bound = self._weight_bound(old.weight, *moments, quotient.abs(), storage)
-        return *moments, Rounded(self._moved(old.weight, quotient).add_(old.weight), bound)
+        moved = quotient.mul_(-self.rate).add_(old.weight, alpha=1 - self.decay)
+        return *moments, Rounded(moved, bound)
 
     def _weight_bound(
         self,
@@ -121,21 +128,19 @@ class AdamScalars:
             weight: before the step.
             first: moment after it.
             second: moment after it.
-            exact: magnitude of their quotient.
+            exact: magnitude of the quotient of the first and the `divisor`.
             storage: roundings of the state.
         """
-        size = first.exact.abs()
-        smallest = (second.exact - second.bound).clamp_(min=0)
-        lowest = self.denominator(smallest.mul_(1 - self.slack[1]))
-        arithmetic = storage.moments[1]
+        lowest = self.divisor((second.exact - second.bound).clamp_(min=0).mul_(1 - self.slack[1]))
+        arithmetic, rounding, rate = storage.moments[1], storage.weight, self.rate
         lowest.mul_(1 - 4 * arithmetic.unit)
         if arithmetic.unit > FLOAT32:  # fp16 has no 1e-8
-            lowest.sub_(arithmetic.least)
-        largest = size.add_(first.bound).div_(lowest.clamp_(min=_TINY)).mul_(1 + self.slack[0])
-        scale = self.lr / self.corrections[0]
-        bound = storage.weight(weight.abs().add_(exact, alpha=scale))
-        bound.add_(exact, alpha=scale * storage.move.share)
-        return bound.add_(largest.sub_(exact), alpha=scale)
+            lowest.sub_(arithmetic.least * sqrt(self.corrections[1]))
+        largest = first.exact.abs().add_(first.bound).div_(lowest.clamp_(min=_TINY))
+        bound = weight.abs().mul_(rounding.share).add_(rounding.least)
+        # The largest quotient less the exact one, beside what is rounded of a move and of its sum.
+        bound.add_(largest, alpha=rate * (1 + self.slack[0]))
+        return bound.add_(exact, alpha=rate * (rounding.share + storage.move.share - 1))
 
 
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from pytest_precision.probes.declared_rule.oracle.update import (
     UpdateScalars,
 )
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
-from pytest_precision.recorders.weights import MEASURED_AT_ONCE
+from pytest_precision.recorders.weights import IN_CACHE, MEASURED_AT_ONCE, joined
 
 
 class Clipping(NamedTuple):
@@ -107,8 +107,8 @@ class Batch:
     ) -> Batch:
         """Concatenate many shards' weights and moments, those before and those after a step."""
         columns = zip(*(part.before.tensors for part in parts), strict=True)
-        before = State.of([*map(torch.cat, columns)])
-        tensors = map(torch.cat, zip(*(part.after for part in parts), strict=True))
+        before = State.of([*map(joined, columns)])
+        tensors = map(joined, zip(*(part.after for part in parts), strict=True))
         after = tuple(tensor.cpu() for tensor in tensors)
         return cls(group, storage, parts, before, clipping, after, parts[0].after[0].device)
 
@@ -125,15 +125,29 @@ class Batch:
         stepped = scalars.stepped(self._old_state(factor), storage)
         tensors = (tensor.to(self.device) for tensor in self.after)
         for (exact, bound), after in zip(stepped, tensors, strict=True):
-            ratio = (after.double() - exact).abs_().div_(bound)
-            if not isfinite(largest := float(ratio.max())):  # NaN where any is
+            ratio = after.to(torch.float64, copy=True).sub_(exact).abs_().div_(bound)
+            if not isfinite(largest := float(ratio.amax())):  # NaN where any is
                 ratio = self._finite(ratio, exact, after)
-                largest = float(ratio.max())
+                largest = float(ratio.amax())
             yield exact, ratio, largest
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
         """Return the batch's largest error under an optimizer rule, as a share of its bound."""
-        return max(largest for *_, largest in self.ratios(scalars, storage, factor))
+        return max(
+            largest
+            for batch in self._in_cache()
+            for *_, largest in batch.ratios(scalars, storage, factor)
+        )
+
+    def _in_cache(self) -> Iterator[Batch]:
+        """Yield this batch in pieces whose temporaries stay in a CPU's cache; on a GPU, itself."""
+        if self.device.type != "cpu":
+            yield self
+            return
+        columns = [torch.split(tensor, IN_CACHE) for tensor in (*self.before.tensors, *self.after)]
+        states = len(self.before.tensors)
+        for tensors in zip(*columns, strict=True):
+            yield replace(self, before=State.of(tensors[:states]), after=tensors[states:])
 
     def exact_state(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
         """Return fp64 moments and weights by a rule from gradients * `factor`, with error bounds.

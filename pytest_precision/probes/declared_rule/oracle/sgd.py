@@ -74,18 +74,18 @@ class SgdScalars:
 
         Each term of a sum carries the rounding of its operations, and what its operands carry.
         """
-        gradient, error = old.with_decay(self.l2, storage)
+        gradient, size, error = old.with_decay(self.l2, storage)
         moments: tuple[Rounded, ...] = ()
         direction, off = gradient, error
         if old.moments:
             (buffer,), (stored,) = old.moments, storage.moments
             after = buffer.mul(self.momentum).add_(gradient, alpha=self.rest)
-            terms = buffer.abs().mul_(self.momentum).add_(gradient.abs(), alpha=self.rest)
+            terms = buffer.abs().mul_(self.momentum).add_(size, alpha=self.rest)
             bound = stored(terms).add_(error, alpha=self.rest)
             moments = (Rounded(after, bound),)
             direction, off = self.direction(gradient, after), bound
             if self.nesterov:
-                terms = gradient.abs().add_(after.abs(), alpha=self.momentum)
+                terms = size.add(after.abs(), alpha=self.momentum)
                 off = bound.mul(self.momentum).add_(error)
                 off.add_(terms, alpha=ROUNDINGS_OF_UPDATE * storage.unit)
         weight = old.weight.mul(1 - self.decay).sub_(direction, alpha=self.lr)

@@ -137,8 +137,8 @@ class State(NamedTuple):
         """Return the moments, the weight and the gradient as one tuple."""
         return *self.moments, self.weight, self.gradient
 
-    def with_decay(self, l2: float, storage: Roundings) -> Rounded:
-        """Return the gradient plus `l2` times the weight, with a bound on its rounding error.
+    def with_decay(self, l2: float, storage: Roundings) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradient plus `l2` times the weight, its magnitude, and an error bound.
 
         The product and the sum are rounded by the arithmetic, also of a gradient that is read as it
         is; a sum that cancels keeps the error of its terms.
@@ -146,10 +146,11 @@ class State(NamedTuple):
         size = self.gradient.abs()
         error = storage.gradient(size)
         if not l2:
-            return Rounded(self.gradient, error)
+            return self.gradient, size, error
         terms = size.add_(self.weight.abs(), alpha=l2)
         error.add_(terms, alpha=ROUNDINGS_OF_UPDATE * storage.unit)
-        return Rounded(self.gradient.add(self.weight, alpha=l2), error)
+        gradient = self.gradient.add(self.weight, alpha=l2)
+        return gradient, gradient.abs(), error
 
 
 class UpdateScalars(Protocol):
