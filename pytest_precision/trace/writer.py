@@ -21,7 +21,8 @@ from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3, digest_name_of_kind, named_digests
-from pytest_precision.trace.reader import Header, TensorSlot
+from pytest_precision.trace.rank_rows import TensorSlot
+from pytest_precision.trace.reader import Header
 
 ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""

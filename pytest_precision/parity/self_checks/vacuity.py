@@ -209,9 +209,8 @@ def observed(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
 def entries_of(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
     """Yield (moment, entry) for each tensor of a kind, such as losses, that a rank recorded."""
     for moment in trace.moments:
-        for entry in trace.entries(moment):
-            if entry.kind == kind:
-                yield moment, entry
+        for entry in trace.entries(moment, {kind}):
+            yield moment, entry
 
 
 def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
@@ -223,9 +222,8 @@ def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
     start: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     end: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     for moment, pieces in ((moments[0], start), (updates[-1], end)):
-        for entry in trace.entries(moment):
-            if entry.kind == "master":
-                pieces[entry.name, entry.rank].append(entry)
+        for entry in trace.entries(moment, {"master"}):
+            pieces[entry.name, entry.rank].append(entry)
     return any(
         not trace.same_bytes(after, trace, before)
         for key in end.keys() & start
