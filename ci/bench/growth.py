@@ -4,7 +4,8 @@
 
 Two recordings with the same digests are written, as AdamW of that many weights shows them, and the
 command `compare` reads them. Where there are several ranks, each has a shard of every weight. Of
-the command are said: seconds of wall time, its largest memory, and the bytes of one recording.
+the command are said: seconds of wall time and of the processor, its largest memory, and the bytes and
+files of one recording.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def main() -> int:
         for side in sides:
             record(side, args.tensors, args.steps, args.ranks)
         written = (time.perf_counter() - started) / 2
-        size = sum(path.stat().st_size for path in sides[0].iterdir())
+        sizes = [path.stat().st_size for path in sides[0].iterdir()]
         command = [sys.executable, "-m", "pytest_precision", "compare", *map(str, sides)]
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -103,7 +104,8 @@ def main() -> int:
         seconds = time.perf_counter() - started
     print(
         f"{args.tensors} tensors, {args.steps} steps, {args.ranks} ranks: "
-        f"written {written:.1f} s, {size / 2**20:.1f} MiB, compared {seconds:.1f} s, "
+        f"written {written:.1f} s, {sum(sizes) / 2**20:.1f} MiB in {len(sizes)} files, "
+        f"compared {seconds:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of processor), "
         f"{usage.ru_maxrss / 2**10:.0f} MiB; {said.partition(': ')[2]}"
     )
     return os.waitstatus_to_exitcode(status)

@@ -7,7 +7,6 @@ that a trace without all of its indices is no trace. Values are read as copy-on-
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -21,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import Chunk, Place, Span
+from pytest_precision.engine.observation import Place
 from pytest_precision.engine.values import described
 from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
+from pytest_precision.trace.format_2 import is_of_format_2, observed_in_format_2
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import (
@@ -34,8 +34,9 @@ from pytest_precision.trace.named_digests import (
     digest_name_of_kind,
     named_digests,
 )
-from pytest_precision.trace.rank_rows import KindRows, RankRows, Rows, TensorSlot, rows_of
+from pytest_precision.trace.rank_rows import KindRows, RankRows, TensorSlot
 from pytest_precision.trace.segment_folders import holders
+from pytest_precision.trace.table import observed_in, table_in
 
 
 class Entry(NamedTuple):
@@ -129,9 +130,12 @@ class Trace:
         for number, place, rank in holders(folder, world_sizes):
             index = files.data(place / f"rank{rank}.json")
             headers.append(_header(index))
-            slots = [_slot(fields) for fields in index["slots"]]
-            moments = {Moment(*moment): _rows(entries) for moment, entries in index["moments"]}
             data = files.bytes(place / f"rank{rank}.bin")
+            slots, moments = (
+                observed_in_format_2(index)
+                if is_of_format_2(index)
+                else observed_in(index, table_in(index, data))
+            )
             starts = index.get("starts", {})  # earlier releases write none
             self._written.append(RankRows(number, rank, slots, moments, data, starts))
         self.header = _joined(headers)
@@ -314,20 +318,3 @@ def _joined(headers: list[Header]) -> Header:
         products=tuple(sorted({dtype for header in headers for dtype in header.products})),
         read=tuple(sorted({axis for header in headers for axis in header.read})),
     )
-
-
-def _rows(entries: list[tuple[int, int | str]]) -> Rows:
-    return rows_of([slot for slot, _ in entries], [stored for _, stored in entries])
-
-
-def _slot(fields: list[Any]) -> TensorSlot:
-    slot = TensorSlot(*fields)
-    piece = tuple(slot.piece)
-    kind, *start = slot.place  # type: ignore[misc]
-    place: Place
-    if kind == "chunk":
-        place = Chunk(tuple(start), piece)
-    else:
-        (first,) = start
-        place = Span(first, first + math.prod(piece))
-    return slot._replace(piece=piece, shape=tuple(slot.shape), place=place)

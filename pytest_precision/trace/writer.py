@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_precision.engine.observation import Chunk, Observation, Place, cloned
+from pytest_precision.engine.observation import Observation, cloned
 from pytest_precision.engine.readable import expect_readable
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
@@ -21,8 +22,9 @@ from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3, digest_name_of_kind, named_digests
-from pytest_precision.trace.rank_rows import TensorSlot
+from pytest_precision.trace.rank_rows import Rows, TensorSlot, rows_of
 from pytest_precision.trace.reader import Header
+from pytest_precision.trace.table import laid_out
 
 ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
@@ -68,7 +70,7 @@ class TraceWriter:
         self._offsets: dict[str, int] = {}
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._moments: dict[Moment, list[tuple[int, int | str]]] = {}
+        self._moments: dict[Moment, Rows] = {}
         self._slots: dict[TensorSlot, int] = {}
 
     def add(
@@ -123,7 +125,9 @@ class TraceWriter:
             entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
         for name, parts in to_digest.items():
             stored.update(zip(parts, self._all_digests(name, [*parts.values()]), strict=True))
-        self._moments[moment] = [(slot, stored[identity]) for slot, identity in entries]
+        self._moments[moment] = rows_of(
+            [slot for slot, _ in entries], [stored[identity] for _, identity in entries]
+        )
 
     def keep(self, observation: Observation) -> Observation:
         """Write a tensor's values now; return a stand-in without values to pass to `add` later.
@@ -170,7 +174,7 @@ class TraceWriter:
     def _write(self, tensor: Tensor) -> int:
         ordered = in_order(tensor)
         return (
-            self._append(ordered)
+            self._append(bytes_of(ordered))
             if ordered.nbytes < WRITTEN_ONCE
             else self._offsets[self._once(ordered)]
         )
@@ -179,14 +183,14 @@ class TraceWriter:
         """Write a tensor's bytes unless equal ones are written already; return their digest."""
         digested = digest(ordered)
         if digested not in self._offsets:
-            self._offsets[digested] = self._append(ordered)
+            self._offsets[digested] = self._append(bytes_of(ordered))
         return digested
 
-    def _append(self, ordered: Tensor) -> int:
+    def _append(self, content: bytes | ctypes.Array[ctypes.c_char]) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         try:
             self._file.write(b"\0" * (start - self._end))
-            self._end = start + self._file.write(bytes_of(ordered))
+            self._end = start + self._file.write(content)
         except OSError as error:
             self._lost = error
             raise
@@ -205,12 +209,13 @@ class TraceWriter:
         """
         if self._lost is not None:
             raise self._lost
+        table = laid_out(self._slots, self._moments)
+        start = self._append(table.content)
         self._file.close()
-        slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
         index = (
             asdict(header)
             | {"digests": self._digests, "digest": self._digest_name}
-            | {"slots": slots, "moments": [*self._moments.items()], "starts": starts or {}}
+            | {"starts": starts or {}, "table": start, **table.index}
         )
         write_whole(self._index, index)
 
@@ -236,7 +241,3 @@ def _memory(tensor: Tensor) -> tuple[Any, ...]:
     """
     laid = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
     return *laid, tensor.is_conj(), tensor.is_neg()
-
-
-def _plain(place: Place) -> Any:
-    return ("chunk", *place.offsets) if isinstance(place, Chunk) else ("span", place.start)
