@@ -4,8 +4,8 @@
 
 Two recordings with the same digests are written, as AdamW of that many weights shows them, and the
 command `compare` reads them. Where there are several ranks, each has a shard of every weight. Of
-the command are said: seconds of wall time and of the processor, its largest memory, and the bytes and
-files of one recording.
+the command are said: seconds of wall time and of the processor, and its largest memory; of one
+recording, its bytes and files.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pytest_precision.trace.sound import (
     unsound,
 )
 from pytest_precision.trace.sound_index import expect_course, expect_header
-from pytest_precision.trace.table import place_of
+from pytest_precision.trace.table import stored_place
 
 DIGEST = 32
 """Characters of a digest, hexadecimal."""
@@ -108,5 +108,5 @@ def _is_digest(where: Any) -> bool:
 
 def _slot(fields: list[Any]) -> TensorSlot:
     slot = TensorSlot(*fields)
-    place = place_of(slot.place, slot.piece)  # type: ignore[arg-type]
+    place = stored_place(slot.place, slot.piece)  # type: ignore[arg-type]
     return slot._replace(piece=tuple(slot.piece), shape=tuple(slot.shape), place=place)

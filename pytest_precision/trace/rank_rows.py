@@ -88,11 +88,11 @@ class KindRows(NamedTuple):
             for half in ("first", "second")
         ):
             return False
-        there = ~digested
-        sizes = self.sizes[there]
-        if not np.array_equal(sizes, other.sizes[there]):
+        undigested = ~digested
+        sizes = self.sizes[undigested]
+        if not np.array_equal(sizes, other.sizes[undigested]):
             return False
-        addresses = self.addresses[there].tolist(), other.addresses[there].tolist()
+        addresses = self.addresses[undigested].tolist(), other.addresses[undigested].tolist()
         return not any(map(memcmp, *addresses, sizes.tolist()))
 
 

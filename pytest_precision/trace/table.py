@@ -116,10 +116,10 @@ def _form(
 ) -> tuple[Any, ...]:
     """Return the fields of a slot after its kind and name."""
     nbytes = math.prod(piece) * getattr(torch, dtype).itemsize
-    return dtype, tuple(piece), tuple(shape), place_of(place, piece), local, nbytes
+    return dtype, tuple(piece), tuple(shape), stored_place(place, piece), local, nbytes
 
 
-def place_of(words: Sequence[Any], piece: Sequence[int]) -> Place:
+def stored_place(words: Sequence[Any], piece: Sequence[int]) -> Place:
     """Return the place of a piece of this shape, as an index says it."""
     kind, *starts = words
     if kind == "chunk":

@@ -72,6 +72,7 @@ class TraceWriter:
         self._pool = ThreadPoolExecutor(threads)
         self._moments: dict[Moment, Rows] = {}
         self._slots: dict[TensorSlot, int] = {}
+        self._last_slots: dict[tuple[str, str], tuple[tuple[Any, ...], int]] = {}
 
     def add(
         self,
@@ -96,38 +97,53 @@ class TraceWriter:
         # would make two tensors look like one.
         alive: list[Tensor] = []
         to_digest: dict[str, dict[tuple[Any, ...], DigestedPart]] = {}
+        before: Observation | None = None
+        identity: tuple[Any, ...] = ()
         for observation in observations:
-            tensor = observation.tensor.detach()
+            if before is not None and observation.shows_as(before):  # as options of groups do
+                entries.append((self._slot_of(observation, alive[-1]), identity))
+                continue
+            before, tensor = observation, observation.tensor.detach()
             if not observation.digest:
                 expect_readable(observation.kind, observation.name, tensor)
             alive.append(tensor)
             part = DigestedPart(tensor, observation.shape, observation.place)
             identity = (*_memory(tensor), observation.digest, *part[1:])
-            nbytes = tensor.numel() * tensor.element_size()
             if observation.digest:
                 offset = self._offsets.get(observation.digest)
                 stored[identity] = observation.digest if offset is None else offset
-            elif digests and not kept_as_it_is(observation.kind, nbytes):
+            elif digests and not kept_as_it_is(observation.kind, _nbytes(tensor)):
                 name = digest_name_of_kind(self._digest_name, observation.kind)
                 to_digest.setdefault(name, {})[identity] = part
             elif identity not in stored:
                 stored[identity] = self._write(tensor)
-            slot = TensorSlot(
-                observation.kind,
-                observation.name,
-                dtype_name(tensor.dtype),
-                tuple(tensor.shape),
-                observation.shape,
-                observation.place,
-                observation.local,
-                nbytes,
-            )
-            entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
+            entries.append((self._slot_of(observation, tensor), identity))
         for name, parts in to_digest.items():
             stored.update(zip(parts, self._all_digests(name, [*parts.values()]), strict=True))
         self._moments[moment] = rows_of(
             [slot for slot, _ in entries], [stored[identity] for _, identity in entries]
         )
+
+    def _slot_of(self, observation: Observation, tensor: Tensor) -> int:
+        """Return the number of an observation's slot, which is that of the moment before, mostly.
+
+        To look a slot up takes as long as to digest a small tensor, so that it is compared with
+        the last one of its kind and name first.
+        """
+        form = tensor.dtype, tensor.shape, observation.shape, observation.place, observation.local
+        named = observation.kind, observation.name
+        known_form, number = self._last_slots.get(named, (None, -1))
+        if known_form != form:
+            slot = TensorSlot(
+                *named,
+                dtype_name(tensor.dtype),
+                tuple(tensor.shape),
+                *form[2:],
+                _nbytes(tensor),
+            )
+            number = self._slots.setdefault(slot, len(self._slots))
+            self._last_slots[named] = form, number
+        return number
 
     def keep(self, observation: Observation) -> Observation:
         """Write a tensor's values now; return a stand-in without values to pass to `add` later.
@@ -232,6 +248,10 @@ class TraceWriter:
         # After an error the trace is not whole, and that its last bytes have no room is no news.
         with nullcontext() if error is None else suppress(OSError):
             self._file.close()
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

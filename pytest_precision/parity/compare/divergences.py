@@ -166,13 +166,13 @@ def judge(
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
-        hidden = aside | local.keys()
-        alike = [t for t in alike_kinds.at(moments, hidden) if not criteria.leave_out_some(t.kind)]
-        for tensors in alike:
-            judgement.count_alike(tensors, moments[0])
-            optional.note_alike(tensors)
-        hidden |= {tensors.kind for tensors in alike}
-        for aligned in sums.of(align(candidate, reference, moments, hidden)):
+        uncounted = aside | local.keys()
+        for alike in alike_kinds.at(moments, uncounted):
+            if not criteria.leave_out_some(alike.kind):
+                judgement.count_alike(alike, moments[0])
+                optional.note_alike(alike)
+                uncounted |= {alike.kind}
+        for aligned in sums.of(align(candidate, reference, moments, uncounted)):
             rule = criteria.of_tensor(aligned.kind, aligned.name)
             if rule.criterion.left_out:
                 tensors = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
@@ -189,17 +189,22 @@ def judge(
             criterion = rule.criterion
             if noise is not None:
                 criterion = criterion.measured(partial(noise.bound, pair, moments[1]))
-            finding = finding_of(pair, criterion)
-            if finding is not None:
-                tally.findings.append(finding)
-                judgement.first = judgement.first or finding
-            elif criterion.tolerates and pair.tensors is not None:
-                tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
+            _judge_unlike(judgement, tally, pair, criterion)
     judgement.left_out |= optional.left_out() | uncalled.left_out() | sums.left_out()
     judgement.first = first_cause(judgement)
     if judgement.first is not None:  # sides that agree need not be read once more
         judgement.forwards = {*_forwards(candidate, reference)}
     return judgement
+
+
+def _judge_unlike(judgement: Judgement, tally: Tally, pair: Pair, criterion: Criterion) -> None:
+    """Hold a pair whose bytes are not known to be the same to its criterion."""
+    finding = finding_of(pair, criterion)
+    if finding is not None:
+        tally.findings.append(finding)
+        judgement.first = judgement.first or finding
+    elif criterion.tolerates and pair.tensors is not None:
+        tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
 
 
 def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
