@@ -191,10 +191,8 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
 
 def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
     """Return the names of a recording's tensors of these kinds, such as `param`."""
-    entries = (
-        observation for moment in side.trace.moments for observation in side.trace.entries(moment)
-    )
-    return dict.fromkeys(observation.name for observation in entries if observation.kind in kinds)
+    moments, trace = side.trace.moments, side.trace
+    return dict.fromkeys(entry.name for m in moments for entry in trace.entries(m, kinds))
 
 
 def expect_values(side: Recording, criteria: Criteria) -> None:
@@ -243,8 +241,8 @@ def expect_one_digest(candidate: Recording, reference: Recording) -> None:
 def _has_digests(side: Recording) -> bool:
     """Return whether a recording has a digest by its own name, and not values of all tensors."""
     trace = side.trace
-    entries = (entry for moment in trace.moments for entry in trace.entries(moment))
-    return any(e.digest and trace.digest_name(e.kind) == trace.header.digest for e in entries)
+    kinds = (kind for moment in trace.moments for kind in trace.kinds_at(moment, digested=True))
+    return any(trace.digest_name(kind) == trace.header.digest for kind in kinds)
 
 
 def expect_no_noise(criteria: Criteria) -> None:

@@ -56,7 +56,21 @@ class Capture:
             return
         by_name = self._kept.setdefault(kind, {})
         if name not in by_name:
-            by_name[name] = [self._snapshot(observation) for observation in seen]
+            by_name[name] = [*self._copies(seen)]
+
+    def _copies(self, seen: Iterable[Observation]) -> Iterator[Observation]:
+        """Yield a copy of each observation; neighbours that show one tensor share one copy of it.
+
+        An option of a parameter group is shown of each of its parameters, in thousands.
+        """
+        before = copied = None
+        for observation in seen:
+            if before is not None and copied is not None and observation.shows_as(before):
+                copied = copied.of_name(observation.name)
+            else:
+                copied = self._snapshot(observation)
+            before = observation
+            yield copied
 
     def drop(self, kind: str, name: str) -> None:
         """Remove the buffered observations of this kind and name."""

@@ -104,7 +104,7 @@ def learning_rates(groups: Groups) -> Iterator[Observation]:
     for group, names in groups:
         rate = _number(group.get("lr"))
         if rate is not None:
-            yield from (whole("lr", name, rate) for name in names)
+            yield from _of_each(whole("lr", "", rate), names)
 
 
 def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Observation]:
@@ -117,8 +117,13 @@ def other_numbers(groups: Groups, changes: Changes | None = None) -> Iterator[Ob
     for place, (group, names) in enumerate(groups):
         for option, value in _options_of(group):
             if changes is None or changes.differs(f"{place}.{option}", value):
-                for name in names:
-                    yield whole("hyper", TensorKey(name, option).name("hyper"), value)
+                options = (TensorKey(name, option).name("hyper") for name in names)
+                yield from _of_each(whole("hyper", "", value), options)
+
+
+def _of_each(observation: Observation, names: Iterable[str]) -> Iterator[Observation]:
+    """Yield an observation of what several parameters have in common, under each name."""
+    return map(observation.of_name, names)
 
 
 def group_options(groups: Groups) -> Iterator[tuple[str, Any]]:

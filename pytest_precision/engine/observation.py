@@ -68,6 +68,19 @@ class Observation:
         if is_local(self.kind):
             object.__setattr__(self, "local", True)
 
+    def shows_as(self, other: Observation) -> bool:
+        """Return whether another observation, of any name, is one of this very tensor."""
+        return self.tensor is other.tensor and (
+            (self.kind, self.shape, self.place, self.local, self.digest)
+            == (other.kind, other.shape, other.place, other.local, other.digest)
+        )
+
+    def of_name(self, name: str) -> Observation:
+        """Return this observation under another name."""
+        return Observation(
+            self.kind, name, self.tensor, self.shape, self.place, self.local, self.digest
+        )
+
 
 def cloned(observation: Observation) -> Observation:
     """Return an observation with its tensor copied to the CPU, safe from later writes.

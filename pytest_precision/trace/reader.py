@@ -7,21 +7,25 @@ that a trace without all of its indices is no trace. Values are read as copy-on-
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.observation import Chunk, Place, Span
+from pytest_precision.engine.observation import Place
 from pytest_precision.engine.values import described
 from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
+from pytest_precision.trace.format_2 import is_of_format_2, observed_in_format_2
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import (
@@ -30,20 +34,9 @@ from pytest_precision.trace.named_digests import (
     digest_name_of_kind,
     named_digests,
 )
+from pytest_precision.trace.rank_rows import KindRows, RankRows, TensorSlot
 from pytest_precision.trace.segment_folders import holders
-
-
-class TensorSlot(NamedTuple):
-    """The properties of a tensor that are the same whenever it is observed, such as its dtype."""
-
-    kind: str
-    name: str
-    dtype: str
-    piece: tuple[int, ...]
-    shape: tuple[int, ...]
-    place: Place
-    local: bool
-    nbytes: int
+from pytest_precision.trace.table import observed_in, table_in
 
 
 class Entry(NamedTuple):
@@ -111,27 +104,6 @@ class Header:
     digest: str = XXH3
 
 
-@dataclass(frozen=True)
-class _Written:
-    """The index and the bytes that one rank wrote for one part of a run between restarts.
-
-    Attributes:
-        number: of the segment.
-        rank: the rank that has written it.
-        slots: what its tensors have in common at all moments.
-        moments: moment to the number of a slot, and the offset or the digest of each observation.
-        data: the bytes.
-        starts: by kind and name, what is shown only once it has changed was at first.
-    """
-
-    number: int
-    rank: int
-    slots: list[TensorSlot]
-    moments: dict[Moment, list[tuple[int, int | str]]]
-    data: Tensor
-    starts: Mapping[str, Mapping[str, str]]
-
-
 class Trace:
     """All observations of a run, read from a folder, in causal order.
 
@@ -158,11 +130,14 @@ class Trace:
         for number, place, rank in holders(folder, world_sizes):
             index = files.data(place / f"rank{rank}.json")
             headers.append(_header(index))
-            slots = [_slot(fields) for fields in index["slots"]]
-            moments = {Moment(*moment): entries for moment, entries in index["moments"]}
             data = files.bytes(place / f"rank{rank}.bin")
+            slots, moments = (
+                observed_in_format_2(index)
+                if is_of_format_2(index)
+                else observed_in(index, table_in(index, data))
+            )
             starts = index.get("starts", {})  # earlier releases write none
-            self._written.append(_Written(number, rank, slots, moments, data, starts))
+            self._written.append(RankRows(number, rank, slots, moments, data, starts))
         self.header = _joined(headers)
         of_rank_0 = [part for part in self._written if part.rank == 0]
         self._segment = {moment: part.number for part in of_rank_0 for moment in part.moments}
@@ -177,21 +152,56 @@ class Trace:
         numbers = range(len(self.world_sizes))
         return [[m for m in self.moments if self._segment[m] == number] for number in numbers]
 
-    def entries(self, moment: Moment) -> Iterator[Entry]:
-        """Yield the observations of all ranks at one moment, in rank order."""
+    def entries(self, moment: Moment, kinds: Collection[str] | None = None) -> Iterator[Entry]:
+        """Yield the observations of all ranks at one moment, in rank order.
+
+        Args:
+            moment: when.
+            kinds: of which tensors; of all unless given.
+        """
         for file, part in enumerate(self._written):
-            for slot, stored in part.moments.get(moment, ()):
-                where = (stored, "") if isinstance(stored, int) else (None, stored)
-                yield Entry._make((*part.slots[slot], part.rank, *where, file))
+            slots, rank = part.slots, part.rank
+            for slot, digested, first, second in part.at(moment, kinds).tolist():
+                where = (None, f"{first:016x}{second:016x}") if digested else (first, "")
+                yield Entry(*slots[slot], rank, *where, file)
+
+    def kinds_at(self, moment: Moment, *, digested: bool = False) -> set[str]:
+        """Return the kinds of tensors that any rank has observed at a moment.
+
+        Args:
+            moment: when.
+            digested: whether to look only at tensors of which digests were kept.
+        """
+        return {kind for part in self._written for kind in part.kinds_at(moment, digested=digested)}
+
+    def rows_at(self, moment: Moment, kind: str) -> KindRows:
+        """Return the observations of a kind by all ranks at one moment, in rank order, as rows."""
+        parts = [
+            part.of_kind(moment, kind, before)
+            for part, before in zip(self._written, self._slots_before, strict=True)
+            if moment in part.moments
+        ]
+        return KindRows(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def slots_of(self, numbers: Iterable[int]) -> Iterator[tuple[TensorSlot, int]]:
+        """Yield slot and rank for each number of a slot among those of all ranks."""
+        for number in numbers:
+            file = bisect_right(self._slots_before, number) - 1
+            part = self._written[file]
+            yield part.slots[number - self._slots_before[file]], part.rank
+
+    @cached_property
+    def _slots_before(self) -> list[int]:
+        """Return how many slots there are before those of each file."""
+        return [0, *accumulate(len(part.slots) for part in self._written)][:-1]
 
     def held(
         self, moment: Moment, kinds: Collection[str]
     ) -> Mapping[str, Mapping[str, list[Entry]]]:
         """Return all ranks' observations at one moment, of given kinds, by kind and name."""
         by_kind: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
-        for entry in self.entries(moment):
-            if entry.kind in kinds:
-                by_kind[entry.kind][entry.name].append(entry)
+        for entry in self.entries(moment, kinds):
+            by_kind[entry.kind][entry.name].append(entry)
         return by_kind
 
     def starts(self) -> dict[tuple[str, str, int], str]:
@@ -212,8 +222,12 @@ class Trace:
         """Return dtype, shape and digest of an observation, in the words of `starts`."""
         return described(entry.dtype, entry.piece, self.digest_of(entry, XXH3))
 
-    def dtypes(self) -> dict[str, dict[str, str]]:
+    def dtypes(self) -> Mapping[str, Mapping[str, str]]:
         """Return the dtype of every tensor, by kind and then by name."""
+        return self._dtypes
+
+    @cached_property
+    def _dtypes(self) -> dict[str, dict[str, str]]:
         by_kind: dict[str, dict[str, str]] = {}
         for part in self._written:
             for slot in part.slots:
@@ -304,16 +318,3 @@ def _joined(headers: list[Header]) -> Header:
         products=tuple(sorted({dtype for header in headers for dtype in header.products})),
         read=tuple(sorted({axis for header in headers for axis in header.read})),
     )
-
-
-def _slot(fields: list[Any]) -> TensorSlot:
-    slot = TensorSlot(*fields)
-    piece = tuple(slot.piece)
-    kind, *start = slot.place  # type: ignore[misc]
-    place: Place
-    if kind == "chunk":
-        place = Chunk(tuple(start), piece)
-    else:
-        (first,) = start
-        place = Span(first, first + math.prod(piece))
-    return slot._replace(piece=piece, shape=tuple(slot.shape), place=place)

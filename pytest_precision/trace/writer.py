@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_precision.engine.observation import Chunk, Observation, Place, cloned
+from pytest_precision.engine.observation import Observation, cloned
 from pytest_precision.engine.readable import expect_readable
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
@@ -21,7 +22,9 @@ from pytest_precision.trace.files import write_whole
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3, digest_name_of_kind, named_digests
-from pytest_precision.trace.reader import Header, TensorSlot
+from pytest_precision.trace.rank_rows import Rows, TensorSlot, rows_of
+from pytest_precision.trace.reader import Header
+from pytest_precision.trace.table import laid_out
 
 ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
@@ -67,8 +70,9 @@ class TraceWriter:
         self._offsets: dict[str, int] = {}
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._moments: dict[Moment, list[tuple[int, int | str]]] = {}
+        self._moments: dict[Moment, Rows] = {}
         self._slots: dict[TensorSlot, int] = {}
+        self._last_slots: dict[tuple[str, str], tuple[tuple[Any, ...], int]] = {}
 
     def add(
         self,
@@ -93,36 +97,53 @@ class TraceWriter:
         # would make two tensors look like one.
         alive: list[Tensor] = []
         to_digest: dict[str, dict[tuple[Any, ...], DigestedPart]] = {}
+        before: Observation | None = None
+        identity: tuple[Any, ...] = ()
         for observation in observations:
-            tensor = observation.tensor.detach()
+            if before is not None and observation.shows_as(before):  # as options of groups do
+                entries.append((self._slot_of(observation, alive[-1]), identity))
+                continue
+            before, tensor = observation, observation.tensor.detach()
             if not observation.digest:
                 expect_readable(observation.kind, observation.name, tensor)
             alive.append(tensor)
             part = DigestedPart(tensor, observation.shape, observation.place)
             identity = (*_memory(tensor), observation.digest, *part[1:])
-            nbytes = tensor.numel() * tensor.element_size()
             if observation.digest:
                 offset = self._offsets.get(observation.digest)
                 stored[identity] = observation.digest if offset is None else offset
-            elif digests and not kept_as_it_is(observation.kind, nbytes):
+            elif digests and not kept_as_it_is(observation.kind, _nbytes(tensor)):
                 name = digest_name_of_kind(self._digest_name, observation.kind)
                 to_digest.setdefault(name, {})[identity] = part
             elif identity not in stored:
                 stored[identity] = self._write(tensor)
-            slot = TensorSlot(
-                observation.kind,
-                observation.name,
-                dtype_name(tensor.dtype),
-                tuple(tensor.shape),
-                observation.shape,
-                observation.place,
-                observation.local,
-                nbytes,
-            )
-            entries.append((self._slots.setdefault(slot, len(self._slots)), identity))
+            entries.append((self._slot_of(observation, tensor), identity))
         for name, parts in to_digest.items():
             stored.update(zip(parts, self._all_digests(name, [*parts.values()]), strict=True))
-        self._moments[moment] = [(slot, stored[identity]) for slot, identity in entries]
+        self._moments[moment] = rows_of(
+            [slot for slot, _ in entries], [stored[identity] for _, identity in entries]
+        )
+
+    def _slot_of(self, observation: Observation, tensor: Tensor) -> int:
+        """Return the number of an observation's slot, which is that of the moment before, mostly.
+
+        To look a slot up takes as long as to digest a small tensor, so that it is compared with
+        the last one of its kind and name first.
+        """
+        form = tensor.dtype, tensor.shape, observation.shape, observation.place, observation.local
+        named = observation.kind, observation.name
+        known_form, number = self._last_slots.get(named, (None, -1))
+        if known_form != form:
+            slot = TensorSlot(
+                *named,
+                dtype_name(tensor.dtype),
+                tuple(tensor.shape),
+                *form[2:],
+                _nbytes(tensor),
+            )
+            number = self._slots.setdefault(slot, len(self._slots))
+            self._last_slots[named] = form, number
+        return number
 
     def keep(self, observation: Observation) -> Observation:
         """Write a tensor's values now; return a stand-in without values to pass to `add` later.
@@ -169,7 +190,7 @@ class TraceWriter:
     def _write(self, tensor: Tensor) -> int:
         ordered = in_order(tensor)
         return (
-            self._append(ordered)
+            self._append(bytes_of(ordered))
             if ordered.nbytes < WRITTEN_ONCE
             else self._offsets[self._once(ordered)]
         )
@@ -178,14 +199,14 @@ class TraceWriter:
         """Write a tensor's bytes unless equal ones are written already; return their digest."""
         digested = digest(ordered)
         if digested not in self._offsets:
-            self._offsets[digested] = self._append(ordered)
+            self._offsets[digested] = self._append(bytes_of(ordered))
         return digested
 
-    def _append(self, ordered: Tensor) -> int:
+    def _append(self, content: bytes | ctypes.Array[ctypes.c_char]) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         try:
             self._file.write(b"\0" * (start - self._end))
-            self._end = start + self._file.write(bytes_of(ordered))
+            self._end = start + self._file.write(content)
         except OSError as error:
             self._lost = error
             raise
@@ -204,12 +225,13 @@ class TraceWriter:
         """
         if self._lost is not None:
             raise self._lost
+        table = laid_out(self._slots, self._moments)
+        start = self._append(table.content)
         self._file.close()
-        slots = [slot._replace(place=_plain(slot.place)) for slot in self._slots]
         index = (
             asdict(header)
             | {"digests": self._digests, "digest": self._digest_name}
-            | {"slots": slots, "moments": [*self._moments.items()], "starts": starts or {}}
+            | {"starts": starts or {}, "table": start, **table.index}
         )
         write_whole(self._index, index)
 
@@ -228,6 +250,10 @@ class TraceWriter:
             self._file.close()
 
 
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
     """Return a key that is equal for two tensors only if they are the same view of one memory.
 
@@ -235,7 +261,3 @@ def _memory(tensor: Tensor) -> tuple[Any, ...]:
     """
     laid = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
     return *laid, tensor.is_conj(), tensor.is_neg()
-
-
-def _plain(place: Place) -> Any:
-    return ("chunk", *place.offsets) if isinstance(place, Chunk) else ("span", place.start)

@@ -18,6 +18,7 @@ from pytest_precision.__main__ import main
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.needs import Needs
+from pytest_precision.trace.table import TABLE_KEYS
 
 LOOP = """
 import torch
@@ -56,7 +57,8 @@ def loop(in_folder: Path) -> Loop:
 def moments(folder: str, rank: int = 0) -> tuple[Any, Any]:
     """Return what was recorded of a rank, and when, with all bits."""
     index = json.loads((Path(folder) / f"rank{rank}.json").read_text())
-    return index["slots"], index["moments"]
+    content = (Path(folder) / f"rank{rank}.bin").read_bytes()
+    return {key: index[key] for key in TABLE_KEYS}, content[index["table"] :]
 
 
 def test_it_is_what_the_command_records(loop: Loop) -> None:

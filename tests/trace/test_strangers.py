@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from edits import DEEP, ORIGIN, edited, equivalent, sealed_again
 from hypothesis import HealthCheck, event, given, settings
@@ -27,6 +28,8 @@ from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.recorders.scripts import loop_trace
+from pytest_precision.trace.rank_rows import ROW
+from pytest_precision.trace.table import SLOT
 
 pytestmark = pytest.mark.slow
 
@@ -163,8 +166,19 @@ def change(name: str, *path: Any, to: Any) -> Callable[[Path], object]:
     return changed
 
 
-FIRST = ("moments", 0, 1, 0, 1)
-"""The offset of the first tensor at the first moment."""
+def table(column: str, to: int, dtype: np.dtype[Any] = ROW) -> Callable[[Path], object]:
+    """Return an edit that puts a number into the first row of rank 0, or slot, and seals it."""
+
+    def changed(folder: Path) -> None:
+        index = json.loads((folder / "rank0.json").read_text())
+        rows = sum(moment[-1] for moment in index["moments"])
+        start = index["table"] + (rows * ROW.itemsize if dtype is SLOT else 0)
+        content = bytearray((folder / "rank0.bin").read_bytes())
+        np.frombuffer(content, dtype, 1, start)[column] = to
+        (folder / "rank0.bin").write_bytes(content)
+        sealed_again(folder, "rank0.bin")
+
+    return changed
 
 
 def pipe(folder: Path) -> None:
@@ -179,23 +193,34 @@ def padding(folder: Path) -> None:
 
 
 CRAFTED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "far offset": (change("rank0.json", *FIRST, to=-(1 << 40)), "an offset to be a whole number"),
-    "odd offset": (change("rank0.json", *FIRST, to=1), "an offset that is a multiple of"),
-    "offset 1.0": (change("rank0.json", *FIRST, to=64.0), "an offset to be a whole number"),
-    "offset null": (change("rank0.json", *FIRST, to=None), "an offset to be a whole number"),
-    "dtype": (change("rank0.json", "slots", 0, 2, to="float3:"), "a dtype that this torch has"),
-    "alias": (change("rank0.json", "slots", 0, 2, to="float"), "a dtype that this torch has"),
-    "nbytes": (change("rank0.json", "slots", 0, 7, to=1), "nbytes of .* to be a whole number"),
-    "huge shape": (change("rank0.json", "slots", 0, 4, to=[1 << 50] * 2), "elements to be a whole"),
-    "span": (change("rank0.json", "slots", 0, 5, to=["span", 1 << 50]), "the place of a piece"),
-    "span -7": (change("rank0.json", "slots", 0, 5, to=["span", -7]), "the start of a piece"),
-    "place x": (change("rank0.json", "slots", 0, 5, to=["x", 0]), "the place of a piece"),
-    "operation": (change("rank0.json", "moments", 1, 0, 1, to="triin"), "the moment"),
-    "phase": (change("rank0.json", "moments", 2, 0, 3, to="reduce"), "the moment"),
-    "step": (change("rank0.json", "moments", 2, 0, 2, to=True), "the moment"),
+    "far offset": (table("first", (1 << 64) - (1 << 40)), "an offset of a tensor within"),
+    "near offset": (table("first", 1 << 20), "an offset of a tensor within"),
+    "odd offset": (table("first", 1), "an offset that is a multiple of"),
+    "offset and digest": (table("second", 1), "an offset that is a multiple of"),
+    "small digest": (table("digested", 1), "values of .* but got 'a digest'"),
+    "neither": (table("digested", 2), "whether a row has a digest to be below 2"),
+    "slot": (table("slot", (1 << 32) - 1), "the number of a slot to be below"),
+    "kind": (table("kind", 999, SLOT), "the number of a kind to be below"),
+    "name": (table("name", 999, SLOT), "the number of a name to be below"),
+    "form": (table("form", (1 << 32) - 1, SLOT), "the number of a form to be below"),
+    "table": (change("rank0.json", "table", to=0), "the offset of the table to be a whole"),
+    "slots": (change("rank0.json", "slots", to=1 << 40), "a number of slots to be a whole number"),
+    "slots 1.0": (change("rank0.json", "slots", to=1.0), "a number of slots to be a whole number"),
+    "rows": (change("rank0.json", "moments", 1, 4, to=-1), "rows of a moment to be a whole"),
+    "more rows": (change("rank0.json", "moments", 1, 4, to=1000), "the offset of the table to"),
+    "dtype": (change("rank0.json", "forms", 0, 0, to="float3:"), "a dtype that this torch has"),
+    "alias": (change("rank0.json", "forms", 0, 0, to="float"), "a dtype that this torch has"),
+    "local": (change("rank0.json", "forms", 0, 4, to=1), "local to be true or false"),
+    "huge shape": (change("rank0.json", "forms", 0, 2, to=[1 << 50] * 2), "elements to be a whole"),
+    "span": (change("rank0.json", "forms", 0, 3, to=["span", 1 << 50]), "the place of a piece"),
+    "span -7": (change("rank0.json", "forms", 0, 3, to=["span", -7]), "the start of a piece"),
+    "place x": (change("rank0.json", "forms", 0, 3, to=["x", 0]), "the place of a piece"),
+    "names": (change("rank0.json", "names", 0, to=7), "names to be a text"),
+    "operation": (change("rank0.json", "moments", 1, 1, to="triin"), "the moment"),
+    "phase": (change("rank0.json", "moments", 2, 3, to="reduce"), "the moment"),
+    "step": (change("rank0.json", "moments", 2, 2, to=True), "the moment"),
     "no moments": (change("rank0.json", "moments", to=[]), "the moments of whole train steps"),
-    "slot": (change("rank0.json", "moments", 0, 1, 0, 0, to=-1), "the number of a slot"),
-    "deep": (change("rank0.json", "slots", to="DEEP"), "RecursionError"),
+    "deep": (change("rank0.json", "forms", to="DEEP"), "RecursionError"),
     "deep origin": (change(ORIGIN, "script", to="DEEP"), "RecursionError"),
     "world_size": (change(ORIGIN, "world_size", to=10**8), "world_size to be a whole number"),
     "world_size 1.0": (change(ORIGIN, "world_size", to=2.0), "world_size to be a whole number"),

@@ -144,6 +144,10 @@ class Criteria:
         reasons = [rule.criterion.left_out for rule in self.of_kind(kind)]
         return reasons[-1] if all(reasons) else ""
 
+    def leave_out_some(self, kind: str) -> bool:
+        """Return whether a tensor of a kind may be left out, by its name."""
+        return any(rule.criterion.left_out for rule in self.of_kind(kind))
+
     def unknown(self, names: Mapping[str, Collection[str]]) -> str:
         """Return an error text if a criterion names tensors that were not compared; else empty.
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.parity.compare.alike import AlikeKinds, AlikeTensors
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
@@ -118,6 +119,14 @@ class Judgement:
     left_out: dict[str, str] = field(default_factory=dict)
     forwards: set[tuple[int, int]] = field(default_factory=set)
 
+    def count_alike(self, tensors: AlikeTensors, moment: Moment) -> None:
+        """Count pairs of one kind as compared, each of which has the same bytes on both sides."""
+        tally = self.spread[tensors.kind, moment.op]
+        tally.names.extend(name for name, _ in tensors.keys)
+        tally.dtypes.update((dtype, dtype) for dtype in tensors.dtypes)
+        self.observations += len(tensors.keys)
+        self.bytes += tensors.nbytes
+
     def counted(self, pair: Pair) -> Tally:
         """Count a pair as compared; return the `Tally` for its kind of tensor and operation."""
         tally = self.spread[pair.kind, pair.moment.op]
@@ -151,13 +160,19 @@ def judge(
         for tensors, why in trace.header.unshown.items():
             judgement.left_out.setdefault(tensors, f"{side}: {why}")
     optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
-    sums = SummedLosses(criteria)
+    alike_kinds, sums = AlikeKinds(candidate, reference), SummedLosses(criteria)
     for moments in common_moments(candidate, reference):
         optional.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
-        for aligned in sums.of(align(candidate, reference, moments, aside | local.keys())):
+        uncounted = aside | local.keys()
+        for alike in alike_kinds.at(moments, uncounted):
+            if not criteria.leave_out_some(alike.kind):
+                judgement.count_alike(alike, moments[0])
+                optional.note_alike(alike)
+                uncounted |= {alike.kind}
+        for aligned in sums.of(align(candidate, reference, moments, uncounted)):
             rule = criteria.of_tensor(aligned.kind, aligned.name)
             if rule.criterion.left_out:
                 tensors = rule.key if rule.pattern else f"{aligned.kind}, except names of their own"
@@ -174,12 +189,7 @@ def judge(
             criterion = rule.criterion
             if noise is not None:
                 criterion = criterion.measured(partial(noise.bound, pair, moments[1]))
-            finding = finding_of(pair, criterion)
-            if finding is not None:
-                tally.findings.append(finding)
-                judgement.first = judgement.first or finding
-            elif criterion.tolerates and pair.tensors is not None:
-                tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
+            _judge_unlike(judgement, tally, pair, criterion)
     judgement.left_out |= optional.left_out() | uncalled.left_out() | sums.left_out()
     judgement.first = first_cause(judgement)
     if judgement.first is not None:  # sides that agree need not be read once more
@@ -187,11 +197,21 @@ def judge(
     return judgement
 
 
+def _judge_unlike(judgement: Judgement, tally: Tally, pair: Pair, criterion: Criterion) -> None:
+    """Hold a pair whose bytes are not known to be the same to its criterion."""
+    finding = finding_of(pair, criterion)
+    if finding is not None:
+        tally.findings.append(finding)
+        judgement.first = judgement.first or finding
+    elif criterion.tolerates and pair.tensors is not None:
+        tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
+
+
 def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
     """Yield (run, operation index) where forward's weights are recorded; run 0 is the candidate."""
     for moments in common_moments(candidate, reference):
         for side, (trace, moment) in enumerate(zip((candidate, reference), moments, strict=True)):
-            if any(shows_reads(entry.kind) for entry in trace.entries(moment)):
+            if any(map(shows_reads, trace.kinds_at(moment))):
                 yield side, moments[0].op
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 from pytest_precision.engine.kinds import KINDS
 from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey, outer_kind, resident_kind
+from pytest_precision.parity.compare.alike import AlikeTensors
 from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.compare.starts import Starts
@@ -62,6 +63,7 @@ class OptionalPairs:
         self._loaded = False
         self._aside: dict[tuple[str, str, str, str], str] = {}
         self._has: set[tuple[str, str, str]] = set()
+        self._alike: set[AlikeTensors] = set()
         self._split: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
 
     def begin(self, moments: tuple[Moment, Moment]) -> None:
@@ -103,12 +105,26 @@ class OptionalPairs:
         may = not agreed or (optional == "value" and self._loaded)
         return Uncompared("it differs from the start") if may else None
 
+    def note_alike(self, tensors: AlikeTensors) -> None:
+        """Note tensors that are the same on both sides, as `aside` would of each."""
+        kind = tensors.kind
+        row = KINDS.get(kind)
+        if tensors in self._alike or row is None:
+            return
+        self._alike.add(tensors)
+        if row.optional_beside or row.optional in ("tensor", "value"):
+            names = {name for name, _ in tensors.keys}
+            names |= {_part_named(kind, name) for name in names}
+            for side in ("candidate", "reference"):
+                self._has |= {(side, kind, name) for name in names}
+            self._agreed |= {(kind, *key) for key in tensors.keys}
+
     def _is_beside(self, pair: Pair, kind: str) -> bool:
         """Return whether the only side that has a tensor shows another kind under its name, too."""
         shown = pair.candidate or pair.reference
         assert shown is not None
-        entries = shown.trace.entries(self._moments[pair.candidate is None])
-        return any((entry.kind, entry.name) == (kind, pair.name) for entry in entries)
+        entries = shown.trace.entries(self._moments[pair.candidate is None], {kind})
+        return any(entry.name == pair.name for entry in entries)
 
     def note(self, pair: Pair, left_out: Uncompared) -> None:
         """Record a tensor that is not compared, with the reason if that is to be reported."""
@@ -146,8 +162,12 @@ def _is_switch(pair: Pair) -> bool:
 
 def _what(pair: Pair) -> str:
     """Return the part of a tensor's name by which the report groups uncompared tensors."""
-    key = TensorKey.of(pair.kind, pair.name)
-    return key.part if pair.kind == "hyper" else key.owner  # of an average, all of a module
+    return _part_named(pair.kind, pair.name)
+
+
+def _part_named(kind: str, name: str) -> str:
+    key = TensorKey.of(kind, name)
+    return key.part if kind == "hyper" else key.owner  # of an average, all of a module
 
 
 NAMED_AT_MOST = 3

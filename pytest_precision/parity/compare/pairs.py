@@ -121,8 +121,7 @@ def pieces_by_tensor(
 ) -> dict[tuple[str, str, int | None], list[Entry]]:
     """Group the pieces that ranks recorded at one moment by the tensor that they belong to."""
     tensors: dict[tuple[str, str, int | None], list[Entry]] = {}
-    for entry in trace.entries(moment):
-        if entry.kind not in left_out:
-            key = entry.kind, entry.name, entry.rank if entry.local else None
-            tensors.setdefault(key, []).append(entry)
+    for entry in trace.entries(moment, trace.kinds_at(moment) - left_out):
+        key = entry.kind, entry.name, entry.rank if entry.local else None
+        tensors.setdefault(key, []).append(entry)
     return tensors

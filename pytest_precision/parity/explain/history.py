@@ -196,8 +196,8 @@ def loss_scale(pair: Pair) -> float | None:
     for moment in trace.moments:
         if (moment.step, moment.op) > (pair.moment.step, pair.moment.op):
             break
-        for entry in trace.entries(moment):
-            if (entry.kind, entry.name) == ("loss_scale", "scale") and not entry.digest:
+        for entry in trace.entries(moment, {"loss_scale"}):
+            if entry.name == "scale" and not entry.digest:
                 scale = float(trace.tensor(entry))
     return scale
 
@@ -263,9 +263,7 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
     ours = pair.both[0].trace
     pair_key = TensorKey.of(pair.kind, pair.name)
     entries = {
-        entry.name: entry
-        for entry in ours.entries(pair.moment)
-        if entry.kind == pair.kind and not entry.digest
+        entry.name: entry for entry in ours.entries(pair.moment, {pair.kind}) if not entry.digest
     }
     for name in _same_bytes(pair, pair.moment, candidate):
         key = TensorKey.of(pair.kind, name)

@@ -121,6 +121,6 @@ def _initial_rates(side: LogicalTensor, pair: Pair) -> list[float]:
     if pair.kind != "lr" or pair.moment.operation != "init":
         return []
     name = TensorKey(pair.name, "initial_lr").name("hyper")
-    entries = side.trace.entries(pair.moment)
-    rate_entries = [e for e in entries if (e.kind, e.name) == ("hyper", name) and not e.digest]
+    entries = side.trace.entries(pair.moment, {"hyper"})
+    rate_entries = [entry for entry in entries if entry.name == name and not entry.digest]
     return [float(side.trace.tensor(entry)) for entry in rate_entries]

@@ -100,8 +100,8 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
     ours, theirs = statistics.candidate_first, statistics.reference_first
     chosen = f"{thing} is {ours} here, {theirs} in the reference"
     trace = finding.pair.candidate.trace
-    for entry in trace.entries(finding.pair.moment):
-        if (entry.kind, entry.name) == ("margin", finding.pair.name) and not entry.digest:
+    for entry in trace.entries(finding.pair.moment, {"margin"}):
+        if entry.name == finding.pair.name and not entry.digest:
             return f"{chosen}; margin {float(trace.tensor(entry)[row]):.2g}"
     return chosen
 

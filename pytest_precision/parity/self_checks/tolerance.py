@@ -118,9 +118,10 @@ def _histories(
     """Return each tensor's or shard's recorded entries, by kind and tolerance, of one replica."""
     theirs = candidate.dtypes()
     groups: dict[tuple[str, Elementwise], dict[object, History]] = {}
-    for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
+    shown = (entry for m in reference.moments for entry in reference.entries(m, compared))
+    for entry in shown:
         criterion = criteria.of_tensor(entry.kind, entry.name).criterion
-        if entry.kind not in compared or not criterion.tolerates:
+        if not criterion.tolerates:
             continue
         assert isinstance(criterion, Elementwise)
         place = entry.rank if entry.local else entry.place

@@ -8,8 +8,7 @@ comparison), so each side is checked alone: `vacuous` finds runs in which nothin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator, Set
 
 import torch
 from torch import Tensor
@@ -42,15 +41,6 @@ STILL = {
     if operation.leaves_state is not None
 }
 """Operations that keep or restore the training state, each with the kinds that it may change."""
-
-
-FEW = frozenset({"loss", "grad_norm"})
-"""Kinds of which a step has a few numbers, however large the model is."""
-
-_FEW_OF_TRACE: WeakKeyDictionary[Trace, Mapping[str, list[tuple[Moment, Entry]]]] = (
-    WeakKeyDictionary()
-)
-"""Where a trace that is still open has them."""
 
 
 def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
@@ -217,22 +207,10 @@ def observed(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
 
 
 def entries_of(trace: Trace, kind: str) -> Iterator[tuple[Moment, Entry]]:
-    """Yield (moment, entry) for each tensor of a kind, such as losses, that a rank recorded.
-
-    Several gates and figures ask for the kinds of `FEW`, which are found in one pass of the trace.
-    """
-    if kind not in FEW:
-        for moment in trace.moments:
-            yield from ((moment, entry) for entry in trace.entries(moment) if entry.kind == kind)
-        return
-    if trace not in _FEW_OF_TRACE:
-        few: dict[str, list[tuple[Moment, Entry]]] = {name: [] for name in FEW}
-        for moment in trace.moments:
-            for entry in trace.entries(moment):
-                if entry.kind in FEW:
-                    few[entry.kind].append((moment, entry))
-        _FEW_OF_TRACE[trace] = few
-    yield from _FEW_OF_TRACE[trace][kind]
+    """Yield (moment, entry) for each tensor of a kind, such as losses, that a rank recorded."""
+    for moment in trace.moments:
+        for entry in trace.entries(moment, {kind}):
+            yield moment, entry
 
 
 def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
@@ -244,9 +222,8 @@ def _moved_in(trace: Trace, moments: list[Moment]) -> bool:
     start: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     end: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     for moment, pieces in ((moments[0], start), (updates[-1], end)):
-        for entry in trace.entries(moment):
-            if entry.kind == "master":
-                pieces[entry.name, entry.rank].append(entry)
+        for entry in trace.entries(moment, {"master"}):
+            pieces[entry.name, entry.rank].append(entry)
     return any(
         not trace.same_bytes(after, trace, before)
         for key in end.keys() & start

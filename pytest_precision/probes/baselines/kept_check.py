@@ -230,8 +230,7 @@ def _missing_kinds(ours: Trace, theirs: Trace) -> Ruling | None:
     has deleted the lines; or it shows more now.
     """
     for moment, then in zip(ours.moments, theirs.moments, strict=True):
-        kinds = {observation.kind for observation in ours.entries(moment)} - TOLD
-        lacking = kinds - {observation.kind for observation in theirs.entries(then)}
+        lacking = ours.kinds_at(moment) - TOLD - theirs.kinds_at(then)
         if lacking:
             names = ", ".join(sorted(lacking, key=causal_rank))
             reason = f"{names} is missing from the baseline {wording.when(moment)}"

@@ -45,6 +45,5 @@ def _described(trace: Trace, moment: Moment, kind: str) -> Mapping[str, str]:
     """Return the tensors of a kind at a moment, by name: dtype, shape and digest."""
     return {
         f"{entry.name} on rank {entry.rank}": trace.described(entry)
-        for entry in trace.entries(moment)
-        if entry.kind == kind
+        for entry in trace.entries(moment, {kind})
     }

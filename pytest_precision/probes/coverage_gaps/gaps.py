@@ -49,10 +49,10 @@ class Exercised:
             self._read(moment)
 
     def _read(self, moment: Moment) -> None:
-        for entry in self.trace.entries(moment):
+        for entry in self.trace.entries(moment, {"loss", "lr", "hyper", "decision"}):
             if entry.kind == "loss" and moment.operation == "train":
                 self.microbatches[moment.step] += 1
-            if entry.kind not in ("lr", "hyper", "decision") or entry.offset is None:
+            if entry.kind == "loss" or entry.offset is None:
                 continue
             value = self.trace.tensor(entry)
             if entry.kind == "hyper":
@@ -111,11 +111,11 @@ def tokens(run: Exercised) -> str:
 
 def start(run: Exercised) -> str:
     """Return a note that all initial weights are bf16 numbers, which hides rounding; else empty."""
-    entries = run.trace.entries(run.trace.moments[0])
+    entries = run.trace.entries(run.trace.moments[0], {"master"})
     weights = [
         run.trace.tensor(entry)
         for entry in entries
-        if entry.kind == "master" and entry.dtype == "float32" and entry.offset is not None
+        if entry.dtype == "float32" and entry.offset is not None
     ]
     all_bf16 = weights and all(torch.equal(w, w.bfloat16().float()) for w in weights)
     return "weights: all start as numbers of bf16" if all_bf16 else ""

@@ -68,8 +68,9 @@ def needs_of(runs: Sequence[ComparedRun]) -> dict[str, dict[str, Need]]:
                 of_kind[name] = of_kind.get(name, Need()) | Need(
                     statistics.rel_l2, statistics.numel
                 )
-        for entry in (entry for moment in reference.moments for entry in reference.entries(moment)):
-            of_kind = needs.get(entry.kind, {})
+        compared = reference.moments
+        for entry in (entry for moment in compared for entry in reference.entries(moment, needs)):
+            of_kind = needs[entry.kind]
             size = Need(numel=math.prod(entry.shape))
             of_kind[entry.name] = of_kind.get(entry.name, Need()) | size
     return needs | _weights_alike(needs)

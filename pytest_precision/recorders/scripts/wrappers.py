@@ -94,5 +94,6 @@ def _wraps(module: nn.Module, child: str) -> bool:
     """Return whether a module only wraps this child, as DDP wraps its `module`."""
     if child in WRAPPER_NAMES:  # or it is a name of the user's own, with a weight beside it
         return _adds_no_name(module, child)
-    alone = len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
-    return child in ONLY_CHILDREN and alone
+    if child not in ONLY_CHILDREN:
+        return False
+    return len([*module.children()]) == 1 and not [*module.parameters(recurse=False)]
