@@ -49,6 +49,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     diagnosis = by_rule(diagnose(closer.judgement), _blamed(case))
     named = case.culprit(finding)
     note = (named.note,) if named.note else ()
+    explained = (*_lines_of_judgements("explains", closer, diagnosis),)
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": histogram_of(diagnosis.finding),
@@ -57,12 +58,13 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     return Ruling(
         outcome="fail",
         reason=wording.headline(diagnosis, closer.judgement) + _repeat_words(closer),
-        details=(*note, *named.nearest, *_detail_lines(case, closer, diagnosis)),
+        details=(*note, *named.nearest, *_detail_lines(case, closer, diagnosis, explained)),
         divergence=locate(diagnosis),
         culprit=named.culprit,
         brief=(
             *note,
             *_notes(case, closer, diagnosis.finding),
+            *explained,
             "",
             *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
         ),
@@ -80,7 +82,9 @@ def _in_no_module(case: Case, finding: Finding) -> bool:
     )
 
 
-def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
+def _detail_lines(
+    case: Case, closer: Case, diagnosis: Diagnosis, explained: tuple[str, ...]
+) -> tuple[str, ...]:
     """Return lines on a difference: statistics, explanation, and which kinds and steps differ."""
     return (
         *wording.name_lines(diagnosis.finding, closer.judgement, *case.sides),
@@ -89,7 +93,7 @@ def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, 
         *number_lines(diagnosis.finding, closer.judgement),
         *wording.swap_lines(diagnosis.finding, *case.sides),
         *_notes(case, closer, diagnosis.finding),
-        *_lines_of_judgements("explains", closer, diagnosis),
+        *explained,
         "",
         *spread.table(closer.judgement),
         "",

@@ -12,7 +12,7 @@ from pytest_precision.recorders.scripts.script_recorder import Record
 
 
 def train(record: Record, *, resumes: bool, forgets: str = "") -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(resumes)  # the first weights are others, until they are loaded
     model = nn.Sequential(nn.Linear(7, 19), nn.Dropout(0.2), nn.Linear(19, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)

@@ -20,8 +20,8 @@ sys.path.append(str(ROOT / "fixtures" / "reports"))
 import resumed  # noqa: E402
 from public_reports import FOLDER, REPORTS, RESTARTS, Report, Resumed  # noqa: E402
 
-IN_CI = ("rate_by_microbatch", "clips_scaled_gradients", "early")
-"""One of each way to be wrong: a rate, what is left out, a restart."""
+IN_CI = ("rate_by_microbatch", "clips_scaled_gradients", "early", "swapped")
+"""One of each way to be wrong: a rate, what is left out, restarts."""
 
 
 def marked(reports: tuple[Any, ...]) -> Iterator[Any]:
@@ -63,6 +63,9 @@ def test_a_restart_differs_from_the_load_on(
     verdict = refused(parity_here(cell), resumed.trains, resumed.trains, reference_cell=whole)
     assert verdict.divergence is not None
     assert (verdict.divergence.step, verdict.divergence.kind) == (4, restart.kind), verdict.headline
+    assert verdict.culprit is not None
+    screen = (verdict.culprit.text, *verdict.ruling.brief)
+    assert any(restart.words in line for line in screen), screen
 
 
 def test_each_script_is_of_a_report() -> None:

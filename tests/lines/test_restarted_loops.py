@@ -18,7 +18,7 @@ CELL = Cell(sequence="train2-save-load-train2")
 @pytest.mark.parametrize(
     ("forgets", "words"),
     [
-        ("moments", "the reference reads a float32 tensor of shape ["),
+        ("moments", "tensor of shape [19, 7], exp_avg of 0.weight, from before the restart"),
         ("generator", "the reference reads the state of a generator from before the restart"),
         ("count", "a counter or setting starts anew: the reference gave 0.25 here"),
         ("scale", "the loss scale starts anew"),

@@ -132,7 +132,7 @@ def _named_operation(
             is_listed = finding.problem == "extra"
             if culprit := out_of_groups(sides[0], parameter, root, is_listed=is_listed):
                 return culprit
-        return culprit_of(*sides, root, pair.kind, pair.name, operation, digests[0])
+        return culprit_of(*sides, root, pair.kind, pair.name, operation, digests)
 
     logs = up_to(step, logs)
     culprit = culprit_in(logs)

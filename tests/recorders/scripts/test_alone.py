@@ -114,8 +114,10 @@ def test_loaded_averages_are_told(parity_shared: ParityIn, saves: str) -> None:
     if saves == "model":
         assert parity.check(loop, loop, **options).outcome == "pass"  # type: ignore[arg-type]
         return
-    details = failed(parity, loop, loop, **options).ruling.details
-    assert "In the candidate, the loaded weights are the average of step 3" in details
+    ruling = failed(parity, loop, loop, **options).ruling
+    words = "In the candidate, the loaded weights are the average of step 3"
+    assert words in ruling.brief
+    assert words in ruling.details
 
 
 def test_a_schedule_that_never_steps_is_a_note(parity_shared: ParityIn) -> None:

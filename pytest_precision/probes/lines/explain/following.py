@@ -56,6 +56,19 @@ class Wrong:
         """Return whether the operation draws random numbers."""
         return self.call.draws
 
+    @property
+    def is_replaced(self) -> bool:
+        """Return whether nothing reads what the operation makes until other values replace it.
+
+        A script that loads a checkpoint first draws the weights that the load replaces.
+        """
+        storages = {value.storage for value in self.call.results}
+        for call in self.calls[self.calls.index(self.call) + 1 :]:
+            if any(value.storage in storages for value in call.read):
+                return False
+            storages -= {value.storage for value in call.results}
+        return not storages
+
 
 class Follower:
     """Finds wrong operations on one rank by comparing each value in its log with the reference's.

@@ -15,6 +15,7 @@ from pytest_precision.probes.lines.explain.batching import unfollowed
 from pytest_precision.probes.lines.explain.calls import ReferenceLookup, is_common, moves
 from pytest_precision.probes.lines.explain.cut_logs import cut_of, is_beyond
 from pytest_precision.probes.lines.explain.following import Follower, Wrong
+from pytest_precision.probes.lines.explain.last_set import LastSet, last_set
 from pytest_precision.probes.lines.explain.loop_calls import (
     RATE_OPTIONS,
     dropped_gradient,
@@ -25,6 +26,7 @@ from pytest_precision.probes.lines.explain.loop_calls import (
 from pytest_precision.probes.lines.explain.misplaced import misplaced, not_restored
 from pytest_precision.probes.lines.explain.other_data import drawn_or_fetched
 from pytest_precision.probes.lines.explain.pieces import hold_other_pieces, tellable
+from pytest_precision.probes.lines.explain.rejoined import before_rejoined
 from pytest_precision.probes.lines.explain.user_code import (
     SetOtherwise,
     only_other,
@@ -48,7 +50,7 @@ def culprit_of(
     kind: str = "",
     name: str = "",
     operation: str = "train",
-    observed: str = "",
+    digests: tuple[str, str] = ("", ""),
 ) -> Culprit | Unnamed | None:
     """Return the operation that made the candidate's first wrong value; None if not known.
 
@@ -64,10 +66,10 @@ def culprit_of(
         kind: of the tensor that differs first; a rate or a mode was set by a line.
         name: of this tensor, as `weight_decay of embedding.weight` for a number of a group.
         operation: of the sequence, after which it differs first.
-        observed: its digest, as a log has it; empty where its values are not known. What made
-            wrong values that are no part of it is not at fault.
+        digests: of it on both sides, as a log has them; empty where its values are not known. What
+            made wrong values that are no part of the candidate's is not at fault.
     """
-    suspicion = _suspicion(candidate, reference, root, kind, name, operation, observed)
+    suspicion = _suspicion(candidate, reference, root, kind, name, operation, digests)
     if suspicion.is_sure:
         return suspicion.culprit
     lacking = too_little(candidate, reference, suspicion.before)
@@ -123,7 +125,7 @@ def _suspicion(
     kind: str,
     name: str,
     operation: str,
-    observed: str,
+    digests: tuple[str, str],
 ) -> _Suspicion:
     """Return what made the error, judged by logged values and by assignments of options.
 
@@ -132,19 +134,19 @@ def _suspicion(
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
     if telling := _shown(settings, (candidate, reference), kind, name):
-        return _set_by(telling, root)
+        return _set_by(last_set(telling, candidate, digests) or telling, root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
     lookup = ReferenceLookup(reference)
     in_pieces = hold_other_pieces(candidate, reference)
     cut = cut_of(reference)
-    found_wrong = _wrong_of(candidate, lookup, kind, observed, in_pieces=in_pieces)
+    found_wrong = _wrong_of(candidate, lookup, kind, digests[0], in_pieces=in_pieces)
     wrong = [origin for origin in found_wrong if not is_beyond(origin, lookup, cut)]
     lasting = [origin for origin in wrong if origin.lasts]
     whole = not cut and not cut_of(candidate)  # else what writes a value last is not to be seen
     is_known = whole and _is_known(kind, candidate, lookup)
     left = misplaced(candidate, reference, kind) if is_known else None
-    chosen = [] if left else sorted(lasting or ([] if in_pieces else wrong), key=_order)
+    chosen = [] if left else sorted(lasting or ([] if in_pieces else _read(wrong)), key=_order)
     set_here = [setting for setting in settings if setting.mine and setting.is_by_user]
     chosen = tellable(chosen) if in_pieces else chosen
     if chosen:
@@ -152,7 +154,7 @@ def _suspicion(
             chosen.reverse()  # what was put in place last
         if reason := unfollowed(chosen[0], lookup):
             return _unsure(reason, chosen, lookup, root)
-        chosen = drawn_or_fetched(chosen, wrong, lookup)
+        chosen = drawn_or_fetched(before_rejoined(chosen, wrong, lookup), wrong, lookup)
         if cause := _cause_of(chosen, wrong, (candidate, reference), lookup, root, kind):
             return cause
         culprit = worded.of_operations(chosen, len(candidate), lookup, root)
@@ -216,6 +218,11 @@ def _cause_of(
     return _Suspicion(worded.of_operation(call, error, root, rank=None, named=line))
 
 
+def _read(wrong: list[Wrong]) -> list[Wrong]:
+    """Return the operations whose wrong values are read before others replace them."""
+    return [origin for origin in wrong if not origin.is_replaced]
+
+
 def _leading(wrong: list[Wrong]) -> list[Wrong]:
     """Return the operations that lead to the tensor that differs first; all if none does."""
     return [origin for origin in wrong if origin.reaches_observed] or wrong
@@ -251,10 +258,11 @@ def _wrong_of(
     return [origin for origin in wrong if not is_sent(origin)]
 
 
-def _set_by(setting: SetOtherwise, root: Path, then: Culprit | None = None) -> _Suspicion:
+def _set_by(suspect: SetOtherwise | LastSet, root: Path, then: Culprit | None = None) -> _Suspicion:
     """Return a finding that an option or attribute, which the runs set differently, is at fault."""
-    culprit = worded.of_user_code(setting, "setting", root, then, rank=None)
-    return _Suspicion(culprit, setting.setting.before, setting.mine is None)
+    culprit = worded.of_user_code(suspect, "setting", root, then, rank=None)
+    is_shared = isinstance(suspect, SetOtherwise) and suspect.mine is None
+    return _Suspicion(culprit, suspect.setting.before, is_shared)
 
 
 def _lines_of(reference: Sequence[OperationLog], root: Path) -> set[tuple[str | None, int | None]]:

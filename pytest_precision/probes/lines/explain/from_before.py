@@ -32,7 +32,7 @@ def of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     by_user = maker.line is not None and maker.line.is_users
     words = (
         f"what it makes at step {maker.step} is stale where {call.operation.name}{call.at} reads "
-        f"it at step {call.step}: the reference makes it anew"
+        f"it at step {call.step}: its source has changed since, and the reference makes it anew"
     )
     return ErrorKind("inputs", words, most_alike(call, lookup), None, maker if by_user else None)
 

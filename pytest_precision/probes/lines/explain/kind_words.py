@@ -27,6 +27,11 @@ OTHER_BATCH = (
     "shape {1}"
 )
 
+OF_A_PART = (
+    "it goes over a part of shape {0}, the reference over all of it, of shape {1}; what is made of "
+    "all elements of a part is not a part of what is made of the whole"
+)
+
 A_REGION = "a compiled region, which is counted as one operation,"
 
 OTHER_DRAWS = (

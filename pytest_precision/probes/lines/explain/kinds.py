@@ -36,15 +36,16 @@ from pytest_precision.probes.lines.explain.kind_words import (
     IN_GRAPH,
     IN_REGION,
     MIXED,
+    OF_A_PART,
     OTHER_BATCH,
     OTHER_DRAWS,
     OTHER_ORDER,
     SAME_CALL,
     ErrorKind,
     constant_words,
-    element_text,
 )
-from pytest_precision.probes.lines.operations import GENERATOR, GRAPH, Value
+from pytest_precision.probes.lines.explain.named_values import whose
+from pytest_precision.probes.lines.operations import GENERATOR, GRAPH
 
 CASTS = frozenset({"_to_copy", "copy"})
 
@@ -151,8 +152,15 @@ def _in_form(call: SingleCall, other: SingleCall) -> ErrorKind:
             return ErrorKind("inputs", words, other)
         if mine.shape != theirs.shape:
             shapes = [*mine.shape], [*theirs.shape]
+            if mine.elements < theirs.elements and _reduces(call):
+                return ErrorKind("inputs", OF_A_PART.format(*shapes), other)
             return ErrorKind("unknown", OTHER_BATCH.format(*shapes), other)
     return ErrorKind("unknown", SAME_CALL, other)
+
+
+def _reduces(call: SingleCall) -> bool:
+    """Return whether an operation makes one number of all elements, as a norm does."""
+    return bool(call.results) and all(value.elements == 1 for value in call.results)
 
 
 def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
@@ -202,7 +210,7 @@ def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
         return ErrorKind("order", OTHER_ORDER, other)
     in_user_code = call.line is not None and call.line.is_users
     blamed = None if in_user_code or is_telling(mine) else our_maker
-    words = f"it reads {_whose(mine, lookup)}, the reference {_whose(theirs, lookup)}"
+    words = f"it reads {whose(mine, call, lookup)}, the reference {whose(theirs, call, lookup)}"
     return ErrorKind("inputs", words, other, None, blamed)
 
 
@@ -254,18 +262,3 @@ def _then(reader: SingleCall | None) -> str:
         return ""
     name = A_REGION if reader.operation.is_region else reader.operation.name
     return f"; it goes on with {name}{reader.at}"
-
-
-def _whose(value: Value, lookup: ReferenceLookup) -> str:
-    """Return words for a value: its tensor's name, or the reference's operation that made it."""
-    if value.digest in lookup.names_at_start:
-        return f"{lookup.names_at_start[value.digest]} as it was before"
-    makers = lookup.makers.get(value.digest, [])
-    if makers:
-        return f"what {makers[0].operation.name} made{makers[0].at}"
-    shape = f"of shape {[*value.shape]}"
-    if value.uniform:
-        return f"a constant, {element_text(value)} in all of a tensor {shape}"
-    if value not in lookup:
-        return "a value that it alone has"
-    return f"another value, a {value.dtype} tensor {shape}"

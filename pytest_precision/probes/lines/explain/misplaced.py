@@ -22,6 +22,7 @@ from pytest_precision.probes.lines.explain.counterparts import read_again
 from pytest_precision.probes.lines.explain.following import Wrong
 from pytest_precision.probes.lines.explain.kind_words import ErrorKind
 from pytest_precision.probes.lines.explain.kinds import kind_of
+from pytest_precision.probes.lines.explain.named_values import name_by_memory
 from pytest_precision.probes.lines.operations import (
     GENERATOR,
     CodeLine,
@@ -139,7 +140,7 @@ def not_restored(
         kind: of the tensor that differs first.
     """
     resumed = [origin for origin in wrong if candidate[origin.rank].restores]
-    if resumed and _is_of_data(chosen[0], lookup):
+    if resumed and _is_of_data(chosen[0], candidate, lookup):
         return None
     before = chosen[:1] if resumed else ()
     numbers = [origin for origin in resumed if kind_of(origin, lookup).kind == "constant"]
@@ -159,12 +160,14 @@ def not_restored(
     return None
 
 
-def _is_of_data(first: Wrong, lookup: ReferenceLookup) -> bool:
+def _is_of_data(first: Wrong, candidate: Sequence[OperationLog], lookup: ReferenceLookup) -> bool:
     """Return whether a first wrong value is of other data, which a checkpoint does not hold.
 
     Its order was drawn anew, by a draw that the reference has made in an earlier step alone, or its
-    batch is that of an earlier step.
+    batch is that of an earlier step. What is drawn before the last load is state, such as weights.
     """
+    if first.draws and first.call.number < candidate[first.rank].restores[-1].before:
+        return False
     if first.draws:
         likes = [call for call in lookup.calls if _key(call) == _key(first.call)]
         return bool(likes) and all(call.step != lookup.last_step for call in likes)
@@ -195,15 +198,18 @@ def _lacking_reads(wrong: Sequence[Wrong], reference: Sequence[OperationLog]) ->
     """
     if not wrong:
         return
-    read = {key: readings for log in reference for key, readings in _reads_of_before(log).items()}
+    read = {
+        key: (readings, log) for log in reference for key, readings in _reads_of_before(log).items()
+    }
     for origin in wrong:
         for key in _keys(origin):
             our_digests = {
                 value.digest for call in origin.calls if _key(call) == key for value in call.read
             }
-            for other, value in read.get(key, ()):
+            readings, log = read.get(key, ((), OperationLog()))
+            for other, value in readings:
                 if value.digest not in our_digests:
-                    reason = f"the reference reads {_what(value)} from before the restart"
+                    reason = f"the reference reads {_what(value, log)} from before the restart"
                     by = "" if origin.call.base == other.base else f" in {other.operation.name}"
                     yield reason + by, other, origin
 
@@ -237,10 +243,10 @@ def _key(call: SingleCall) -> Key:
     return call.base, call.line
 
 
-def _what(value: Value) -> str:
+def _what(value: Value, log: OperationLog) -> str:
     if value.storage == GENERATOR:
         return "the state of a generator"
-    return f"a {value.dtype} tensor of shape {[*value.shape]}"
+    return f"a {value.dtype} tensor of shape {[*value.shape]}{name_by_memory(value, log)}"
 
 
 def _made_before(chosen: Sequence[Wrong], candidate: Sequence[OperationLog]) -> Unrestored:

@@ -1,0 +1,77 @@
+"""Find the line that gave an option the very value that differs, and not an earlier one."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytest_precision.probes.lines.explain.calls import short
+from pytest_precision.probes.lines.explain.user_code import SetOtherwise
+from pytest_precision.probes.lines.operations import UPDATES, CodeLine, OperationLog, Setting
+
+
+class LastSet(NamedTuple):
+    """An assignment that made an option differ, with what the reference has in its place.
+
+    Attributes:
+        setting: the assignment.
+        instead: what the reference has, as text.
+        restore: the last line that loads a checkpoint, if any.
+    """
+
+    setting: Setting
+    instead: str
+    restore: Setting | None
+
+    @property
+    def line(self) -> CodeLine | None:
+        """Return the source line that made the assignment."""
+        return self.setting.line
+
+    @property
+    def name(self) -> str:
+        """Return the option of a parameter group."""
+        return self.setting.name
+
+    @property
+    def words(self) -> str:
+        """Return words on the values of both sides, and on the last line that loads."""
+        words = f"set to {self.setting.value}, in the reference it is {self.instead}"
+        if self.restore is None or self.restore.line is None:
+            return words
+        at = short(self.restore.line)
+        return f"{words}; the last line that loads is {at}, by {self.restore.option}"
+
+
+def last_set(
+    telling: SetOtherwise, candidate: Sequence[OperationLog], digests: tuple[str, str]
+) -> LastSet | None:
+    """Return the last assignment of the value that differs before the update that reads it.
+
+    None where the sides do not show which value that is.
+
+    Args:
+        telling: an assignment that shows that the option is set otherwise.
+        candidate: the logs of its ranks.
+        digests: of the candidate's and the reference's value.
+    """
+    ours, theirs = map(_number, digests)
+    if telling.when or telling.mine is None or ours is None or theirs is None:
+        return None
+    for log in candidate:
+        updates = [place for place, s in enumerate(log.settings) if s.option == UPDATES]
+        before = log.settings[: updates[-1]] if updates else log.settings
+        same = [s for s in before if s.name == telling.name and s.value == repr(ours)]
+        if same:
+            return LastSet(same[-1], repr(theirs), next(reversed(log.restores), None))
+    return None
+
+
+def _number(digest: str) -> float | None:
+    """Return the number of one element in fp64 that a digest spells; None if it is none."""
+    element, _, count = digest.removeprefix("=").partition("x")
+    if not digest.startswith("=") or count != "1" or len(element) != 16:
+        return None
+    (number,) = struct.unpack("<d", bytes.fromhex(element))
+    return float(number)
