@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
 import shlex
 import sys
 import threading

@@ -62,7 +62,8 @@ class RecordedCall:
         self.digests = _digests_of(outputs)
         for place, tensor in enumerate(outputs):
             if tensor.requires_grad:
-                tensor.register_hook(partial(self.gradients.__setitem__, place))
+                keep: Any = partial(self.gradients.__setitem__, place)
+                tensor.register_hook(keep)  # type: ignore[no-untyped-call]
 
     def again(self) -> list[Tensor]:
         """Call the model once more; return the tensors in its output."""
@@ -171,11 +172,12 @@ class Replay(LoopEvents, RootListener):
         outputs = [call.again() for call in calls]
         digests = [_digests_of(tensors) for tensors in outputs]
         reached = [
-            (tensors[place], gradient)
-            for call, tensors in zip(calls, outputs, strict=True)
+            (of_call[place], gradient)
+            for call, of_call in zip(calls, outputs, strict=True)
             for place, gradient in sorted(call.gradients.items())
         ]
-        torch.autograd.backward(*map(list, zip(*reached, strict=True)))
+        tensors, received = zip(*reached, strict=True)
+        torch.autograd.backward(tensors, received)
         parameters = self._parameters()
         return digests, _digests_of([parameter.grad for parameter in parameters])
 
