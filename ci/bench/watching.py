@@ -4,7 +4,8 @@
 
 DDP on gloo of 10 million parameters with AdamW. Plain, watched and replayed steps take turns in one
 launch, so that a machine that slows down slows all of them. A step's time is the median of a turn
-without its first steps; a ratio is the median of those of all rounds.
+without its first steps, on the clock and of the processor; a ratio is the median of those of all
+rounds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import statistics
 import time
 from contextlib import nullcontext
+from operator import truediv
 from typing import Any
 
 import torch
@@ -27,20 +29,28 @@ from pytest_precision.ranks.process.rendezvous import reserved_port
 WIDTH, DEPTH, STEPS, SETTLING = 1024, 10, 4, 2
 
 
-def turn(called: nn.Module, optimizer: torch.optim.Optimizer, tokens: int, watch: Any) -> float:
-    """Return the median time of a step while the loop is watched."""
+def turn(
+    called: nn.Module, optimizer: torch.optim.Optimizer, tokens: int, watch: Any
+) -> tuple[float, float]:
+    """Return the median times of a step while the loop is watched: wall and processor."""
     times = []
     with Recorder(called, optimizer, **watch) if watch else nullcontext():
         for _ in range(SETTLING + STEPS):
             data = torch.randn(tokens, WIDTH)
             dist.barrier()
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             called(data).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             dist.barrier()
-            times.append(time.perf_counter() - start)
-    return statistics.median(times[SETTLING:])
+            times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    wall, processor = map(statistics.median, zip(*times[SETTLING:], strict=True))
+    return wall, processor
+
+
+def medians(times: list[tuple[float, ...]]) -> list[float]:
+    """Return the median of each column."""
+    return [statistics.median(column) for column in zip(*times, strict=True)]
 
 
 def measure(rank: int, port: int, args: argparse.Namespace) -> None:
@@ -55,16 +65,20 @@ def measure(rank: int, port: int, args: argparse.Namespace) -> None:
     called = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(called.parameters())
     for tokens in args.tokens:
-        ratios: dict[str, list[float]] = {"watch": [], "replay": []}
+        ratios: dict[str, list[tuple[float, ...]]] = {"watch": [], "replay": []}
         plain = []
         for _ in range(args.rounds):
             plain.append(turn(called, optimizer, tokens, {}))
             for name, watch in (("watch", {"watch": args.every}), ("replay", {"replay": True})):
-                ratios[name].append(turn(called, optimizer, tokens, watch) / plain[-1])
+                times = turn(called, optimizer, tokens, watch)
+                ratios[name].append(tuple(map(truediv, times, plain[-1])))
         if rank == 0:
-            step = statistics.median(plain)
-            words = ", ".join(f"{name} {statistics.median(r):.2f}" for name, r in ratios.items())
-            print(f"{args.ranks} ranks, {tokens} tokens each: step {step:.3f} s; {words}")
+            step = " and ".join(f"{median:.3f}" for median in medians(plain))
+            words = "; ".join(
+                f"{name} " + " and ".join(f"{median:.2f}" for median in medians(of_turns))
+                for name, of_turns in ratios.items()
+            )
+            print(f"{args.ranks} ranks, {tokens} tokens each: step {step} s; {words}")
     dist.destroy_process_group()
 
 

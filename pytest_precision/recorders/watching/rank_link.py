@@ -81,16 +81,18 @@ class RankLink:
 
     def _absent(self, step: int) -> str:
         """Return in words which ranks have not come to the exchange that failed."""
-        store = default_store()
-        absent = []
-        for place in self.places:
-            key = ARRIVED.format(rank=place.rank)
-            if not store.check([key]) or int(store.get(key)) < self._exchanges:
-                absent.append(str(place))
-        who = " and ".join(absent) or "a process that ended"
+        absent = [str(place) for place in self.places if self._exchanges > self._arrived(place)]
         return expected_but_got(
             f"all ranks at the comparison after step {step}",
-            f"none of {who} within {self._timeout.total_seconds():g} s, the timeout of the "
-            "process group",
-            "such a rank hangs, has ended, or makes other collectives than the rest",
+            f"none of {' and '.join(absent) or 'a process that has ended since'}",
+            f"it has ended, makes other collectives than the rest, or takes longer than the "
+            f"{self._timeout.total_seconds():g} s that a process group waits",
         )
+
+    def _arrived(self, place: RankPlace) -> int:
+        """Return the number of exchanges to which a rank has come, 0 if nobody can say."""
+        store, key = default_store(), ARRIVED.format(rank=place.rank)
+        try:
+            return int(store.get(key)) if store.check([key]) else 0
+        except RuntimeError:  # the process of the store has ended, too
+            return 0

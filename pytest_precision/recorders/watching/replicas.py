@@ -83,7 +83,7 @@ class Replicas:
             digests = Digests()
             digests.add(kind, name, owner, tensor)
             starts += [
-                Start(row, is_dtensor(tensor), _is_constant(tensor), is_weight=True)
+                Start(row, _mesh_of(tensor), _is_constant(tensor), is_weight=True)
                 for row in digests.rows()[:1]
             ]
         digests = Digests()
@@ -141,7 +141,7 @@ class Replicas:
         if id(tensor) not in self._owners:
             name = owner = self._reader.names.of(tensor) or place
             if is_dtensor(tensor):
-                owner += f" {local_chunk(tensor)} {tensor.device_mesh.mesh.flatten().tolist()}"
+                owner += f" {local_chunk(tensor)} of {tuple(tensor.shape)}"
             self._owners[id(tensor)] = tensor, name, owner
         return self._owners[id(tensor)][1:]
 
@@ -161,6 +161,10 @@ class Replicas:
             digests.add("rng", kind, f"rng {kind}", state)
         for name, leaf in self._reader.policies():
             digests.add_leaf("policy", name, leaf)
+
+
+def _mesh_of(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.device_mesh.mesh.flatten().tolist()) if is_dtensor(tensor) else ()
 
 
 def _is_constant(tensor: Tensor) -> bool:

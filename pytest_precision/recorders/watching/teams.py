@@ -1,18 +1,18 @@
 """Decide which ranks must hold equal bits, and which of them deviate.
 
-A team is the ranks that hold one thing alike: the same part of a DTensor, by its placements; of
-all else, those that had equal bits at the start. What was equal then must stay equal. Ranks whose
-tensors differed then hold things of their own, as stages of a pipeline do and ranks that draw
-other numbers, unless more than half of the ranks agreed: then the others began with a defect.
+A team is the ranks that had equal bits of one thing at the start: what was equal must stay equal.
+Ranks whose tensors differed then hold things of their own, as stages of a pipeline do and ranks
+that draw other numbers. It was a defect, though, if more than half of the ranks agreed, or if the
+placements of a DTensor say that ranks of one mesh hold the same part.
 
 A tensor of equal elements, such as a bias of zeros, is equal by chance on ranks that hold different
-parts of a model. Only ranks that agree in all other weights are a team for it.
+parts of a model. A team for it are ranks of one mesh, or those that agree in all other weights.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -46,14 +46,14 @@ class Start(NamedTuple):
 
     Attributes:
         row: of it.
-        declared: whether its owner says who holds the same, as a DTensor's does.
+        mesh: ranks over which a DTensor lies, which hold equal bits of one place; else empty.
         constant: whether all elements are equal.
         is_weight: whether it is a parameter, by which parts of a model are told apart.
         may_differ: whether any rank may have one of its own, even where most agree.
     """
 
     row: Row
-    declared: bool = False
+    mesh: Team = ()
     constant: bool = False
     is_weight: bool = False
     may_differ: bool = False
@@ -77,7 +77,7 @@ class Split(NamedTuple):
 
 def split_of(kind: str, name: str, digests: Mapping[int, Hashable]) -> Split | None:
     """Return how ranks differ in one thing; None if they all have the same digest."""
-    classes = [*_classes(digests, lambda digest: digest)]
+    classes = _classes(digests)
     if len(classes) < 2:
         return None
     largest = max(classes, key=len)
@@ -103,15 +103,13 @@ def teams_at_start(starts: Sequence[Sequence[Start]]) -> tuple[dict[str, list[Te
         owner: {rank: start for rank, start in holders.items() if rank not in deviating}
         for owner, holders in owners.items()
     }
-    same_part = _parts_of_model(sound.values())
-    teams = {}
-    for owner, holders in sound.items():
-        if any(start.declared for start in holders.values()):
-            teams[owner] = [tuple(holders)]
-        elif _equal_by_chance(holders):
-            teams[owner] = [*_classes({rank: rank for rank in holders}, same_part.__getitem__)]
-        else:
-            teams[owner] = [*_classes(holders, lambda start: start.row.digest)]
+    parts = _parts_of_model(sound.values())
+    teams = {
+        owner: _teams_by_chance(holders, parts)
+        if _equal_by_chance(holders)
+        else _classes(_digests_of(holders))
+        for owner, holders in sound.items()
+    }
     return teams, in_causal_order(splits)
 
 
@@ -152,12 +150,30 @@ def in_causal_order(splits: Iterable[Split]) -> list[Split]:
     return sorted(splits, key=lambda split: -1 if split.kind == "rng" else causal_rank(split.kind))
 
 
-def _splits_at_start(holders: Mapping[int, Start]) -> Iterable[Split]:
-    """Yield how ranks differ that should have begun alike."""
+def _splits_at_start(holders: Mapping[int, Start]) -> list[Split]:
+    """Return how ranks differ that should have begun alike."""
     start = next(iter(holders.values()))
-    split = split_of(*start.row[:2], _digests_of(holders))
-    if split is not None and not start.may_differ and (split.others or start.declared):
-        yield split
+    meshes: dict[Team, dict[int, str]] = defaultdict(dict)
+    for rank, of_rank in holders.items():
+        meshes[of_rank.mesh][rank] = of_rank.row.digest
+    splits = [split_of(*start.row[:2], meshes[mesh]) for mesh in meshes if mesh]
+    among_all = split_of(*start.row[:2], _digests_of(holders))
+    if among_all is not None and among_all.others and not start.may_differ:
+        splits.append(among_all)
+    return _first_of_each_rank(split for split in splits if split is not None)
+
+
+def _teams_by_chance(holders: Mapping[int, Start], parts: Mapping[int, Hashable]) -> list[Team]:
+    """Return the ranks that hold the same part of a model, by a mesh or by all other weights."""
+    teams: list[set[int]] = []
+    together = [
+        *_classes({rank: start.mesh or (rank,) for rank, start in holders.items()}),
+        *_classes({rank: parts[rank] for rank in holders}),
+    ]
+    for ranks in together:
+        joined = {*ranks}.union(*(team for team in teams if not team.isdisjoint(ranks)))
+        teams = [*(team for team in teams if team.isdisjoint(ranks)), joined]
+    return [tuple(sorted(team)) for team in teams]
 
 
 def _digests_of(holders: Mapping[int, Start]) -> dict[int, str]:
@@ -170,18 +186,14 @@ def _equal_by_chance(holders: Mapping[int, Start]) -> bool:
     return len(digests) == 1 and all(start.constant for start in holders.values())
 
 
-def _parts_of_model(owners: Iterable[Mapping[int, Start]]) -> dict[int, object]:
+def _parts_of_model(owners: Iterable[Mapping[int, Start]]) -> dict[int, Hashable]:
     """Return what is equal on ranks that hold the same part of a model, by its weights."""
-    parts: dict[int, dict[str, str]] = defaultdict(dict)
+    parts: dict[int, set[Row]] = defaultdict(set)
     for holders in owners:
-        telling = not _equal_by_chance(holders)
+        by_chance = _equal_by_chance(holders)
         for rank, start in holders.items():
-            parts[rank] |= (
-                {start.row.owner: start.row.digest}
-                if telling and start.is_weight and not start.declared
-                else {}
-            )
-    return {rank: frozenset(weights.items()) for rank, weights in parts.items()}
+            parts[rank] |= {start.row} if start.is_weight and not by_chance else set()
+    return {rank: frozenset(weights) for rank, weights in parts.items()}
 
 
 def _first_of_each_rank(splits: Iterable[Split]) -> list[Split]:
@@ -194,9 +206,9 @@ def _first_of_each_rank(splits: Iterable[Split]) -> list[Split]:
     return first
 
 
-def _classes(holders: Mapping[int, object], key: Callable[..., Hashable]) -> Iterable[Team]:
-    """Yield the ranks of each class of holders with an equal key, in order."""
+def _classes(keys: Mapping[int, Hashable]) -> list[Team]:
+    """Return the ranks of each key, in order."""
     classes: dict[Hashable, list[int]] = defaultdict(list)
-    for rank in sorted(holders):
-        classes[key(holders[rank])].append(rank)
-    return map(tuple, classes.values())
+    for rank in sorted(keys):
+        classes[keys[rank]].append(rank)
+    return [*map(tuple, classes.values())]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from watched_loops import Plan, train
 
-from pytest_precision import Recorder
-from pytest_precision.errors import RankError
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 
