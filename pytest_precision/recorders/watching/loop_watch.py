@@ -58,9 +58,9 @@ class LoopWatch:
         self._reader = LoopReader()
         self._on_mismatch = on_mismatch
         self._replicas = ReplicaWatch(self._reader, every, on_mismatch)
-        replays = [Replay(self._reader, self._report)] * replay
-        self._calls = RootCalls([self._replicas, *replays])
-        self._listeners = [LoopModels(self._reader), self._calls, *replays, self._replicas]
+        self._replays = [Replay(self._reader, self._report)] * replay
+        self._calls = RootCalls([self._replicas, *self._replays])
+        self._listeners = [LoopModels(self._reader), self._calls, *self._replays, self._replicas]
         if model is not None:
             self._reader.names.add(model)
             self._calls.watch(model)
@@ -126,4 +126,6 @@ class LoopWatch:
                 yield
         finally:
             self._calls.close()
+            for replay in self._replays:
+                replay.close()
             self._replicas.close()

@@ -3,19 +3,23 @@
 The loop's own code cannot be run twice, so it is the model's calls that are: with the inputs,
 generators, buffers, autocast and gradients that they had, and backward from the gradients that the
 loss has given to their outputs. What computes the loss outside of the model runs once.
+
+A weight's gradient is digested where autograd brings it, before DDP reduces it, so that a rank that
+differs is the one that computes something else. FSDP2 brings it to tensors of its own: of those it
+is what the backward leaves, which is of all ranks.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from pytest_precision._torch.dispatch import tree_leaves, tree_map
 from pytest_precision.engine.groups import updated_tensors
@@ -24,8 +28,6 @@ from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.torch_hooks import LoopEvents
 from pytest_precision.recorders.watching.replicas import Digests
 from pytest_precision.recorders.watching.root_calls import RootCall, RootListener
-
-Gradients = dict[Tensor, Tensor | None]
 
 
 class RecordedCall:
@@ -68,12 +70,42 @@ class RecordedCall:
     def again(self) -> list[Tensor]:
         """Call the model once more; return the tensors in its output."""
         set_generator_states(self._generators)
-        with torch.no_grad():
-            for buffer, content in self._buffers:
-                buffer.copy_(content)
+        _restore(self._buffers)
         with torch.enable_grad(), self._autocast():
             args, kwargs = tree_map(_detached, (self._call.args, self._call.kwargs))
             return _tensors(self.root(*args, **kwargs))
+
+
+class LocalGradients:
+    """Digests the gradients that a backward brings to weights."""
+
+    def __init__(self) -> None:
+        self._handles: dict[Tensor, RemovableHandle] = {}
+        self._brought: dict[Tensor, list[str]] = {}
+
+    def begin(self, parameters: Iterable[Tensor]) -> None:
+        """Digest what is brought to these from here on."""
+        self._brought = {}
+        for parameter in parameters:
+            if parameter not in self._handles:
+                hook: Any = partial(self._bring, parameter)
+                handle = parameter.register_hook(hook)  # type: ignore[no-untyped-call]
+                self._handles[parameter] = handle
+
+    def of(self, parameters: Iterable[Tensor]) -> list[list[str]]:
+        """Return the digests of what was brought; of what is left where nothing was."""
+        return [
+            self._brought.get(parameter) or _digests_of([parameter.grad])
+            for parameter in parameters
+        ]
+
+    def close(self) -> None:
+        """Leave the weights as they were."""
+        for handle in self._handles.values():
+            handle.remove()
+
+    def _bring(self, parameter: Tensor, gradient: Tensor) -> None:
+        self._brought.setdefault(parameter, []).extend(_digests_of([gradient]))
 
 
 class Replay(LoopEvents, RootListener):
@@ -90,7 +122,8 @@ class Replay(LoopEvents, RootListener):
         self._reader = reader
         self._differs = differs
         self._calls: list[RecordedCall] = []
-        self._before: Gradients = {}
+        self._before: dict[Tensor, Tensor | None] = {}
+        self._gradients = LocalGradients()
         self._beside: set[Tensor] | None = None
         self._running = False
 
@@ -106,14 +139,10 @@ class Replay(LoopEvents, RootListener):
 
     def backward(self, loss: Tensor) -> Tensor:
         """Remember the gradients to which a backward adds."""
-        self._before = (
-            {}
-            if not self._calls
-            else {
-                parameter: None if parameter.grad is None else parameter.grad.clone()
-                for parameter in self._parameters()
-            }
-        )
+        if self._calls:
+            parameters = self._parameters()
+            self._before = {each: _cloned(each.grad) for each in parameters}
+            self._gradients.begin(parameters)
         return loss
 
     def ran_backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
@@ -122,17 +151,18 @@ class Replay(LoopEvents, RootListener):
         self._calls = [call for call in self._calls if not call.gradients]
         if not calls:
             return
-        after = {parameter: parameter.grad for parameter in self._parameters()}
-        expected = _digests_of(after.values())
+        expected = self._gradients.of(self._before)
+        gradients = {parameter: parameter.grad for parameter in self._before}
         generators = generator_states()
-        buffers = [(b, b.clone()) for call in calls for b in call.root.buffers()]
-        with self._replaying():
-            differing = self._outputs_or_gradients(calls, after, expected)
+        buffers = [(buffer, buffer.clone()) for call in calls for buffer in call.root.buffers()]
+        self._running = True
+        try:
+            differing = self._first_that_differs(calls, expected)
+        finally:
+            self._running = False
         set_generator_states(generators)
-        with torch.no_grad():
-            for buffer, content in buffers:
-                buffer.copy_(content)
-        for parameter, gradient in after.items():
+        _restore(buffers)
+        for parameter, gradient in gradients.items():
             parameter.grad = gradient
         if differing is not None:
             self._differs(*differing)
@@ -141,34 +171,32 @@ class Replay(LoopEvents, RootListener):
         """Forget calls that no backward has reached, before weights move."""
         self._calls.clear()
 
-    def _outputs_or_gradients(
-        self, calls: list[RecordedCall], after: Gradients, expected: list[str]
+    def close(self) -> None:
+        """Leave the weights as they were."""
+        self._gradients.close()
+
+    def _first_that_differs(
+        self, calls: list[RecordedCall], expected: list[list[str]]
     ) -> tuple[str, str] | None:
         """Return kind and name of the first tensor that is another one when calls run again."""
         outputs, gradients = self._run(calls)
         for call, digests in zip(calls, outputs, strict=True):
             if digests != call.digests:
                 return "output", type(call.root).__name__
-        differing = {
-            parameter
-            for parameter, before, again in zip(after, expected, gradients, strict=True)
-            if before != again
-        }
+        differing = self._differing(expected, gradients)
         if self._beside is None:
             self._beside = set()
-            if differing:  # a loss may reach a weight beside the model's output, each time
-                repeated = dict(zip(after, self._run(calls)[1], strict=True))
-                pairs = dict(zip(after, gradients, strict=True))
-                self._beside = {each for each in differing if pairs[each] == repeated[each]}
+            if differing:  # a loss may reach a weight beside the model's output, in each step
+                again = self._differing(gradients, self._run(calls)[1])
+                self._beside = {parameter for parameter in differing if parameter not in again}
                 self._say_beside()
-        differing -= self._beside
-        first = next((each for each in after if each in differing), None)
+        first = next((each for each in differing if each not in self._beside), None)
         return None if first is None else ("grad", self._name(first))
 
-    def _run(self, calls: list[RecordedCall]) -> tuple[list[list[str]], list[str]]:
+    def _run(self, calls: list[RecordedCall]) -> tuple[list[list[str]], list[list[str]]]:
         """Run calls and their backward from the state before; return outputs and gradients."""
         for parameter, gradient in self._before.items():
-            parameter.grad = None if gradient is None else gradient.clone()
+            parameter.grad = _cloned(gradient)
         outputs = [call.again() for call in calls]
         digests = [_digests_of(tensors) for tensors in outputs]
         reached = [
@@ -177,22 +205,18 @@ class Replay(LoopEvents, RootListener):
             for place, gradient in sorted(call.gradients.items())
         ]
         tensors, received = zip(*reached, strict=True)
+        self._gradients.begin(self._before)
         torch.autograd.backward(tensors, received)
-        parameters = self._parameters()
-        return digests, _digests_of([parameter.grad for parameter in parameters])
+        return digests, self._gradients.of(self._before)
+
+    def _differing(self, digests: list[list[str]], others: list[list[str]]) -> list[Tensor]:
+        pairs = zip(self._before, digests, others, strict=True)
+        return [parameter for parameter, before, after in pairs if before != after]
 
     def _parameters(self) -> list[Tensor]:
         """Return what the optimizers update, the same objects whatever wrappers do in a forward."""
         tensors = chain.from_iterable(map(updated_tensors, self._reader.optimizers))
         return [tensor for tensor in dict.fromkeys(tensors) if tensor.requires_grad]
-
-    @contextmanager
-    def _replaying(self) -> Iterator[None]:
-        self._running = True
-        try:
-            yield
-        finally:
-            self._running = False
 
     def _name(self, parameter: Tensor) -> str:
         return self._reader.names.of(parameter) or "a parameter"
@@ -202,6 +226,16 @@ class Replay(LoopEvents, RootListener):
             names = ", ".join(map(self._name, self._beside))
             words = f"gradients of {names} do not come from the model's output alone: not replayed"
             print(f"pytest_precision: {words}", file=sys.stderr, flush=True)
+
+
+def _cloned(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.clone()
+
+
+def _restore(buffers: Iterable[tuple[Tensor, Tensor]]) -> None:
+    with torch.no_grad():
+        for buffer, content in buffers:
+            buffer.copy_(content)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -104,12 +104,7 @@ def teams_at_start(starts: Sequence[Sequence[Start]]) -> tuple[dict[str, list[Te
         for owner, holders in owners.items()
     }
     parts = _parts_of_model(sound.values())
-    teams = {
-        owner: _teams_by_chance(holders, parts)
-        if _equal_by_chance(holders)
-        else _classes(_digests_of(holders))
-        for owner, holders in sound.items()
-    }
+    teams = {owner: _teams_of(holders, parts) for owner, holders in sound.items()}
     return teams, in_causal_order(splits)
 
 
@@ -161,6 +156,16 @@ def _splits_at_start(holders: Mapping[int, Start]) -> list[Split]:
     if among_all is not None and among_all.others and not start.may_differ:
         splits.append(among_all)
     return _first_of_each_rank(split for split in splits if split is not None)
+
+
+def _teams_of(holders: Mapping[int, Start], parts: Mapping[int, Hashable]) -> list[Team]:
+    """Return the ranks that must hold equal bits of one thing."""
+    if _equal_by_chance(holders):
+        return _teams_by_chance(holders, parts)
+    classes = _classes(_digests_of(holders))
+    # Some ranks may have begun with equal statistics by chance, but not as many each.
+    by_chance = len({*map(len, classes)}) > 1
+    return [] if by_chance and any(start.may_differ for start in holders.values()) else classes
 
 
 def _teams_by_chance(holders: Mapping[int, Start], parts: Mapping[int, Hashable]) -> list[Team]:

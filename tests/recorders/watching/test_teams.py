@@ -57,10 +57,13 @@ def test_few_against_many_began_with_a_defect() -> None:
     assert teams == {"w": [(0, 1, 3)], "v": [(0, 1, 3)]}
 
 
-def test_a_buffer_may_differ_at_the_start() -> None:
-    """Whatever most ranks have: a statistic is of each rank's own batch."""
-    buffers = [Start(Row("buffer", "b", "b", digest), may_differ=True) for digest in "aaba"]
-    assert teams_at_start(starts(buffers)) == ({"b": [(0, 1, 3), (2,)]}, [])
+@pytest.mark.parametrize(
+    ("digests", "teams"), [("aaaa", [ALL]), ("aabb", HALVES), ("aaba", []), ("abbc", [])]
+)
+def test_a_buffer_may_differ_at_the_start(digests: str, teams: list[tuple[int, ...]]) -> None:
+    """A statistic is of each rank's own batch, and two may be equal by chance, which is no team."""
+    buffers = [Start(Row("buffer", "b", "b", digest), may_differ=True) for digest in digests]
+    assert teams_at_start(starts(buffers)) == ({"b": teams}, [])
 
 
 @pytest.mark.parametrize(("digests", "teams"), [("aabb", HALVES), ("aaaa", [ALL])])

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_precision import Recorder
+from pytest_precision import Recorder, WatchError
 
 SINGLE = 1 << 20
 """A bit of the mantissa that no rounding of the next update hides."""
@@ -20,22 +29,26 @@ class Plan(NamedTuple):
 
     Attributes:
         defect: what rank 2 does otherwise in step `at`; empty for nothing.
-        by_hand: whether gradients are reduced by the loop and not by DDP.
+        wrapper: of the model: DDP, HSDP, FSDP2, TP; or none, where the loop reduces gradients.
+        seeds: whether each rank draws other numbers.
+        every, replay, on_mismatch: how it is watched; its mismatches are returned unless given.
     """
 
     defect: str = ""
     at: int = 3
-    by_hand: bool = False
+    wrapper: str = "ddp"
     steps: int = 5
-    every: int = 1
-    dropout: float = 0.25
+    seeds: bool = False
+    every: int | None = 1
+    replay: bool = False
     on_mismatch: str = ""
 
 
 def flip(tensor: Tensor) -> None:
     """Flip a bit of an element."""
     with torch.no_grad():
-        tensor.view(torch.int32).view(-1)[3] ^= SINGLE
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local.view(torch.int32).view(-1)[3] ^= SINGLE
 
 
 def reduced(model: nn.Module, defect: str, before: list[Tensor]) -> None:
@@ -68,6 +81,8 @@ def planted(defect: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
         flip(weight)
     elif defect == "seed":
         torch.manual_seed(9)
+    elif defect == "bias":
+        flip(model.get_submodule("3").bias)
     elif defect == "rate":
         optimizer.param_groups[0]["lr"] *= 2
     elif defect == "noise":  # an operation that is no function of what it reads
@@ -75,29 +90,79 @@ def planted(defect: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
             weight.add_(torch.rand(weight.shape, generator=torch.Generator().manual_seed(7)))
 
 
+def wrapped(model: nn.Module, wrapper: str) -> nn.Module:
+    """Return what the loop calls."""
+    ranks = dist.get_world_size()
+    if wrapper == "ddp":
+        return DistributedDataParallel(model)
+    if wrapper == "tp":
+        split = {"0": ColwiseParallel(), "3": RowwiseParallel()}
+        return parallelize_module(model, init_device_mesh("cpu", (ranks,)), split)
+    if wrapper == "hsdp":
+        mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("r", "s"))
+        return fully_shard(model, mesh=mesh)
+    return fully_shard(model) if wrapper == "fsdp2" else model
+
+
+def batch_of(rank: int, step: int) -> Tensor:
+    """Return the batch of a rank in a step, which no other one has."""
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+class Noisy(nn.Module):
+    """A module with an operation that is not the same twice, once it is noisy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.is_noisy = False
+
+    def forward(self, batch: Tensor) -> Tensor:
+        self.calls += self.is_noisy
+        return batch * (1 + 2**-4 * self.calls)
+
+
 def train(plan: Plan) -> list[str]:
     """Train on this rank under a watch; return in words what it says."""
-    torch.manual_seed(0)
     rank = dist.get_rank()
-    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(plan.dropout), nn.Linear(16, 6))
-    called = model if plan.by_hand else DistributedDataParallel(model)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.25), nn.Linear(16, 6), Noisy()
+    )
+    if plan.wrapper in ("tp", "fsdp2", "hsdp"):
+        model[1] = nn.Identity()
+    called = wrapped(model, plan.wrapper)
+    torch.manual_seed(rank if plan.seeds else 0)
     optimizer = torch.optim.AdamW(called.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    data = torch.Generator().manual_seed(rank)
     said: list[Any] = []
     before: list[Tensor] = []
     answer: Any = plan.on_mismatch or said.append
-    with Recorder(called, optimizer, watch=plan.every, on_mismatch=answer):
+    watch = Recorder(called, optimizer, watch=plan.every, replay=plan.replay, on_mismatch=answer)
+    with watch:
         for step in range(1, plan.steps + 1):
             defect = plan.defect if rank == 2 and step == plan.at else ""
-            batch = torch.randn(4, 8, generator=data)
-            if defect == "batch":
-                batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
-            called(batch).square().mean().backward()
-            if plan.by_hand:
+            if defect == "absent":
+                break
+            model[-1].is_noisy = defect == "noisy"
+            reading = 1 if defect == "batch" else rank
+            called(
+                batch_of(0 if plan.wrapper == "tp" else reading, step)
+            ).square().mean().backward()
+            if plan.wrapper == "none":
                 reduced(model, defect, before)
             planted(defect, model, optimizer)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
     return [str(mismatch) for mismatch in said]
+
+
+def train_until_ended(plan: Plan) -> str:
+    """Make a process group that waits for seconds alone; return what ends the loop."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+    try:
+        train(plan)
+    except (WatchError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
