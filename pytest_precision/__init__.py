@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RankError,
         RecordingError,
         SequenceError,
+        WatchError,
     )
     from pytest_precision.matrix.cell import Cell
     from pytest_precision.matrix.contract import Contract
@@ -61,6 +62,7 @@ __all__ = [
     "SequenceError",
     "Span",
     "Verdict",
+    "WatchError",
     "Workload",
     "__version__",
     "audit",
@@ -95,6 +97,7 @@ __getattr__, __dir__ = _lazy.exports(
             "RankError",
             "RecordingError",
             "SequenceError",
+            "WatchError",
         ),
         "matrix.contract": ("Contract",),
         "engine.capture": ("Capture",),

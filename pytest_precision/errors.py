@@ -269,6 +269,14 @@ class RecordingError(ValueError):
     """
 
 
+@catchable
+class WatchError(RuntimeError):
+    """A watched run has shown that a rank computes something else, or a rank did not come.
+
+    The message names the rank, its host and device, the tensor and the step.
+    """
+
+
 class RevisionError(ValueError):
     """A commit or installation cannot be compared with the current code; the message says why."""
 

@@ -83,6 +83,20 @@ def default_store() -> Store:
     return store
 
 
+def group_timeout() -> timedelta:
+    """Return how long collectives of the default process group wait for a rank.
+
+    No public name gives it. A backend that does not say has torch's own.
+    """
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    group: Any = dist.group.WORLD
+    options = getattr(group._get_backend(group._device_types[0]), "options", None)
+    timeout: timedelta = getattr(options, "_timeout", distributed_c10d.default_pg_timeout)
+    return timeout
+
+
 def share_gloo_device() -> None:
     """Make all gloo groups of a process share one device, and so one thread.
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
 import shlex
 import socket
 import sys
 import threading
-import time
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command
 from pytest_precision.commands._arguments import count_of, steps_of
+from pytest_precision.commands._threads import leave_threads
+from pytest_precision.commands._watched import add_watch_options, watch_script
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
@@ -36,9 +36,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DIGESTS = ("lin8-128", "xxh3-128")
 """Names of `named_digests`, which imports torch."""
 
-THREAD_SECONDS = 5.0
-"""Time that threads of a script have to end after it."""
-
 
 def add_to(commands: Any) -> None:
     """Add the command `record` and its options to the command line's parser."""
@@ -48,10 +45,12 @@ def add_to(commands: Any) -> None:
         run,
         "record the train steps of a script",
         __doc__,
-        "%(prog)s --out DIR [OPTION ...] -- train.py [ARGUMENT ...]",
+        "%(prog)s --out DIR [OPTION ...] -- train.py [ARGUMENT ...]\n"
+        "       %(prog)s --watch [N] [OPTION ...] -- train.py [ARGUMENT ...]",
     )
-    add_out(parser)
+    add_out(parser, required=False)
     add_recording_options(parser)
+    add_watch_options(parser)
     parser.add_argument(
         "--lines",
         metavar="RANKS",
@@ -96,10 +95,13 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_out(
-    parser: argparse.ArgumentParser, text: str = "a new or empty folder, the same for all ranks"
+    parser: argparse.ArgumentParser,
+    text: str = "a new or empty folder, the same for all ranks",
+    *,
+    required: bool = True,
 ) -> None:
     """Add the option `--out`, the folder that `expect_empty` makes, with this help."""
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help=text)
+    parser.add_argument("--out", metavar="DIR", type=Path, required=required, help=text)
 
 
 def add_recording_options(parser: argparse.ArgumentParser) -> None:
@@ -141,6 +143,8 @@ def run(args: argparse.Namespace) -> int:
         Exception: whatever the script raises.
     """
     expect_script(args)
+    if args.watch or args.replay:
+        return watch_script(args)
     _expect_steps(args)
     expect_empty(args)
     _let_stand_in(args)
@@ -154,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
     if done < args.steps:
         steps = f"{done} steps, of {args.steps} to record"
         print(f"pytest_precision: {args.script[0]} ended after {steps}", file=sys.stderr)
-    _leave_threads(before)
+    leave_threads(before)
     return 0
 
 
@@ -261,29 +265,10 @@ def _let_stand_in(args: argparse.Namespace) -> None:
         print(f"pytest_precision: Transformer Engine {stand_in_running()}", file=sys.stderr)
 
 
-def _leave_threads(before: list[threading.Thread]) -> None:
-    """End the process if threads of an interrupted script would keep it alive.
-
-    Args:
-        before: threads that ran before the script, which are not its own.
-    """
-    until = time.monotonic() + THREAD_SECONDS
-    left = [
-        thread for thread in threading.enumerate() if thread not in before and not thread.daemon
-    ]
-    for thread in left:
-        thread.join(max(0.0, until - time.monotonic()))
-    alive = [thread.name for thread in left if thread.is_alive()]
-    if alive:
-        names = ", ".join(alive)
-        print(f"pytest_precision: done, though threads {names} still run", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-
 def expect_empty(args: argparse.Namespace) -> None:
-    """Make the output folder, and end with an error if it is not empty."""
+    """Make the output folder, and end with an error if it is not empty or not given."""
+    if args.out is None:
+        args.parser.error("the following arguments are required: --out")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
         # The other ranks of a launch write only when this one has come so far, too.

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 from torch import nn
 from torch.optim import Optimizer
 
-from pytest_precision.errors import RecordingError, expected_but_got, named
-from pytest_precision.recorders.scripts.loop_recording import LoopRecording
-from pytest_precision.recorders.scripts.loop_trace import rank_and_world_size
-from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
-from pytest_precision.trace.lin8 import LIN8
+from pytest_precision.errors import expected_but_got, named
+from pytest_precision.recorders.scripts.recorded_run import RecordedRun
+from pytest_precision.recorders.watching.loop_watch import LoopWatch
+from pytest_precision.recorders.watching.mismatch import OnMismatch, expect_answer
 from pytest_precision.trace.manifest import Manifest
+
+STEPS = 10
+"""Train steps that are recorded unless another number is given."""
 
 
 class Recorder:
@@ -48,10 +49,18 @@ class Recorder:
         values: steps whose values are kept, not only digests; 0 is the start.
         only: patterns of the names of the tensors that are recorded; none for all.
         every: tensors are recorded in step 1, in each such step after it, and in the last.
+        watch: updates after which what ranks hold in common is compared, while the loop runs and
+            as long as it runs; nothing is recorded then, and `out` and the others are not given.
+        replay: whether forward and backward of `model`, as the loop calls it, are run once more
+            before each update, and have to give the same bits; nothing is recorded then.
+        on_mismatch: how a watched run answers to what deviates: it ends with a `WatchError`
+            ("raise"), says it on standard error and goes on ("report"), or calls a function with
+            it, on every rank.
 
     Raises:
         TypeError: the model is no module, or the optimizer none of torch's.
-        ValueError: a number cannot be; only one of `rank` and `world_size` is given.
+        ValueError: a number cannot be; only one of `rank` and `world_size` is given; what is
+            recorded is given with `watch` or `replay`, or no `out` without them.
     """
 
     def __init__(
@@ -59,16 +68,23 @@ class Recorder:
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        out: str | Path,
+        out: str | Path | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        steps: int = 10,
+        steps: int = STEPS,
         values: Collection[int] = (),
         only: Sequence[str] = (),
         every: int = 1,
+        watch: int | None = None,
+        replay: bool = False,
+        on_mismatch: OnMismatch = "raise",
     ) -> None:
         _expect_trained(model, optimizer)
-        for name, number in (("steps", steps), ("every", every)):
+        for name, number in (
+            ("steps", steps),
+            ("every", every),
+            ("watch", 1 if watch is None else watch),
+        ):
             if type(number) is not int or number < 1:
                 raise ValueError(expected_but_got("a number from 1 on", named(name, number)))
         if isinstance(only, str):
@@ -77,15 +93,22 @@ class Recorder:
         if beyond:
             expected = f"values of steps from 0 to the last one, {steps},"
             raise ValueError(expected_but_got(expected, beyond[0]))
-        self._rank_of = _rank_of(rank, world_size)
-        self._model = model
-        self._optimizer = optimizer
-        self._folder = Path(out).absolute()
-        caller = Path(sys._getframe(1).f_code.co_filename)
-        self._manifest = Manifest.now(caller, [], steps, values, only=only, every=every)
-        self._following = ExitStack()
-        self._recording: LoopRecording | None = None
-        self._done: int | None = None
+        rank_of = _rank_of(rank, world_size)
+        self._run: RecordedRun | LoopWatch
+        if watch is not None or replay:
+            expect_answer(on_mismatch)
+            if (rank_of, out, steps, values, only, every) != (None, None, STEPS, (), (), 1):
+                got = "what says what is recorded, too"
+                raise ValueError(expected_but_got("watch=, replay= and on_mismatch= alone", got))
+            self._run = LoopWatch(
+                watch or 0, on_mismatch, replay=replay, model=model, optimizer=optimizer
+            )
+        elif out is None:
+            raise ValueError(expected_but_got("out=, watch= or replay=", "none of them"))
+        else:
+            caller = Path(sys._getframe(1).f_code.co_filename)
+            manifest = Manifest.now(caller, [], steps, values, only=only, every=every)
+            self._run = RecordedRun(model, optimizer, Path(out).absolute(), manifest, rank_of)
 
     def start(self) -> None:
         """Follow the loop from here on: call it before the first forward.
@@ -95,33 +118,19 @@ class Recorder:
             processes that have made no group yet.
             RecordingError: the folder has files of something else, or cannot be made.
         """
-        if self._recording is not None:
-            advice = "make another Recorder, with another folder"
-            raise RuntimeError(expected_but_got("one start of a Recorder", "a second one", advice))
-        rank_of = self._rank_of or rank_and_world_size()
-        _expect_free(self._folder, *rank_of)
-        recording = LoopRecording(self._folder, self._manifest, LIN8, rank_of=rank_of)
-        recording.loop.tell(self._model)
-        self._following.enter_context(recording.followed())
-        self._recording = recording
+        self._run.start()
 
     def step(self) -> int:
         """End a train step; after the last one, complete the recording and follow no more.
 
         Returns:
-            the number of train steps that are recorded. Later calls return the same.
+            the number of train steps that are recorded, or watched. Later calls return the same.
 
         Raises:
             RuntimeError: the recorder has not started.
             NotWrittenError: a part of the recording cannot be written.
         """
-        recording = self._started()
-        if self._done is not None:
-            return self._done
-        recording.loop.ends.finish()
-        if recording.loop.schedule.operation is None:
-            self.stop()
-        return recording.loop.schedule.done
+        return self._run.step()
 
     def stop(self) -> int:
         """Complete the recording with the steps made so far; return their number.
@@ -131,34 +140,10 @@ class Recorder:
             NothingRecordedError: the optimizer has made no step.
             NotWrittenError: a part of the recording cannot be written.
         """
-        recording = self._started()
-        if self._done is None:
-            self._done = recording.loop.schedule.done
-            with recording.trace:
-                self._following.close()
-                self._done = self._finished(recording)
-        return self._done
-
-    def _finished(self, recording: LoopRecording) -> int:
-        stepped = any(other is self._optimizer for other in recording.loop.reader.optimizers)
-        if not recording.loop.schedule.done or not stepped:
-            raise NothingRecordedError(
-                expected_but_got(
-                    f"steps of the {type(self._optimizer).__name__} that the Recorder was given",
-                    f"{recording.loop.schedule.done} train steps, none of them its own",
-                    "start it before the first forward, in the process that trains",
-                )
-            )
-        return recording.finish()
-
-    def _started(self) -> LoopRecording:
-        if self._recording is None:
-            advice = "call recorder.start() before the first forward, or write `with recorder:`"
-            raise RuntimeError(expected_but_got("a Recorder that has started", "none", advice))
-        return self._recording
+        return self._run.stop()
 
     def __enter__(self) -> Recorder:
-        self.start()
+        self._run.start()
         return self
 
     def __exit__(
@@ -167,15 +152,7 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if self._done is not None:
-            return False
-        # It ends a loop that begins a step after the last one.
-        ended = error is not None and self._following.pop_all().__exit__(kind, error, traceback)
-        if error is not None and not ended:
-            self._started().trace.__exit__(kind, error, traceback)
-            return False
-        self.stop()
-        return bool(ended)
+        return self._run.leave(kind, error, traceback)
 
 
 def _expect_trained(model: object, optimizer: object) -> None:
@@ -204,22 +181,3 @@ def _rank_of(rank: int | None, world_size: int | None) -> tuple[int, int] | None
     if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
         raise ValueError(expected_but_got("a rank from 0 to before world_size", got))
     return rank, world_size
-
-
-def _expect_free(folder: Path, rank: int, world_size: int) -> None:
-    """Make the folder unless it exists, and raise if another recording is in it.
-
-    Other ranks of this one may have begun there.
-
-    Raises:
-        RecordingError: there is one, or the folder cannot be made.
-    """
-    expected = "a new or empty folder"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = sorted(path.name for path in folder.iterdir())
-    except OSError as error:
-        raise RecordingError(expected_but_got(expected, f"{folder} ({error.strerror})")) from error
-    if taken and (world_size == 1 or f"rank{rank}.bin" in taken):
-        got = f"{folder}, which has {taken[0]}"
-        raise RecordingError(expected_but_got(expected, got, "name another for each recording"))

@@ -131,7 +131,7 @@ def test_threads_of_the_process_are_not_the_scripts(
         raise AssertionError(f"the process would have ended with {status}")
 
     monkeypatch.setattr("os._exit", end)
-    monkeypatch.setattr("pytest_precision.commands.record.THREAD_SECONDS", 0.1)
+    monkeypatch.setattr("pytest_precision.commands._threads.THREAD_SECONDS", 0.1)
     done = threading.Event()
     own = threading.Thread(target=done.wait)
     own.start()

@@ -167,6 +167,10 @@ OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
         ({"values": [11]}, "from 0 to the last one, 10, but got 11"),
         ({"rank": 2}, "rank=2, world_size=None"),
         ({"rank": 2, "world_size": 2}, "a rank from 0 to before world_size"),
+        ({"out": None}, "out=, watch= or replay= but got none of them"),
+        ({"watch": 1}, "watch=, replay= and on_mismatch= alone"),
+        ({"out": None, "watch": 0}, "a number from 1 on but got watch=0"),
+        ({"out": None, "replay": True, "on_mismatch": "warn"}, "or a function of a mismatch"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
