@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytest_precision._progress import advance
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
@@ -152,7 +153,7 @@ def judge(
             judgement.left_out.setdefault(tensors, f"{side}: {why}")
     optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
     sums = SummedLosses(criteria)
-    for moments in common_moments(candidate, reference):
+    for moments in _watched(judgement, common_moments(candidate, reference)):
         optional.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
@@ -185,6 +186,15 @@ def judge(
     if judgement.first is not None:  # sides that agree need not be read once more
         judgement.forwards = {*_forwards(candidate, reference)}
     return judgement
+
+
+def _watched(
+    judgement: Judgement, common: Sequence[tuple[Moment, Moment]]
+) -> Iterator[tuple[Moment, Moment]]:
+    """Yield moments, and show whoever looks how far the judgement has come."""
+    for moments in common:
+        advance(moments[0].step, common[-1][0].step, judgement.bytes)
+        yield moments
 
 
 def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:
