@@ -14,6 +14,7 @@ from pytest_precision._progress import shown
 from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_force, add_quiet, note, say
+from pytest_precision.commands._arguments import count_of
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
@@ -42,6 +43,14 @@ def add_to(commands: Any) -> None:
     add_judging_options(parser)
     add_json(parser)
     add_quiet(parser)
+    parser.add_argument(
+        "--from",
+        dest="first_step",
+        metavar="N",
+        type=count_of,
+        default=1,
+        help="compare a candidate that was resumed: its first step with step N of the reference",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -96,8 +105,18 @@ def run(args: argparse.Namespace) -> int:
         options = [word for text in args.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
         name = " against ".join(words)
+        if args.first_step > 1:
+            name += f" from step {args.first_step}"
+            repeat += f" --from {args.first_step}"
         with shown(visible(name), quiet=args.quiet, bar=True):
-            verdict = compare_recordings(args.candidate, args.reference, terms, name, repeat=repeat)
+            verdict = compare_recordings(
+                args.candidate,
+                args.reference,
+                terms,
+                name,
+                repeat=repeat,
+                first_step=args.first_step,
+            )
         return show(args, verdict)
     except KeyboardInterrupt:
         note("stopped: nothing was written, and both recordings are as they were")

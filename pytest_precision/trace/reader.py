@@ -7,6 +7,7 @@ that a trace without all of its indices is no trace. Values are read as copy-on-
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -23,7 +24,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
 from pytest_precision.trace.lin8_sums import DigestedPart
-from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.moment import INIT, STATE, Moment
 from pytest_precision.trace.named_digests import (
     XXH3,
     adds_up,
@@ -168,6 +169,25 @@ class Trace:
         self._segment = {moment: part.number for part in of_rank_0 for moment in part.moments}
         self.moments = tuple(self._segment)
 
+    def later(self, step: int, kinds: Collection[str]) -> Trace:
+        """Return the trace of the train steps from `step` on, as the trace of a run of their own.
+
+        It begins with the state that the step before has left.
+
+        Args:
+            step: number of the step that is to be step 1; of a recording, in which each step is an
+                operation.
+            kinds: those of its start.
+        """
+        part = copy.copy(self)
+        part._written = [
+            replace(written, moments=dict(_later_moments(written, step, kinds)))
+            for written in self._written
+        ]
+        part._segment = dict.fromkeys(part._written[0].moments, 0)
+        part.moments = tuple(part._segment)
+        return part
+
     def world_size_at(self, moment: Moment) -> int:
         """Return the number of ranks that ran at this moment of the sequence."""
         return self.world_sizes[self._segment[moment]]
@@ -283,6 +303,17 @@ class Trace:
             got = f"{self.digest_name(entry.kind)} of {entry.kind} {entry.name!r}"
             raise ValueError(expected_but_got(f"a digest {name}", got))
         return entry.digest
+
+
+def _later_moments(
+    written: _Written, step: int, kinds: Collection[str]
+) -> Iterator[tuple[Moment, list[tuple[int, int | str]]]]:
+    """Yield the moments of one rank from a train step on, and what they show, numbered anew."""
+    for moment, shown in written.moments.items():
+        if moment == INIT if step == 1 else moment.step == step - 1 and moment.phase == STATE:
+            yield INIT, [stored for stored in shown if written.slots[stored[0]].kind in kinds]
+        elif moment.step >= step:
+            yield moment._replace(op=moment.op - step + 1, step=moment.step - step + 1), shown
 
 
 def _header(index: Mapping[str, Any]) -> Header:
