@@ -10,6 +10,7 @@ from importlib import import_module
 
 from pytest_precision._folders import sweep_temporary_folder
 from pytest_precision._interrupts import WholeTorch
+from pytest_precision.commands._completion import PrintCompletion
 from pytest_precision.errors import expected_but_got
 from pytest_precision.version import __version__
 
@@ -39,6 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="pytest_precision", description=__doc__)
     parser.add_argument("--version", action="version", version=f"pytest-precision {__version__}")
+    parser.add_argument(
+        "--print-completion",
+        metavar="SHELL",
+        choices=("bash", "zsh"),
+        action=PrintCompletion,
+        help="print what completes pytest-precision in a shell, bash or zsh; needs shtab",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         import_module(f"pytest_precision.commands.{command}").add_to(commands)

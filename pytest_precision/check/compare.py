@@ -15,6 +15,7 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gate_order import gates_of
 from pytest_precision.check.gates import ruled
 from pytest_precision.check.preconditions import distinct
+from pytest_precision.check.resumed_pair import resumed_pair
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
@@ -45,6 +46,7 @@ def compare_recordings(
     nodeid: str,
     axes: Mapping[str, AxisValue] | None = None,
     repeat: str = "",
+    first_step: int = 1,
 ) -> Verdict:
     """Compare two recordings on disk, and return the same kind of verdict as `parity.check`.
 
@@ -56,12 +58,13 @@ def compare_recordings(
         axes: those of the cell that the check belongs to; without one, what the candidate's
             recording says.
         repeat: the command that compares again.
+        first_step: step of the reference that the candidate's first one must agree with.
 
     Raises:
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
     try:
-        return _compare(candidate, reference, terms, nodeid, axes, repeat)
+        return _compare(candidate, reference, terms, nodeid, axes, repeat, first_step)
     except RecordingError:
         raise
     except Exception as error:
@@ -81,12 +84,13 @@ def _compare(
     nodeid: str,
     axes: Mapping[str, AxisValue] | None,
     repeat: str,
+    first_step: int,
 ) -> Verdict:
     started = time.perf_counter()
-    sides = (
-        whole_recording("candidate", candidate),
-        whole_recording("reference", reference),
-    )
+    sides = whole_recording("candidate", candidate), whole_recording("reference", reference)
+    if first_step > 1:
+        sides = resumed_pair(*sides, first_step)
+        terms = terms._replace(lines=False)  # logs of operations count the steps of their own run
     expect_as_many_steps(*sides)
     expect_the_same_part(*sides)
     expect_one_digest(*sides)
@@ -106,6 +110,8 @@ def _compare(
         figures = case.figures() | dict(ruling.figures)
     cell = sides[0].cell
     apart = tuple(made_otherwise(*sides))
+    if first_step > 1:
+        apart = (f"step 1 here is step {first_step} of the reference", *apart)
     brief = ruling.brief and (*apart, *ruling.brief)
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
@@ -144,9 +150,21 @@ def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
             expected_but_got(
                 "two recordings with the same number of train steps",
                 f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
-                f"record both with --steps {min(ours, theirs)}",
+                _advice(ours, theirs),
             )
         )
+
+
+def _advice(ours: int, theirs: int) -> str:
+    """Say how two recordings can have as many steps, also where one is of a run that resumed."""
+    advice = f"record both with --steps {min(ours, theirs)}"
+    if ours < theirs:
+        first = theirs - ours + 1
+        advice += (
+            f"; if the candidate was resumed after step {first - 1} of the reference, compare it "
+            f"with --from {first}, or test both in one cell, with @script(resume=function)"
+        )
+    return advice
 
 
 def expect_the_same_part(candidate: Recording, reference: Recording) -> None:

@@ -6,7 +6,10 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from pytest_precision._visible import visible
 
 
 def add_command(
@@ -49,6 +52,23 @@ def add_force(parser: argparse.ArgumentParser, files: str) -> None:
     """
     words = f"replace {files} even if pytest-precision did not make it"
     parser.add_argument("--force", action="store_true", help=words)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--quiet` to the parser of a command that takes long."""
+    words = "do not say on standard error what is done and how far it has come"
+    parser.add_argument("-q", "--quiet", action="store_true", help=words)
+
+
+def is_first_rank() -> bool:
+    """Return whether this process speaks for its launch: torchrun's or Slurm's first, or alone."""
+    return (os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") == "0"
+
+
+def note(text: str) -> None:
+    """Print a line on what goes on to standard error, unless nobody reads there any more."""
+    with suppress(OSError, ValueError):
+        print(f"pytest_precision: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:

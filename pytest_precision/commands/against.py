@@ -13,11 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pytest_precision._progress import shown
 from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
+from pytest_precision.commands import note
 from pytest_precision.commands.compare import (
     add_judging_options,
     expect_report_free,
+    lines,
     show,
     terms_of,
 )
@@ -25,9 +28,12 @@ from pytest_precision.commands.record import add_recording_options, expect_scrip
 from pytest_precision.errors import RecordingError, RevisionError
 from pytest_precision.parity.verdict import Verdict
 from pytest_precision.revisions.installation import Installation
+from pytest_precision.revisions.peers import tell_launcher
 from pytest_precision.revisions.sides import Sides
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_STOPPED = [128 + number for number in _ENDINGS]
 
 
 def _exit(number: int, frame: object) -> NoReturn:
@@ -40,11 +46,14 @@ def _twice_more(step: str) -> str:
     return f"the two part at step {step}: both are recorded again up to it, {purpose}"
 
 
-def _verdict(*arguments: Any, **options: Any) -> Verdict:
+def _verdict(
+    candidate: Path, reference: Path, terms: Any, nodeid: str, repeat: str, quiet: bool
+) -> Verdict:
     """Compare two recordings, in whichever process has imported what that needs."""
     from pytest_precision.check.compare import compare_recordings
 
-    return compare_recordings(*arguments, **options)
+    with shown(visible(f"comparing {nodeid}"), quiet=quiet, bar=True):
+        return compare_recordings(candidate, reference, terms, nodeid, repeat=repeat)
 
 
 class Against:
@@ -93,7 +102,9 @@ class Against:
             self._terms = terms_of(args)
             expect_report_free(args)
             with ExitStack() as stack:
-                self.sides = Sides(args.script, [*self._options()], args.link, stack)
+                self.sides = Sides(
+                    args.script, [*self._options()], args.link, stack, quiet=args.quiet
+                )
                 return body(self)
         except (
             argparse.ArgumentTypeError,
@@ -102,8 +113,14 @@ class Against:
             ValueError,
             usage_error(),
         ) as error:
-            args.parser.error(visible(str(error)))
+            text = visible(str(error))
+            tell_launcher(text)
+            args.parser.error(text)
             raise  # it has ended this process
+        except SystemExit as end:
+            if end.code in _STOPPED:
+                note("stopped: its recordings and work trees are removed, and nothing stays")
+            raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -126,7 +143,7 @@ class Against:
 
         command = shlex.join([*started_by(self.sides.peers.world_size), *self.args.words])
         terms = self._terms._replace(lines=lines)
-        call = partial(_verdict, candidate, reference, terms, nodeid, repeat=command)
+        call = partial(_verdict, candidate, reference, terms, nodeid, command, self.args.quiet)
         verdict: Verdict = self.sides.servers.call(call, self.sides.folder / "verdict")
         return replace(verdict, candidate=name, reference=other)
 
@@ -146,6 +163,7 @@ class Against:
         """
         peers = self.sides.peers
         verdicts: list[Verdict] = []
+        text = ""
 
         def between(ours: str, theirs: str, *, lines: bool) -> Verdict:
             folders = self.sides.folder / ours, self.sides.folder / theirs
@@ -159,8 +177,8 @@ class Against:
 
         step = peers.agree(f"parted/{theirs}", parted)
         if step:
-            if not peers.rank:
-                print(f"pytest_precision: {_twice_more(step)}", file=sys.stderr, flush=True)
+            if not peers.rank and not self.args.quiet:
+                note(_twice_more(step))
             logged = ("--steps", step, "--lines", "--values", f"0-{step}")
             self.sides.record(candidate, f"{ours}-lines", logged)
             self.sides.record(reference, f"{theirs}-lines", logged, "reference")
@@ -171,9 +189,16 @@ class Against:
                 logged = between(f"{ours}-lines", f"{theirs}-lines", lines=True)
                 ruling = replace(verdict.ruling, culprit=logged.culprit)
                 verdict = replace(verdict, ruling=ruling)
-            return str(show(self.args, verdict))
+            shown_lines = lines(verdict, verbose=self.args.verbose, brief=self.args.brief)
+            nonlocal text
+            text = visible("\n".join(shown_lines))
+            brief = visible("\n".join(lines(verdict, brief=True)))
+            return f"{show(self.args, verdict)} {brief}"
 
-        return int(peers.agree(f"verdict/{theirs}", judged))
+        status, _, brief = peers.agree(f"verdict/{theirs}", judged).partition(" ")
+        if int(status):
+            tell_launcher(text or brief)
+        return int(status)
 
     def _options(self) -> Iterator[str]:
         args = self.args

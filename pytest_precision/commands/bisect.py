@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal, Protocol
 
 from pytest_precision._git import git
-from pytest_precision.commands import add_command, say
+from pytest_precision._progress import in_seconds
+from pytest_precision.commands import add_command, note, say
 from pytest_precision.commands.against import Against
 from pytest_precision.errors import RecordingError, ReportError, RevisionError, expected_but_got
 from pytest_precision.report.read import read_report
@@ -56,7 +58,8 @@ def _bisect(against: Against) -> int:
     commits: RecordedCommits | ChecksOfCommits
     commits = ChecksOfCommits(against) if against.of_check else RecordedCommits(against)
     commits.expect_ends(good, bad)
-    guilty = bisected(sides.repository, commits, good, bad)
+    show = (lambda text: None) if args.quiet else note
+    guilty = bisected(sides.repository, commits, good, bad, show)
     say(git(sides.repository, "log", "-1", f"--format={_COMMIT}", guilty))
     commits.show()
     return 0
@@ -125,7 +128,13 @@ class RecordedCommits:
             self._against.sides.record(side, commit, seat=seat)
 
 
-def bisected(repository: Path, commits: JudgedCommits, good: str, bad: str) -> str:
+def bisected(
+    repository: Path,
+    commits: JudgedCommits,
+    good: str,
+    bad: str,
+    show: Callable[[str], None] = note,
+) -> str:
     """Bisect, and return the first bad commit: of those found bad, the last one tested.
 
     git lists the commits in between. `git bisect` would write refs, for which it runs a hook of the
@@ -136,6 +145,7 @@ def bisected(repository: Path, commits: JudgedCommits, good: str, bad: str) -> s
         commits: judges them.
         good: full name of a good commit.
         bad: full name of a bad one.
+        show: is called with how far this has come, before each commit.
 
     Raises:
         RevisionError: too many commits cannot be judged to tell which it is, or the numbers changed
@@ -151,7 +161,10 @@ def bisected(repository: Path, commits: JudgedCommits, good: str, bad: str) -> s
                     "they changed on the way to GOOD; give that commit as BAD or GOOD",
                 )
             )
+    began, judged = monotonic(), 0
     while between := untested(repository, found_good, bad):
+        show(_ahead(found_good[-1], bad, len(between), (monotonic() - began) / max(1, judged)))
+        judged += 1
         commit = next((commit for commit in between if commit not in skipped), None)
         if commit is None:
             several = ", ".join(commit[:12] for commit in (bad, *between))
@@ -170,6 +183,21 @@ def bisected(repository: Path, commits: JudgedCommits, good: str, bad: str) -> s
         else:
             skipped.add(commit)
     return bad
+
+
+def _ahead(good: str, bad: str, between: int, seconds: float) -> str:
+    """Say between which commits the one looked for is, and how long it will take to find it.
+
+    Args:
+        good: the last commit found good.
+        bad: the last one found bad.
+        between: number of commits that are neither.
+        seconds: that one commit has taken; about 0 before the first.
+    """
+    runs = between.bit_length()
+    times = f", about {in_seconds(runs * seconds)}" if seconds >= 1 else ""
+    commits = f"{between} commit{'s' * (between > 1)}"
+    return f"{commits} between {good:.12} and {bad:.12}: {runs} to run at most{times}"
 
 
 def _forks(repository: Path, good: str, bad: str) -> list[str]:
@@ -197,7 +225,18 @@ def _word(commits: JudgedCommits, commit: str) -> Literal["good", "bad", "skippe
         return "skipped"
 
 
-_OF_SCRIPTS = ("link", "steps", "values", "see", "te", "criterion", "force", "verbose", "brief")
+_OF_SCRIPTS = (
+    "link",
+    "quiet",
+    "steps",
+    "values",
+    "see",
+    "te",
+    "criterion",
+    "force",
+    "verbose",
+    "brief",
+)
 """Options that only recordings of a script have."""
 
 

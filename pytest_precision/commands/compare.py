@@ -10,9 +10,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_precision._progress import shown
 from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, add_force, say
+from pytest_precision.commands import add_command, add_force, add_quiet, note, say
+from pytest_precision.commands._arguments import count_of
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
@@ -26,6 +28,9 @@ REPORT = "--report"
 CANNOT_BE_COMPARED = 2
 """Exit status; 0 says that the sides agree, 1 that they do not."""
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as of a shell."""
+
 FEW = 5
 """Lines about what is not compared that are printed unless all are asked for."""
 
@@ -37,6 +42,15 @@ def add_to(commands: Any) -> None:
     parser.add_argument("reference", type=Path, help="folder of the one that it must agree with")
     add_judging_options(parser)
     add_json(parser)
+    add_quiet(parser)
+    parser.add_argument(
+        "--from",
+        dest="first_step",
+        metavar="N",
+        type=count_of,
+        default=1,
+        help="compare a candidate that was resumed: its first step with step N of the reference",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +105,22 @@ def run(args: argparse.Namespace) -> int:
         options = [word for text in args.criterion for word in ("--criterion", text)]
         repeat = shlex.join(["python", "-m", "pytest_precision", "compare", *words, *options])
         name = " against ".join(words)
-        verdict = compare_recordings(args.candidate, args.reference, terms, name, repeat=repeat)
+        if args.first_step > 1:
+            name += f" from step {args.first_step}"
+            repeat += f" --from {args.first_step}"
+        with shown(visible(name), quiet=args.quiet, bar=True):
+            verdict = compare_recordings(
+                args.candidate,
+                args.reference,
+                terms,
+                name,
+                repeat=repeat,
+                first_step=args.first_step,
+            )
         return show(args, verdict)
+    except KeyboardInterrupt:
+        note("stopped: nothing was written, and both recordings are as they were")
+        return INTERRUPTED
     except (argparse.ArgumentTypeError, RecordingError, ValueError, usage_error()) as error:
         args.parser.error(visible(str(error)))
         raise  # it has ended this process

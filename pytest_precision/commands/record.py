@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import shlex
 import socket
 import sys
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._interrupts import uncollected
+from pytest_precision._progress import shown
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command
+from pytest_precision.commands import add_command, add_quiet, is_first_rank, note
 from pytest_precision.commands._arguments import count_of, steps_of
+from pytest_precision.commands._left import report_unfinished, say_recorded
 from pytest_precision.commands._threads import leave_threads
 from pytest_precision.commands._watched import add_watch_options, watch_script
 from pytest_precision.errors import expected_but_got, named
@@ -71,7 +74,9 @@ def add_to(commands: Any) -> None:
         "which shard of it and on which device; xxh3-128 takes half the time of whole tensors on "
         "a CPU, and is compared with its like alone",
     )
+    # Of a command that records in folders of its own.
     parser.add_argument("--moved", nargs=2, type=Path, default=(), help=argparse.SUPPRESS)
+    parser.add_argument("--label", help=argparse.SUPPRESS)
 
 
 def _add_part_options(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +110,8 @@ def add_out(
 
 
 def add_recording_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a recording: --steps, --te, --values and --see."""
+    """Add the options of a recording: --steps, --te, --values, --see and --quiet."""
+    add_quiet(parser)
     parser.add_argument(
         "--steps",
         metavar="N",
@@ -149,15 +155,18 @@ def run(args: argparse.Namespace) -> int:
     expect_empty(args)
     _let_stand_in(args)
     before = threading.enumerate()
-    with without_own_entry():
+    script = args.script[0]
+    speaks = is_first_rank() and not args.quiet
+    with without_own_entry(), shown(visible(args.label or script), quiet=not speaks):
         if args.moved:
             move_imports(*args.moved)
         done = _record_script(args)
     if args.moved:
         expect_moved(*args.moved)
     if done < args.steps:
-        steps = f"{done} steps, of {args.steps} to record"
-        print(f"pytest_precision: {args.script[0]} ended after {steps}", file=sys.stderr)
+        note(f"{script} ended after {done} steps, of {args.steps} to record")
+    if speaks and args.label is None:
+        say_recorded(args.out, script, done)
     leave_threads(before)
     return 0
 
@@ -203,6 +212,7 @@ def _record_script(args: argparse.Namespace) -> int:
         parser.error(expected_but_got(room, error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
+        report_unfinished(args.out)
         raise
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_precision._interrupts import uncollected
+from pytest_precision._progress import shown
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command
+from pytest_precision.commands import add_command, add_quiet, is_first_rank
+from pytest_precision.commands._left import report_unfinished, say_recorded
 from pytest_precision.commands.record import add_out, expect_empty, expect_script
 from pytest_precision.errors import RecordingError
 from pytest_precision.ranks.code.python_path import without_own_entry
@@ -30,6 +32,7 @@ def add_to(commands: Any) -> None:
         "%(prog)s --out DIR -- score.py [ARGUMENT ...]",
     )
     add_out(parser)
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
         Exception: whatever the script raises.
     """
     expect_script(args)
+    speaks = is_first_rank() and not args.quiet
     file, *arguments = args.script
     if not int(os.environ.get("RANK") or 0):  # the one that writes, and may have begun to
         expect_empty(args)
@@ -47,8 +51,17 @@ def run(args: argparse.Namespace) -> int:
         from pytest_precision.rollout.score_recording import recording_scores
     folder = args.out.absolute()  # the script may change the folder
     try:
-        with without_own_entry(), recording_scores(folder, Path(file), arguments):
+        with (
+            without_own_entry(),
+            shown(visible(file), unit="call", quiet=not speaks),
+            recording_scores(folder, Path(file), arguments) as recorder,
+        ):
             run_file(Path(file), arguments)
     except RecordingError as error:
         args.parser.error(visible(str(error)))
+    except (Exception, KeyboardInterrupt):
+        report_unfinished(args.out)
+        raise
+    if speaks:
+        say_recorded(args.out, file, recorder.calls, "call")
     return 0

@@ -168,12 +168,15 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Fail a matrix test that has the fixture `parity` and passed without a check."""
-    result = yield
-    if pyfuncitem.config.stash[COLLECTION].cell_to_run(pyfuncitem) is not None:
-        from pytest_precision.plugin import fixtures
+    """Show a long cell's progress; fail one with the fixture `parity` that made no check."""
+    if pyfuncitem.config.stash[COLLECTION].cell_to_run(pyfuncitem) is None:
+        return (yield)
+    from pytest_precision.plugin import fixtures
+    from pytest_precision.plugin.long_cells import progress_of
 
-        fixtures.require_check(pyfuncitem)
+    with progress_of(pyfuncitem):
+        result = yield
+    fixtures.require_check(pyfuncitem)
     return result
 
 

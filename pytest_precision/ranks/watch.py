@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 
+from pytest_precision import _progress
+from pytest_precision._progress import LINE_SECONDS
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process.messages import Ended, FromRank, Raised
 from pytest_precision.ranks.process.output import readable_stacks
@@ -46,7 +48,12 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
     failed = False
     while silent := [rank for rank in ranks if rank.number not in received]:
         waitables = [waitable for rank in silent for waitable in rank.waitables]
-        ready = wait(waitables, max(0.0, deadline - time.monotonic()))
+        left = max(0.0, deadline - time.monotonic())
+        ready = wait(waitables, min(left, LINE_SECONDS))
+        if not ready and left > LINE_SECONDS:
+            numbers = ", ".join(str(rank.number) for rank in silent)
+            _progress.wait(f"waiting for rank{'s' * (len(silent) > 1)} {numbers}")
+            continue
         if not ready:
             break
         moment = time.monotonic()

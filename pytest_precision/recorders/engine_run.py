@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from pytest_precision._progress import advance
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES, Engine
 from pytest_precision.errors import expect_type, expected_but_got
@@ -94,6 +95,7 @@ class EngineRun:
                 return
             with self.around("operation"):
                 getattr(self, OPERATIONS[self.operation].run)()
+            advance(self.op + 1, stop, 0)
         if stop == len(self.operations) and self.operation == "train":
             self.show(END)
 

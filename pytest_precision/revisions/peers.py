@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_precision.ranks.launch.launch_folder import MEET_SECONDS
@@ -51,7 +54,8 @@ class Peers:
             return answer
         message = self._store.get(f"{_PREFIX}{key}").decode()
         if not message:
-            raise SystemExit(2)  # rank 0 says why
+            tell_launcher("rank 0 says above why")
+            raise SystemExit(2)
         return message[1:]
 
     def tell(self, key: str, status: int) -> None:
@@ -81,6 +85,18 @@ class Peers:
             port = self.agree(f"{key}/port", lambda: str(stack.enter_context(reserved_port())))
             # The store of this launch has the keys of its own ranks.
             yield {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+
+
+def tell_launcher(text: str) -> None:
+    """Have the report with which torchrun ends a failed launch end with a text.
+
+    That report is the last thing on the screen, and takes thirty lines. Elsewhere nothing is done.
+    """
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file:
+        message = {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):  # the verdict is printed, too
+            Path(file).write_text(json.dumps({"message": message}), encoding="utf-8")
 
 
 def _store(rank: int) -> Store:

@@ -33,6 +33,7 @@ class Sides:
         options: of `record`.
         links: data in the repository that git does not track and that every commit is to have.
         stack: removes the folder.
+        quiet: whether nothing is said on how far the runs have come.
         peers: the ranks of the launch.
         servers: start what is recorded here as forks that have torch.
         folder: the temporary folder.
@@ -45,6 +46,7 @@ class Sides:
     options: Sequence[str]
     links: Sequence[Path]
     stack: ExitStack
+    quiet: bool = False
     peers: Peers = field(default_factory=Peers)
     servers: RunServers = field(init=False)
     folder: Path = field(init=False)
@@ -117,10 +119,12 @@ class Sides:
         """
         file = self.script[0]
         cwd = self.folder_in(side)
-        if self.peers.rank == 0:
-            print(f"pytest_precision: recording {file}: {side.name}", file=sys.stderr, flush=True)
+        label = f"{file}: {side.name}"
+        if self.peers.rank == 0 and not self.quiet:
+            print(f"pytest_precision: recording {label}", file=sys.stderr, flush=True)
         folder = self.folder / name
-        arguments = ["record", "--out", str(folder), *self.options, *options]
+        arguments = ["record", "--out", str(folder), "--label", label, *self.options, *options]
+        arguments += ["--quiet"] if self.quiet else []
         arguments += ["--moved", *map(str, side.places)] if side.places else []
         arguments += ["--", os.path.relpath(file), *self.script[1:]]
         with self._running_process(seat, side, name, arguments, cwd) as process:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_precision._progress import advance
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.errors import RecordingError, expected_but_got
@@ -63,6 +64,7 @@ class ScoreRecorder:
         for phase, observations in shown.items():
             moment = Moment(self.calls - 1, "train", self.calls, phase)
             self._write(moment, observations)
+        advance(self.calls, None, 0 if self._writer is None else self._writer.nbytes)
 
     def end(self) -> None:
         """Write the moment after the last step, at which nothing is shown."""
@@ -92,7 +94,9 @@ def show_scores(side: Any, *, sequences: Any, cast: Cast = None) -> dict[int, Te
 
 
 @contextmanager
-def recording_scores(folder: Path, script: Path, arguments: Sequence[str]) -> Iterator[None]:
+def recording_scores(
+    folder: Path, script: Path, arguments: Sequence[str]
+) -> Iterator[ScoreRecorder]:
     """Record what `show_scores` is called with in the block; of several ranks, the first records.
 
     Raises:
@@ -100,14 +104,13 @@ def recording_scores(folder: Path, script: Path, arguments: Sequence[str]) -> It
         FileExistsError: the folder has a recording.
     """
     if int(os.environ.get("RANK") or 0):
-        with _opened(ScoreRecorder(None)):
-            yield
+        with _opened(ScoreRecorder(None)) as recorder:
+            yield recorder
         return
     folder.mkdir(parents=True, exist_ok=True)
     with TraceWriter(folder, 0) as writer:
-        recorder = ScoreRecorder(writer)
-        with _opened(recorder):
-            yield
+        with _opened(ScoreRecorder(writer)) as recorder:
+            yield recorder
         if not recorder.calls:
             advice = "call show_scores of pytest_precision.rollout in it"
             raise RecordingError(expected_but_got("scores", f"none of {script}", advice))
@@ -120,10 +123,10 @@ def recording_scores(folder: Path, script: Path, arguments: Sequence[str]) -> It
 
 
 @contextmanager
-def _opened(recorder: ScoreRecorder) -> Iterator[None]:
+def _opened(recorder: ScoreRecorder) -> Iterator[ScoreRecorder]:
     _open.append(recorder)
     try:
-        yield
+        yield recorder
     finally:
         _open.remove(recorder)
 

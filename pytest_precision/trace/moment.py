@@ -29,6 +29,9 @@ INIT = Moment(-1, "init", 0, "init")
 END = "end"
 """The phase after a last train step: it shows what a next step would start from."""
 
+STATE = "optimizer_step"
+"""The last phase of a train step: it shows the state that the step leaves."""
+
 STATELESS = ("forward_backward", "reduce_grads", "clip_grads", END)
 """Phases after which the state of a run is not shown."""
 

@@ -65,7 +65,7 @@ class TraceWriter:
         self._digests = digests
         self._digest_name = digest_name
         self._file = open(folder / f"rank{rank}.bin", "xb")  # noqa: SIM115, closed by __exit__
-        self._end = 0
+        self._end = self._nbytes = 0
         self._lost: OSError | None = None
         self._offsets: dict[str, int] = {}
         self._threads = threads
@@ -109,6 +109,7 @@ class TraceWriter:
             alive.append(tensor)
             part = DigestedPart(tensor, observation.shape, observation.place)
             identity = (*_memory(tensor), observation.digest, *part[1:])
+            self._nbytes += _nbytes(tensor)
             if observation.digest:
                 offset = self._offsets.get(observation.digest)
                 stored[identity] = observation.digest if offset is None else offset
@@ -160,6 +161,11 @@ class TraceWriter:
         if ordered.nbytes < WRITTEN_ONCE:
             return cloned(observation)
         return replace(observation, tensor=tensor.to("meta"), digest=self._once(ordered))
+
+    @property
+    def nbytes(self) -> int:
+        """Return the number of bytes of all tensors observed so far, kept or not."""
+        return self._nbytes
 
     @property
     def observations(self) -> int:

@@ -88,8 +88,12 @@ def test_few_commits_are_tested(tmp_path: Path, change: int) -> None:
             made.git("merge", "-q", "--no-edit", f"side{k}")
     refs = made.git("for-each-ref")
     contents = Contents(made)
-    guilty = bisected(made.root, contents, line[0], made.git("rev-parse", "main"))
+    lines: list[str] = []
+    guilty = bisected(made.root, contents, line[0], made.git("rev-parse", "main"), lines.append)
     assert guilty == line[change]
+    assert len(lines) == len(contents.judged)
+    assert f" commits between {line[0][:12]} and " in lines[0]
+    assert lines[0].endswith(": 5 to run at most")
     assert len({*contents.judged}) == len(contents.judged) <= 6
     assert made.git("for-each-ref") == refs
 

@@ -307,6 +307,8 @@ def test_each_side_has_processes_of_its_own_under_torchrun(
     assert verdict in done.stdout
     again = "Repeat with: torchrun --nproc-per-node 2 -m pytest_precision diff"
     assert (again in done.stdout) is bool(status)
+    report = done.stderr.splitlines()[-12 if status else -1 :]
+    assert any(verdict in line for line in report) is bool(status)  # torchrun's own
     expect_processes_of_their_own(repository, ran)
 
 

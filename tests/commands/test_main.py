@@ -49,6 +49,17 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"pytest-precision {__version__}\n"
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And their options; the name is that of the program, which a shell can complete."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", shell])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    for word in ("pytest-precision", "compare", "bisect", "--criterion"):
+        assert word in printed
+
+
 @pytest.mark.parametrize(
     "command",
     [*((name,) for name in (*COMMANDS, "import") if name != "report"), *REPORT_COMMANDS],

@@ -91,8 +91,8 @@ def test_what_another_thread_writes_is_told_where_it_is_read(parity_here: Parity
     found = culprit(parity_here(Cell(sequence="train3")), LOOP, "threaded")
     assert (found.operation, found.kind) == ("aten.lerp_.Scalar", "inputs")
     assert (
-        "it reads a value that it alone has, the reference what aten.mm.default made as the gradient of 0.weight"
-        in found.text
+        "it reads a value that it alone has, the reference what aten.mm.default made "
+        "as the gradient of 0.weight" in found.text
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from slack import slack
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from pytest_precision.ranks.process.rendezvous import reserved_port
 from pytest_precision.revisions import peers
-from pytest_precision.revisions.peers import Peers
+from pytest_precision.revisions.peers import Peers, tell_launcher
 
 
 def of_rank(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
@@ -41,3 +43,16 @@ def test_a_rank_that_trains_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     store = Peers()._store
     assert store is not None
     assert store.timeout.total_seconds() == peers.SECONDS
+
+
+def test_the_report_of_torchrun_ends_with_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows what a process writes into the file that it names, below all that it says itself."""
+    tell_launcher("a differs from b")  # no launcher, no file
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    tell_launcher("a differs from b\n  first wrong value: train.py:2")
+    failure = ProcessFailure(0, 1, 1, str(tmp_path / "error.json"))
+    *_, before, last, _ = str(ChildFailedError("diff", {0: failure})).splitlines()
+    assert before == "  traceback : a differs from b"
+    assert last.strip() == "first wrong value: train.py:2"

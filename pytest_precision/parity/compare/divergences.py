@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytest_precision._progress import advance
 from pytest_precision.engine.kinds import KINDS, causal_rank
 from pytest_precision.parity.compare.alike import AlikeKinds, AlikeTensors
 from pytest_precision.parity.compare.bounds import Bitwise
@@ -161,7 +162,7 @@ def judge(
             judgement.left_out.setdefault(tensors, f"{side}: {why}")
     optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
     alike_kinds, sums = AlikeKinds(candidate, reference), SummedLosses(criteria)
-    for moments in common_moments(candidate, reference):
+    for moments in _watched(judgement, common_moments(candidate, reference)):
         optional.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
@@ -205,6 +206,15 @@ def _judge_unlike(judgement: Judgement, tally: Tally, pair: Pair, criterion: Cri
         judgement.first = judgement.first or finding
     elif criterion.tolerates and pair.tensors is not None:
         tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
+
+
+def _watched(
+    judgement: Judgement, common: Sequence[tuple[Moment, Moment]]
+) -> Iterator[tuple[Moment, Moment]]:
+    """Yield moments, and show whoever looks how far the judgement has come."""
+    for moments in common:
+        advance(moments[0].step, common[-1][0].step, judgement.bytes)
+        yield moments
 
 
 def _forwards(candidate: Trace, reference: Trace) -> Iterator[tuple[int, int]]:

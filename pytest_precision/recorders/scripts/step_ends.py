@@ -18,6 +18,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from pytest_precision._progress import advance
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
@@ -218,6 +219,7 @@ class StepEnds:
         self._buffer.end(self._schedule.done)
         phase = "skip" if operation == "skip" else STEP_PHASES[-1]
         self._ended(Moment(op, operation, self._schedule.done, phase))
+        advance(self._schedule.done, self._schedule.asked, self._trace.writer.nbytes)
 
     def _write_start(self) -> None:
         """Write the run's initial state to the trace; called when its first step is over."""

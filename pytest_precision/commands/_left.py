@@ -1,0 +1,39 @@
+"""Say what a command that records has left in its folder: a recording, or a part of one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from pytest_precision._progress import in_bytes
+from pytest_precision.commands import note
+
+_OF_FIRST_RANK = re.compile(r"(\D0|recording)\.")
+"""How the names of files begin that the first rank writes, such as `rank0.bin`."""
+
+
+def say_recorded(folder: Path, script: str, steps: int, unit: str = "step") -> None:
+    """Say what was recorded, how many bytes the first rank's part has, and where it lies."""
+    files = [file for file in folder.iterdir() if _OF_FIRST_RANK.search(file.name)]
+    size = in_bytes(sum(file.stat().st_size for file in files))
+    plural = "" if steps == 1 else "s"
+    note(f"recorded {steps} {unit}{plural} of {script} in {folder}: {size}")
+
+
+def report_unfinished(folder: Path) -> None:
+    """Have Python's report of an error end with what the error has left in a folder."""
+    report = sys.excepthook
+
+    def report_left(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        report(kind, error, trace)
+        if folder.is_dir() and any(folder.iterdir()):
+            stays = "has an unfinished recording, which no command reads"
+            note(f"{folder} {stays}: delete it, or name another --out")
+        else:
+            note("nothing was recorded")
+
+    sys.excepthook = report_left
