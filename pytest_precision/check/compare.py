@@ -93,7 +93,7 @@ def _compare(
     expect_no_noise(terms.criteria)
     same = candidate.resolve() == reference.resolve()
     if any(OF_SCORES in side.trace.header.environment for side in sides):
-        compare_scores = resolve_name("pytest_precision.rollout.score_recording:compare_scores")
+        compare_scores = resolve_name("pytest_precision.rollout.recorded_scores:compare_scores")
         ruling, figures = compare_scores(*sides, terms.criteria)
         ruling = distinct(same, "recording") or ruling
     else:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.matrix.tensor_key import unwrapped
-from pytest_precision.trace.digests import digest
+from pytest_precision.trace.lin8 import additive_digest
 
 Weights = Mapping[str, "Tensor | str"]
 """Name to a tensor, or to the digest of one, as `weight_digest` makes it."""
@@ -67,8 +67,8 @@ def weight_snapshot(model: nn.Module, *, digests: bool = False) -> dict[str, Ten
 
 
 def weight_digest(tensor: Tensor) -> str:
-    """Return a tensor's dtype, shape and digest as one text."""
-    return f"{dtype_name(tensor.dtype)} {[*tensor.shape]} {digest(tensor)}"
+    """Return a tensor's dtype, shape and additive digest as one text."""
+    return f"{dtype_name(tensor.dtype)} {[*tensor.shape]} {additive_digest(tensor)}"
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:

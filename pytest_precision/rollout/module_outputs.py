@@ -65,7 +65,6 @@ class ModuleOutputs:
 
     Attributes:
         dtypes: name of each module to the dtype of its output, in the order in which they end.
-        margins: name of each router to the margins of its choices, by token.
     """
 
     def __init__(self, rows: TokenRows, values_of: str = "") -> None:
@@ -104,6 +103,21 @@ class ModuleOutputs:
         """Take what a module has shown from such a table."""
         self._shown[name] = [Rows(table[0], table[1])]
         self.dtypes[name] = dtype
+
+    def stored_choices(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield each router's name, a table of its tokens and their experts, and the margins."""
+        for name in self.routers:
+            chosen = self.choices(name)
+            assert chosen.values is not None
+            codes = torch.from_numpy(chosen.codes.copy()).unsqueeze(-1)
+            experts, margins = chosen.values[:, :-1], chosen.values[:, -1]
+            yield name, torch.cat([codes, experts.long()], -1), margins
+
+    def restore_choices(self, name: str, table: Tensor, margins: Tensor) -> None:
+        """Take what a router has chosen from such a table, with the margins."""
+        experts = table[:, 1:]
+        values = torch.cat([experts.double(), margins.double().unsqueeze(-1)], -1)
+        self._choices[name] = [Rows(table[:, 0], row_digests(experts), values)]
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:

@@ -1,8 +1,9 @@
-"""Record what a side shows as it scores, and compare two such recordings."""
+"""Record what a side shows as it scores, for `compare`."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,27 +13,21 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.engine.observation import Observation, whole
+from pytest_precision.engine.observation import Chunk, Observation, whole
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.verdict import Ruling
 from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.recorders.run_environment import environment_of
 from pytest_precision.rollout.casts import Cast, cast_by
-from pytest_precision.rollout.inference_weights import WeightTable, weight_digest
-from pytest_precision.rollout.module_outputs import ModuleOutputs
-from pytest_precision.rollout.score_check import figures_of, ids_of
-from pytest_precision.rollout.score_gates import ruled_scores
-from pytest_precision.rollout.scored_case import ScoredCase, Shown
+from pytest_precision.rollout.inference_weights import WeightTable
+from pytest_precision.rollout.score_check import ids_of
 from pytest_precision.rollout.scorer import Scorer, Scores
-from pytest_precision.rollout.token_rows import TokenRows
-from pytest_precision.rollout.weight_sync import SyncTerms
 from pytest_precision.trace.data_log import write_data
+from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
+from pytest_precision.trace.named_digests import digested
 from pytest_precision.trace.reader import Header
-from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.writer import TraceWriter
 
 RECORDED = "scores"
@@ -104,7 +99,7 @@ def recording_scores(folder: Path, script: Path, arguments: Sequence[str]) -> It
             yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with TraceWriter(folder, 0) as writer:
+    with TraceWriter(folder, 0, digest_name=LIN8) as writer:
         recorder = ScoreRecorder(writer)
         with _opened(recorder):
             yield
@@ -136,57 +131,37 @@ def _of_scores(scores: Scores, sequences: Sequence[Tensor]) -> Iterator[Observat
         yield whole("logprob", f"sequence {number}", logprobs)
     for name, dtype, table in scores.outputs.stored():
         yield whole("output", f"{dtype} {name}", table)
+    for name, experts, margins in scores.outputs.stored_choices():
+        yield whole("decision", name, experts)
+        yield whole("margin", name, margins)
 
 
 def _of_weights(table: WeightTable, cast: Cast) -> Iterator[Observation]:
     for name, tensor in table.tensors.items():
-        if isinstance(tensor, Tensor):
-            for ending, part in cast_by(cast, name, tensor).items():
-                yield whole("weight", name + ending, part)
+        if isinstance(tensor, str):
+            yield digested_elsewhere("weight", name, tensor)
+            continue
+        for ending, part in cast_by(cast, name, tensor).items():
+            yield digested(whole("weight", name + ending, part), LIN8)
 
 
-def compare_scores(
-    candidate: Recording, reference: Recording, criteria: Criteria
-) -> tuple[Ruling, dict[str, Any]]:
-    """Rule on two recordings of scores, call by call; return the ruling, and figures.
+def digested_elsewhere(kind: str, name: str, text: str) -> Observation:
+    """Return an observation of a tensor of which only a digest is there.
+
+    Args:
+        kind: see `Observation`.
+        name: of the tensor.
+        text: dtype, shape and digest, see `weight_digest`.
 
     Raises:
-        RecordingError: one of them is no recording of scores.
+        ValueError: the text has not these three.
     """
-    for side in (candidate, reference):
-        if RECORDED not in side.trace.header.environment:
-            got = f"one of train steps in {side.trace.folder}"
-            raise RecordingError(expected_but_got("two recordings of scores", got))
-    ruling, figures = Ruling(), {}
-    for step in range(1, candidate.trace.moments[-1].step + 1):
-        ours, _ = _shown(candidate, step)
-        theirs, sequences = _shown(reference, step)
-        case = ScoredCase(ours, theirs, sequences, criteria, SyncTerms())
-        ruling, figures = ruled_scores(case), figures_of(case)
-        if ruling.outcome != "pass":
-            break
-    return ruling, figures
-
-
-def _shown(side: Recording, step: int) -> tuple[Shown, list[Tensor]]:
-    """Return what a side has shown in one call, and the ids of its sequences."""
-    trace = side.trace
-    logprobs: dict[int, Tensor] = {}
-    ids: list[Tensor] = []
-    weights: dict[str, Tensor | str] = {}
-    outputs = ModuleOutputs(TokenRows([]))
-    for moment in trace.moments:
-        for entry in trace.entries(moment) if moment.step == step else ():
-            first, _, name = entry.name.partition(" ")
-            if entry.kind == "weight":
-                plain = f"{entry.dtype} {[*entry.piece]} {entry.digest}"
-                weights[entry.name] = plain if entry.digest else weight_digest(trace.tensor(entry))
-            elif entry.kind == "logprob":
-                logprobs[int(name)] = trace.tensor(entry)
-            elif first == "ids":
-                ids.append(trace.tensor(entry))
-            else:
-                outputs.restore(name, first, trace.tensor(entry))
-    table = WeightTable(weights) if weights else None
-    rows = [row.tolist() for row in ids]
-    return Shown({"recorded": Scores(logprobs, TokenRows([]), outputs, rows)}, table), ids
+    match = re.fullmatch(r"(\w+) \[((?:\d+(?:, )?)*)\] ([0-9a-f]{32})", text)
+    dtype = None if match is None else getattr(torch, match[1], None)
+    if match is None or not isinstance(dtype, torch.dtype):
+        expected = f"dtype, shape and digest of {name}, such as 'bfloat16 [2, 3] 0123...',"
+        raise ValueError(expected_but_got(expected, repr(text)))
+    shape = tuple(map(int, match[2].split(", "))) if match[2] else ()
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    place = Chunk((0,) * len(shape), shape)
+    return Observation(kind, name, tensor, shape, place, digest=match[3])

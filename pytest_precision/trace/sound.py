@@ -17,7 +17,7 @@ import torch
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.errors import expected_but_got
 from pytest_precision.matrix.contract import dtype_name
-from pytest_precision.trace.digests import kept_as_it_is
+from pytest_precision.trace.digests import may_be_digest
 from pytest_precision.trace.moment import END, INIT
 from pytest_precision.trace.named_digests import DIGEST_NAMES, XXH3
 
@@ -179,7 +179,7 @@ def _expect_course(moments: list[Any]) -> None:
 
 
 class _Extent(NamedTuple):
-    """The number of bytes of a tensor, and of one element, and whether only a digest is stored."""
+    """The number of bytes of a tensor, and of one element, and whether a digest may be stored."""
 
     nbytes: int
     element: int
@@ -196,7 +196,7 @@ def _slot(slot: Any) -> _Extent:
     sound_place("a place", sound_list("a place", place), sizes, sound_sizes("a shape", shape))
     size = math.prod(piece) * torch_dtype.itemsize
     sound_integer(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
-    return _Extent(size, torch_dtype.itemsize, not kept_as_it_is(kind, size))
+    return _Extent(size, torch_dtype.itemsize, may_be_digest(kind, size))
 
 
 def sound_sizes(subject: str, value: Any) -> list[int]:
