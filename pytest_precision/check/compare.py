@@ -16,6 +16,7 @@ from pytest_precision.check.gate_order import gates_of
 from pytest_precision.check.gates import ruled
 from pytest_precision.check.preconditions import distinct
 from pytest_precision.check.terms import Terms
+from pytest_precision.engine.kinds import SCORED_KINDS
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.compare.criteria import Criteria
@@ -90,13 +91,13 @@ def _compare(
     expect_as_many_steps(*sides)
     expect_the_same_part(*sides)
     expect_one_digest(*sides)
-    expect_no_noise(terms.criteria)
     same = candidate.resolve() == reference.resolve()
-    if any(OF_SCORES in side.trace.header.environment for side in sides):
+    if is_of_scores(*sides):
         compare_scores = resolve_name("pytest_precision.rollout.recorded_scores:compare_scores")
         ruling, figures = compare_scores(*sides, terms.criteria)
         ruling = distinct(same, "recording") or ruling
     else:
+        expect_no_noise(terms.criteria)
         for side in sides:
             expect_values(side, terms.criteria)
         case = Case(*sides, terms)
@@ -119,6 +120,14 @@ def _compare(
         command=repeat,
         figures=figures,
     )
+
+
+def is_of_scores(*sides: Recording) -> bool:
+    """Return whether a side was recorded as it scored, or both show no more than such sides do."""
+    if any(OF_SCORES in side.trace.header.environment for side in sides):
+        return True
+    kinds = [{*side.trace.dtypes()} for side in sides]
+    return all(shown and shown <= SCORED_KINDS for shown in kinds)
 
 
 def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:

@@ -27,11 +27,17 @@ class WeightTable(NamedTuple):
         tensors: logical name to the tensor, or to its digest.
         optional: names of what an engine may make by itself: buffers that no checkpoint has.
         active: names of the adapters that compute; None for all.
+        made: of a recorded trainer, the engine's name of what is fused or merged to its digest, and
+            to the names of what it is made of.
+        wrong: of a recorded trainer, the engine's name to the digest of each tensor that it would
+            hold if something had gone wrong, and to that cause in words.
     """
 
     tensors: dict[str, Tensor | str]
     optional: frozenset[str] = frozenset()
     active: tuple[str, ...] | None = None
+    made: Mapping[str, tuple[str, tuple[str, ...]]] = {}
+    wrong: Mapping[str, Mapping[str, str]] = {}
 
     @classmethod
     def of(cls, model: nn.Module) -> WeightTable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
@@ -159,10 +159,12 @@ def score_bounds(case: ScoredCase) -> Ruling | None:
     criterion = case.criterion(0)
     if not criterion.tolerates:
         return None
-    reference = None if case.live is None else case.live[1]
-    if reference is not None and reference.model is not None:
-        name, scores = with_planted(reference, reference.model, case.sequences)
-        if case.beyond(common_tokens(scores.logprobs, case.theirs.logprobs)) is not None:
+    if not case.candidate.scores:
+        return None
+    planted = _planted(case)
+    if planted is not None:
+        name, logprobs = planted
+        if case.beyond(common_tokens(logprobs, case.theirs.logprobs)) is not None:
             return None
         words = f"with the rows of {name} in another order no log-probability leaves it"
     else:
@@ -172,6 +174,14 @@ def score_bounds(case: ScoredCase) -> Ruling | None:
         words = "each log-probability could be that of the token before it"
     reason = f"the bound of logprob ({criterion}) is so loose that it proves nothing: {words}"
     return Ruling(outcome="vacuous", reason=reason, gate=score_bounds.__name__)
+
+
+def _planted(case: ScoredCase) -> tuple[str, Mapping[int, Tensor]] | None:
+    """Return the name of a weight and the scores with it planted; None where nobody can plant."""
+    if case.live is None or case.live[1].model is None:
+        return case.planted
+    name, scores = with_planted(case.live[1], case.live[1].model, case.sequences)
+    return name, scores.logprobs
 
 
 def with_planted(side: Scorer, model: nn.Module, sequences: list[Tensor]) -> tuple[str, Scores]:
@@ -216,4 +226,7 @@ def ruled_scores(case: ScoredCase) -> Ruling:
         for way in case.candidate.scores
         for line in (*choice_lines(case, way), *figure_lines(statistics_of(case.pairs(way))))
     ]
-    return Ruling(in_part=not case.criteria.exact, details=tuple(figures))
+    if case.unscored:
+        figures = [f"log-probabilities are not compared: {case.unscored}"]
+    in_part = not case.criteria.exact or bool(case.unscored)
+    return Ruling(in_part=in_part, details=tuple(figures))

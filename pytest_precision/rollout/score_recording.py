@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,25 +12,34 @@ import torch
 from torch import Tensor
 
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.engine.observation import Chunk, Observation, whole
+from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.compare.bounds import Noise
 from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.recorders.run_environment import environment_of
-from pytest_precision.rollout.casts import Cast, cast_by
-from pytest_precision.rollout.inference_weights import WeightTable
+from pytest_precision.rollout.casts import Cast
+from pytest_precision.rollout.engine_names import NameMap
+from pytest_precision.rollout.expected_weights import SyncTerms
+from pytest_precision.rollout.honest_noise import honest_noise
+from pytest_precision.rollout.inference_weights import Weights
 from pytest_precision.rollout.score_check import ids_of
+from pytest_precision.rollout.score_gates import with_planted
 from pytest_precision.rollout.scorer import Scorer, Scores
+from pytest_precision.rollout.shown_weights import of_weights
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.named_digests import digested
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
 RECORDED = "scores"
 """The key in a header's environment that `compare` knows a recording of scores by."""
+
+IDS, MODULE, WAY, PLANTED = "ids", "module", "way", "planted"
+"""First words of the names of `output`: the ids of a sequence, a module, how far an honest way is
+off, and the log-probabilities of a sequence with a planted weight."""
 
 _open: list[ScoreRecorder] = []
 
@@ -48,13 +56,11 @@ class ScoreRecorder:
         self.calls = 0
         self._write(INIT, [])
 
-    def add(self, side: Scorer, scores: Scores, sequences: Sequence[Tensor], cast: Cast) -> None:
-        """Write the scores of a side, and what it holds after the declared cast."""
+    def add(self, scores: Sequence[Observation], weights: Sequence[Observation]) -> None:
+        """Write what one call has shown."""
         self.calls += 1
-        shown: dict[str, list[Observation]] = {phase: [] for phase in STEP_PHASES}
-        shown[STEP_PHASES[0]] = [*_of_scores(scores, sequences)]
-        table = side.table
-        shown[STEP_PHASES[-1]] = [] if table is None else [*_of_weights(table, cast)]
+        shown: dict[str, Sequence[Observation]] = dict.fromkeys(STEP_PHASES, ())
+        shown |= {STEP_PHASES[0]: scores, STEP_PHASES[-1]: weights}
         for phase, observations in shown.items():
             moment = Moment(self.calls - 1, "train", self.calls, phase)
             self._write(moment, observations)
@@ -68,21 +74,43 @@ class ScoreRecorder:
             self._writer.add(moment, observations, digests=moment.phase == STEP_PHASES[-1])
 
 
-def show_scores(side: Any, *, sequences: Any, cast: Cast = None) -> dict[int, Tensor]:
+def show_scores(
+    side: Any,
+    *,
+    sequences: Any,
+    cast: Cast = None,
+    names: NameMap = None,
+    history: Mapping[int, Weights] | None = None,
+    honest_ways: int = 0,
+) -> dict[int, Tensor]:
     """Score sequences, and record it where `python -m pytest_precision score` runs this file.
 
     Args:
         side: a model, a function of the sequences, or a `Scorer`.
         sequences: ids of each.
         cast: what the engine does to a weight of this side, the trainer's.
+        names: how the engine's tensors are made of this side's: a recipe's name or a dict.
+        history: step to the weights that this side held then, see `weight_snapshot`.
+        honest_ways: how many honest ways of the model are measured, which is what `noise()` of
+            `compare` allows.
 
     Returns:
         the log-probabilities of each sequence.
+
+    Raises:
+        TypeError, ValueError: see `parity.score`.
     """
     scorer, ids = Scorer.of("side", side), ids_of(sequences)
+    declared = SyncTerms(cast, names, history or {})
     scores = scorer.scores(ids)
-    for recorder in _open:
-        recorder.add(scorer, scores, ids, cast)
+    if _open:
+        shown = [*_of_scores(scores, ids)]
+        if honest_ways:
+            shown += _of_noise(scorer, ids, honest_ways, cast)
+        table = scorer.table
+        weights = [] if table is None else [*of_weights(table, declared)]
+        for recorder in _open:
+            recorder.add(shown, weights)
     return scores.logprobs
 
 
@@ -126,42 +154,24 @@ def _opened(recorder: ScoreRecorder) -> Iterator[None]:
 def _of_scores(scores: Scores, sequences: Sequence[Tensor]) -> Iterator[Observation]:
     for number, ids in enumerate(sequences):
         said = ids if scores.ids is None else torch.tensor(scores.ids[number])
-        yield whole("output", f"ids {number}", said)
+        yield whole("output", f"{IDS} {number}", said)
     for number, logprobs in scores.logprobs.items():
         yield whole("logprob", f"sequence {number}", logprobs)
-    for name, dtype, table in scores.outputs.stored():
-        yield whole("output", f"{dtype} {name}", table)
+    for words, table in scores.outputs.stored():
+        yield whole("output", f"{MODULE} {words}", table)
     for name, experts, margins in scores.outputs.stored_choices():
         yield whole("decision", name, experts)
         yield whole("margin", name, margins)
 
 
-def _of_weights(table: WeightTable, cast: Cast) -> Iterator[Observation]:
-    for name, tensor in table.tensors.items():
-        if isinstance(tensor, str):
-            yield digested_elsewhere("weight", name, tensor)
-            continue
-        for ending, part in cast_by(cast, name, tensor).items():
-            yield digested(whole("weight", name + ending, part), LIN8)
-
-
-def digested_elsewhere(kind: str, name: str, text: str) -> Observation:
-    """Return an observation of a tensor of which only a digest is there.
-
-    Args:
-        kind: see `Observation`.
-        name: of the tensor.
-        text: dtype, shape and digest, see `weight_digest`.
-
-    Raises:
-        ValueError: the text has not these three.
-    """
-    match = re.fullmatch(r"(\w+) \[((?:\d+(?:, )?)*)\] ([0-9a-f]{32})", text)
-    dtype = None if match is None else getattr(torch, match[1], None)
-    if match is None or not isinstance(dtype, torch.dtype):
-        expected = f"dtype, shape and digest of {name}, such as 'bfloat16 [2, 3] 0123...',"
-        raise ValueError(expected_but_got(expected, repr(text)))
-    shape = tuple(map(int, match[2].split(", "))) if match[2] else ()
-    tensor = torch.empty(shape, dtype=dtype, device="meta")
-    place = Chunk((0,) * len(shape), shape)
-    return Observation(kind, name, tensor, shape, place, digest=match[3])
+def _of_noise(
+    side: Scorer, sequences: list[Tensor], number: int, cast: Cast
+) -> Iterator[Observation]:
+    """Yield how far honest ways are apart, and the scores with a planted weight, for the bound."""
+    noise = honest_noise(side, sequences, Noise(runs=number), cast)
+    for way, largest in noise.largest.items():
+        yield whole("output", f"{WAY} {way}", torch.tensor(largest, dtype=torch.float64))
+    assert side.model is not None
+    name, scores = with_planted(side, side.model, sequences)
+    for number, logprobs in scores.logprobs.items():
+        yield whole("output", f"{PLANTED} {number} {name}", logprobs)

@@ -23,7 +23,7 @@ UNDIGESTED_BYTES = 64
 READ = frozenset({"loss", "grad_norm"})
 """Kinds whose values say whether a run proves anything; they are kept whatever their size."""
 
-DIGESTED_ELSEWHERE = frozenset({"weight"})
+DIGESTED_ELSEWHERE = frozenset({"weight", "made_weight", "wrong_weight"})
 """Kinds of which a process without this package may have sent a digest, whatever their size."""
 
 THREADS = 2

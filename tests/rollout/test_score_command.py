@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_precision.__main__ import main
-from pytest_precision.rollout.score_recording import digested_elsewhere
+from pytest_precision.rollout.shown_weights import digested_elsewhere
 
 SCRIPT = """
 import sys
